@@ -1,0 +1,1 @@
+"""Finds out why a neural network does not train."""

@@ -1,0 +1,5 @@
+"""`python -m gradwatch` is the command line."""
+
+from gradwatch.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""One module per fault; the catalogue is a literal tuple."""

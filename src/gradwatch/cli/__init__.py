@@ -1,0 +1,1 @@
+"""The command line: each command a file, parsed here, done elsewhere."""

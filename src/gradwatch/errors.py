@@ -1,0 +1,20 @@
+"""The one exception users see: a sentence that says what was expected, what was seen, what to do."""
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes of the command line."""
+
+    HEALTHY = 0
+    FINDINGS = 1
+    USAGE = 2
+    UNREADABLE = 3
+
+
+class GradwatchError(Exception):
+    """Raised with a sentence for a person; the command line prints it and exits with `exit_code`."""
+
+    def __init__(self, message: str, exit_code: Exit = Exit.UNREADABLE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -1,0 +1,93 @@
+"""What a check says: findings with evidence, and what could not be looked at."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class Severity(IntEnum):
+    INFO = 1
+    WARNING = 2
+    CRITICAL = 3
+
+    @property
+    def word(self) -> str:
+        """Lower case, as the command line takes it."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One measured number behind a finding, and the series that shows it."""
+
+    stat: str
+    """A `Stat` value, or the name of a scalar such as `loss`."""
+    subject: str | None
+    """Parameter, layer or group the series belongs to; None for a scalar."""
+    step: int
+    measured: float
+    limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault: what, where it began, since when, by which evidence, what to try."""
+
+    check: str
+    severity: Severity
+    layers: tuple[str, ...]
+    """The layers to open first, origin first; empty when the whole run is meant."""
+    first_step: int
+    last_step: int
+    message: str
+    evidence: tuple[Evidence, ...] = ()
+    cause: str = ""
+    advice: tuple[str, ...] = ()
+    consequences: tuple["Finding", ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "check": self.check,
+            "severity": self.severity.word,
+            "layers": list(self.layers),
+            "first_step": self.first_step,
+            "last_step": self.last_step,
+            "message": self.message,
+            "evidence": [
+                {
+                    "stat": item.stat,
+                    "subject": item.subject,
+                    "step": item.step,
+                    "measured": item.measured,
+                    "limit": item.limit,
+                }
+                for item in self.evidence
+            ],
+            "cause": self.cause,
+            "advice": list(self.advice),
+            "consequences": [item.to_dict() for item in self.consequences],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Finding":
+        return cls(
+            check=str(data["check"]),
+            severity=Severity[str(data["severity"]).upper()],
+            layers=tuple(str(layer) for layer in data["layers"]),
+            first_step=int(data["first_step"]),
+            last_step=int(data["last_step"]),
+            message=str(data["message"]),
+            evidence=tuple(Evidence(**item) for item in data["evidence"]),
+            cause=str(data["cause"]),
+            advice=tuple(str(line) for line in data["advice"]),
+            consequences=tuple(cls.from_dict(item) for item in data["consequences"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A check that could not look; never to be mistaken for a healthy result."""
+
+    check: str
+    reason: str

@@ -1,0 +1,94 @@
+"""The layer graph: which layer feeds which, as the autograd graph of a step showed it."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One layer. `opaque` marks what could not be looked into (compiled, reentrant checkpoint)."""
+
+    layer: str
+    kind: str = ""
+    """The class of the module, such as `Linear`; empty when unknown."""
+    opaque: bool = False
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Layers in forward order and the edges between them; `assumed` if only registration order is known."""
+
+    nodes: tuple[Node, ...] = ()
+    edges: tuple[tuple[str, str], ...] = ()
+    assumed: bool = False
+
+    @cached_property
+    def order(self) -> dict[str, int]:
+        """Position of each layer in forward order."""
+        return {node.layer: index for index, node in enumerate(self.nodes)}
+
+    @cached_property
+    def successors(self) -> dict[str, tuple[str, ...]]:
+        return _adjacent(self.nodes, self.edges)
+
+    @cached_property
+    def predecessors(self) -> dict[str, tuple[str, ...]]:
+        return _adjacent(self.nodes, ((target, source) for source, target in self.edges))
+
+    def downstream(self, layer: str) -> frozenset[str]:
+        """Every layer that data from `layer` reaches, itself excluded unless it feeds itself."""
+        return _reached(self.successors, layer)
+
+    def upstream(self, layer: str) -> frozenset[str]:
+        """Every layer whose data reach `layer`."""
+        return _reached(self.predecessors, layer)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "nodes": [[n.layer, n.kind, n.opaque] for n in self.nodes],
+            "edges": [list(edge) for edge in self.edges],
+            "assumed": self.assumed,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Graph":
+        """Back from `to_dict`; edges to unknown layers are dropped, since files are not trusted."""
+        nodes = tuple(Node(str(n[0]), str(n[1]), bool(n[2])) for n in data.get("nodes", ()))
+        known = {node.layer for node in nodes}
+        edges = tuple(
+            (str(a), str(b)) for a, b in data.get("edges", ()) if a in known and b in known
+        )
+        return cls(nodes, edges, bool(data.get("assumed", False)))
+
+    @classmethod
+    def chain(cls, layers: Iterable[str]) -> "Graph":
+        """What one assumes when nothing was seen: each layer feeds the next registered one."""
+        names = list(layers)
+        return cls(
+            tuple(Node(name) for name in names),
+            tuple(zip(names, names[1:], strict=False)),
+            assumed=True,
+        )
+
+
+def _adjacent(
+    nodes: Iterable[Node], edges: Iterable[tuple[str, str]]
+) -> dict[str, tuple[str, ...]]:
+    lists: dict[str, list[str]] = {node.layer: [] for node in nodes}
+    for source, target in edges:
+        lists[source].append(target)
+    return {layer: tuple(found) for layer, found in lists.items()}
+
+
+def _reached(adjacent: Mapping[str, tuple[str, ...]], start: str) -> frozenset[str]:
+    seen: set[str] = set()
+    queue = deque(adjacent.get(start, ()))
+    while queue:
+        layer = queue.popleft()
+        if layer not in seen:
+            seen.add(layer)
+            queue.extend(adjacent[layer])
+    return frozenset(seen)

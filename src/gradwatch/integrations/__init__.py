@@ -1,0 +1,1 @@
+"""Callbacks for training frameworks: they pass the optimizer, the step and the loss."""

@@ -1,0 +1,1 @@
+"""Joins recording and diagnosis: `watch` lives here."""

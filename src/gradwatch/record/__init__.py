@@ -1,0 +1,1 @@
+"""Watching a training: the heart-beat, the sentinel, the rows."""

@@ -1,0 +1,145 @@
+"""Runs made from arrays and norms that somebody hands in."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradwatch.errors import Exit, GradwatchError
+from gradwatch.kernel import measure_arrays
+from gradwatch.run.memory import MemorySource
+from gradwatch.run.subject import Subject
+from gradwatch.stats import Family, Kind, Stat, State, family_stats
+
+_COUNTED = ("count", "nan", "inf", "zero_rows")
+
+
+def from_arrays(
+    gradients: Mapping[str, Sequence[ArrayLike]],
+    weights: Mapping[str, Sequence[ArrayLike]],
+    steps: Sequence[int] | None,
+    scalars: Mapping[str, Sequence[float]],
+) -> MemorySource:
+    names = tuple(dict.fromkeys((*gradients, *weights)))
+    lengths = {len(listed) for table in (gradients, weights) for listed in table.values()}
+    if len(lengths) > 1:
+        raise GradwatchError(
+            f"Expected as many arrays for every name, got lists of {sorted(lengths)}. "
+            "Use None where a step has no gradient.",
+            Exit.USAGE,
+        )
+    grid = _steps(steps, lengths.pop() if lengths else 0)
+    values: dict[Stat, NDArray[np.float64]] = {}
+    states: dict[Stat, NDArray[np.uint8]] = {}
+    for family, table in ((Family.GRAD, gradients), (Family.WEIGHT, weights)):
+        if table:
+            _measure(family, table, names, len(grid), values, states)
+    subjects = tuple(
+        _subject(name, gradients.get(name) or weights.get(name) or ()) for name in names
+    )
+    return MemorySource(grid, subjects, values, states, scalars=_scalars(scalars, len(grid)))
+
+
+def from_norms(
+    norms: Mapping[str, Sequence[float]],
+    steps: Sequence[int] | Mapping[str, Sequence[int]] | None,
+    scalars: Mapping[str, Sequence[float]],
+) -> MemorySource:
+    per_layer = steps if isinstance(steps, Mapping) else dict.fromkeys(norms, steps)
+    own = {name: _steps(per_layer.get(name), len(listed)) for name, listed in norms.items()}
+    grid = np.unique(np.concatenate([*own.values(), np.empty(0, np.int64)]))
+    shape = (len(grid), len(norms))
+    norm, bad = np.full(shape, np.nan), np.zeros(shape)
+    states = np.full(shape, State.NOT_SAMPLED, np.uint8)
+    for column, (name, listed) in enumerate(norms.items()):
+        rows = np.searchsorted(grid, own[name])
+        given = np.asarray(listed, np.float64)
+        norm[rows, column] = np.where(np.isfinite(given), given, np.nan)
+        bad[rows, column] = ~np.isfinite(given)
+        states[rows, column] = State.MEASURED
+    bad[states == State.NOT_SAMPLED] = np.nan
+    return MemorySource(
+        grid,
+        tuple(_subject(name, ()) for name in norms),
+        {Stat.GRAD_NORM: norm, Stat.GRAD_NAN: bad},
+        {Stat.GRAD_NORM: states, Stat.GRAD_NAN: states},
+        scalars=_scalars(scalars, len(grid)),
+    )
+
+
+def _measure(
+    family: Family,
+    table: Mapping[str, Sequence[ArrayLike]],
+    names: Sequence[str],
+    length: int,
+    values: dict[Stat, NDArray[np.float64]],
+    states: dict[Stat, NDArray[np.uint8]],
+) -> None:
+    shape = (length, len(names))
+    state = np.full(shape, State.NOT_SAMPLED, np.uint8)
+    stats = [
+        (item.stat, item.stat.removeprefix(f"{family}_"))
+        for item in family_stats(family)
+        if item.stat.removeprefix(f"{family}_") in MEASURED
+    ]
+    for stat, _ in stats:
+        values[stat], states[stat] = np.full(shape, np.nan), state
+    for column, name in enumerate(names):
+        for row, array in enumerate(table.get(name, ())):
+            if array is None:
+                state[row, column] = State.NO_GRADIENT
+                continue
+            (moments,) = measure_arrays([np.asarray(array)])
+            state[row, column] = State.MEASURED
+            for stat, field in stats:
+                values[stat][row, column] = MEASURED[field](moments)
+
+
+def _inf(moments: np.void) -> float:
+    return float(moments["pos_inf"]) + float(moments["neg_inf"])
+
+
+def _zero_fraction(moments: np.void) -> float:
+    return float(moments["zeros"]) / float(moments["count"]) if moments["count"] else np.nan
+
+
+MEASURED = {
+    **{
+        name: (lambda moments, name=name: float(moments[name]))
+        for name in (
+            ["count", "norm", "mean", "std", "skewness", "kurtosis", "abs_mean", "abs_max", "min", "max", "nan", "zero_rows"]
+        )
+    },
+    "inf": _inf,
+    "zero_fraction": _zero_fraction,
+}
+
+
+def _subject(name: str, listed: Sequence[ArrayLike]) -> Subject:
+    first = next((np.asarray(array) for array in listed if array is not None), None)
+    layer = name.rpartition(".")[0] or name
+    if first is None:
+        return Subject(Kind.PARAMETER, name, layer)
+    return Subject(
+        Kind.PARAMETER, name, layer, shape=first.shape, dtype=str(first.dtype), count=first.size
+    )
+
+
+def _steps(steps: Sequence[int] | None, length: int) -> NDArray[np.int64]:
+    grid = np.arange(length) if steps is None else np.asarray(steps, np.int64)
+    if len(grid) != length or (np.diff(grid) <= 0).any():
+        raise GradwatchError(
+            f"Expected {length} increasing step numbers, got {grid.tolist()[:8]}.", Exit.USAGE
+        )
+    return grid.astype(np.int64)
+
+
+def _scalars(scalars: Mapping[str, Sequence[float]], length: int) -> dict[str, NDArray[np.float64]]:
+    table = {name: np.asarray(listed, np.float64) for name, listed in scalars.items()}
+    for name, listed in table.items():
+        if len(listed) != length:
+            raise GradwatchError(
+                f"Expected {length} values of {name!r}, one per step, got {len(listed)}.",
+                Exit.USAGE,
+            )
+    return table

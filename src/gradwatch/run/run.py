@@ -1,0 +1,216 @@
+"""`Run`: what was recorded, as read-only arrays that load when first asked for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradwatch.errors import Exit, GradwatchError
+from gradwatch.graph import Graph
+from gradwatch.run import arrays
+from gradwatch.run.event import Event
+from gradwatch.run.histogram import Histogram
+from gradwatch.run.source import Loaded, Source
+from gradwatch.run.subject import Subject
+from gradwatch.run.window import Window
+from gradwatch.stats import Family, Kind, Stat, State, entry
+
+
+class Run:
+    """One training (or checkpoint, or set of arrays): steps, subjects, series, scalars, events, graph.
+
+    NaN in a series means "no finite value"; `state(stat)` tells why.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.series = SeriesByStat(self)
+        self._loaded: dict[Stat, Loaded] = {}
+
+    # -- what there is ---------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        return self.source.steps
+
+    @property
+    def subjects(self) -> Sequence[Subject]:
+        return self.source.subjects
+
+    @cached_property
+    def by_kind(self) -> dict[Kind, tuple[Subject, ...]]:
+        """The subjects of each kind, in the order of the columns of its series."""
+        return {kind: tuple(s for s in self.subjects if s.kind is kind) for kind in Kind}
+
+    @cached_property
+    def parameters(self) -> tuple[Subject, ...]:
+        return self.by_kind[Kind.PARAMETER]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Parameter names as `named_parameters()` gives them on the bare model."""
+        return tuple(subject.name for subject in self.parameters)
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """Every layer that owns a parameter or has a series of its own, in forward order."""
+        known: dict[str, int] = {}
+        for subject in self.subjects:
+            if subject.kind is Kind.GROUP:
+                continue
+            layer = subject.name if subject.kind is Kind.LAYER else subject.layer
+            position = subject.order if subject.order is not None else 1 << 30
+            known[layer] = min(known.get(layer, position), position)
+        return tuple(sorted(known, key=known.__getitem__))  # sorted is stable: then as registered
+
+    @property
+    def recorded(self) -> frozenset[Stat]:
+        return self.source.recorded
+
+    @property
+    def scalars(self) -> Mapping[str, NDArray[np.float64]]:
+        """By name, aligned with `steps`; NaN where nothing was logged."""
+        return self.source.scalars
+
+    @property
+    def events(self) -> Sequence[Event]:
+        return self.source.events
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The layer graph; where none was recorded, the layers in order, marked as assumed."""
+        return self.source.graph or Graph.chain(self.layers)
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        return self.source.info
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def state(self, stat: Stat | str) -> NDArray[np.uint8]:
+        """A `State` for every value of `series[stat]`."""
+        return self._load(_stat(stat)).states
+
+    def integers(self, stat: Stat | str) -> NDArray[np.uint64]:
+        """A 64-bit column exactly (float64 would round hashes and counts above 2^53)."""
+        return self.source.integers(_stat(stat))
+
+    def histograms(self, family: Family | str, name: str) -> Mapping[int, Histogram]:
+        """The histograms of one parameter's gradient or weight, by step."""
+        return self.source.histograms(Family(family), name)
+
+    def index(self, name: str, kind: Kind = Kind.PARAMETER) -> int:
+        """Column of a subject in the series of its kind."""
+        try:
+            return self._columns[kind, name]
+        except KeyError:
+            raise GradwatchError(f"This run has no {kind} named {name!r}.", Exit.USAGE) from None
+
+    def column(self, stat: Stat | str, name: str) -> NDArray[np.float64]:
+        """One subject's series."""
+        stat = _stat(stat)
+        return self.series[stat][:, self.index(name, entry(stat).kind)]
+
+    def measured(self, stat: Stat | str) -> NDArray[np.bool_]:
+        """Where a value was really measured (sampled, partial and clipped ones included)."""
+        table = np.zeros(256, bool)
+        table[[int(state) for state in State if state.has_value]] = True
+        found: NDArray[np.bool_] = table[self.state(stat)]
+        return found
+
+    def typical(self, stat: Stat | str, window: int | None = None) -> NDArray[np.float64]:
+        """Median of each subject's last `window` finite samples (all when None); NaN where none."""
+        values = self.series[_stat(stat)]
+        out = np.full(values.shape[1], np.nan)
+        for column in range(values.shape[1]):
+            finite = values[:, column][np.isfinite(values[:, column])]
+            if len(finite):
+                out[column] = np.median(finite[-window:] if window else finite)
+        return out
+
+    def window(self, first: int | None = None, last: int | None = None, *, points: int) -> Window:
+        """A stretch of the run, thinned without losing an extreme."""
+        low = int(self.steps[0]) if len(self.steps) else 0
+        high = int(self.steps[-1]) if len(self.steps) else 0
+        return Window(self, low if first is None else first, high if last is None else last, points)
+
+    def _load(self, stat: Stat) -> Loaded:
+        if stat not in self._loaded:
+            loaded = self.source.load(stat) if stat in self.recorded else self._absent(stat)
+            loaded.values.setflags(write=False)
+            loaded.states.setflags(write=False)
+            self._loaded[stat] = loaded
+        return self._loaded[stat]
+
+    def _absent(self, stat: Stat) -> Loaded:
+        shape = (len(self.steps), len(self.by_kind[entry(stat).kind]))
+        wide = shape if entry(stat).width == 1 else (*shape, entry(stat).width)
+        return Loaded(np.full(wide, np.nan), np.full(shape, State.NOT_SAMPLED, np.uint8))
+
+    @cached_property
+    def _columns(self) -> dict[tuple[Kind, str], int]:
+        return {
+            (kind, subject.name): column
+            for kind, subjects in self.by_kind.items()
+            for column, subject in enumerate(subjects)
+        }
+
+    def __repr__(self) -> str:
+        name = self.info.get("name", "in memory")
+        return f"<Run {name!r}: {len(self.steps)} steps, {len(self.names)} parameters>"
+
+    # -- making ----------------------------------------------------------------------------------
+
+    @classmethod
+    def from_arrays(
+        cls,
+        gradients: Mapping[str, Sequence[ArrayLike]] | None = None,
+        weights: Mapping[str, Sequence[ArrayLike]] | None = None,
+        *,
+        steps: Sequence[int] | None = None,
+        scalars: Mapping[str, Sequence[float]] | None = None,
+    ) -> "Run":
+        """From arrays per name, one for each step; None stands for "no gradient"."""
+        return cls(arrays.from_arrays(gradients or {}, weights or {}, steps, scalars or {}))
+
+    @classmethod
+    def from_norms(
+        cls,
+        norms: Mapping[str, Sequence[float]],
+        *,
+        steps: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
+        scalars: Mapping[str, Sequence[float]] | None = None,
+    ) -> "Run":
+        """From gradient norms per name; a NaN or Inf among them means non-finite, not unsampled."""
+        return cls(arrays.from_norms(norms, steps, scalars or {}))
+
+
+class SeriesByStat(Mapping[Stat, NDArray[np.float64]]):
+    """`run.series[stat]` → read-only float64 [step, subject of its kind], loaded on first use."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __getitem__(self, stat: Stat | str) -> NDArray[np.float64]:
+        return self._run._load(_stat(stat)).values
+
+    def __iter__(self) -> Iterator[Stat]:
+        return iter(stat for stat in Stat if stat in self._run.recorded)
+
+    def __len__(self) -> int:
+        return len(self._run.recorded)
+
+    def __contains__(self, stat: object) -> bool:
+        return stat in self._run.recorded
+
+
+def _stat(stat: Stat | str) -> Stat:
+    try:
+        return Stat(stat)
+    except ValueError:
+        known = ", ".join(Stat)
+        raise GradwatchError(
+            f"There is no statistic {stat!r}; known: {known}.", Exit.USAGE
+        ) from None

@@ -1,0 +1,93 @@
+"""Everything that has a series: parameters, layers, groups."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gradwatch.stats import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which part of the whole tensor one rank holds.
+
+    `offset` and `shape` give the piece of the whole; ranks with an equal `replica_key` hold copies of
+    one piece, and only one of them is counted.
+    """
+
+    global_shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+    replica: int = 0
+    """Which copy of the piece this is, counting from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One row of the table of subjects. Names are data: never a path, markup or a control sequence."""
+
+    kind: Kind
+    name: str
+    layer: str = ""
+    """The layer that owns it: a module path; empty is the model itself."""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    count: int = 0
+    group: int | None = None
+    """Index of the optimizer group that holds it; None if no optimizer knows it."""
+    frozen: bool = False
+    tied_to: tuple[str, ...] = ()
+    """Other names of the same tensor."""
+    order: int | None = None
+    """Position in forward order, once a forward pass was seen."""
+    module: str = ""
+    """Class of the owning module, such as `Linear` or `BatchNorm1d`."""
+    placement: Placement | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Only what differs from the defaults, so that tables stay small."""
+        data = {k: v for k, v in asdict(self).items() if v != _DEFAULTS.get(k, ...)}
+        data["kind"] = str(self.kind)
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Subject":
+        placement = data.get("placement")
+        return cls(
+            kind=Kind(data["kind"]),
+            name=str(data["name"]),
+            layer=str(data.get("layer", "")),
+            shape=_ints(data.get("shape", ())),
+            dtype=str(data.get("dtype", "")),
+            count=int(data.get("count", 0)),
+            group=None if data.get("group") is None else int(data["group"]),
+            frozen=bool(data.get("frozen", False)),
+            tied_to=tuple(str(name) for name in data.get("tied_to", ())),
+            order=None if data.get("order") is None else int(data["order"]),
+            module=str(data.get("module", "")),
+            placement=placement
+            and Placement(
+                _ints(placement["global_shape"]),
+                _ints(placement["offset"]),
+                _ints(placement["shape"]),
+                int(placement.get("replica", 0)),
+            ),
+        )
+
+
+_DEFAULTS: dict[str, Any] = {
+    "layer": "",
+    "shape": (),
+    "dtype": "",
+    "count": 0,
+    "group": None,
+    "frozen": False,
+    "tied_to": (),
+    "order": None,
+    "module": "",
+    "placement": None,
+}
+
+
+def _ints(values: Any) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)

@@ -1,0 +1,88 @@
+"""Thinning that loses no extreme: buckets of steps with the lowest, highest and last value of each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.stats import Stat
+
+if TYPE_CHECKING:
+    from gradwatch.run.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """Per bucket of steps and subject: lowest, highest and last finite value (NaN where none)."""
+
+    first_steps: NDArray[np.int64]
+    last_steps: NDArray[np.int64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    last: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The steps from `first` to `last` (both included), shown in at most `points` buckets."""
+
+    run: "Run"
+    first: int
+    last: int
+    points: int
+
+    def bands(self, stat: Stat | str) -> Bands:
+        """Thin one statistic."""
+        stat = Stat(stat)
+        stored = self.run.source.bands(stat, self.first, self.last, self.points)
+        return stored or thin(
+            self.run.steps, self.run.series[stat], self.first, self.last, self.points
+        )
+
+    def scalar(self, name: str) -> Bands:
+        """Thin one scalar; the arrays have a single column."""
+        values = self.run.scalars[name][:, None]
+        return thin(self.run.steps, values, self.first, self.last, self.points)
+
+
+def thin(
+    steps: NDArray[np.int64], values: NDArray[np.float64], first: int, last: int, points: int
+) -> Bands:
+    """Cut the rows of [first, last] into at most `points` buckets of equally many rows."""
+    begin, end = np.searchsorted(steps, first), np.searchsorted(steps, last, side="right")
+    steps, values = steps[begin:end], values[begin:end]
+    size = max(1, -(-len(steps) // max(points, 1)))
+    starts = np.arange(0, len(steps), size)
+    if not len(starts):
+        empty = np.empty((0, *values.shape[1:]))
+        return Bands(steps, steps, empty, empty, empty)
+    ends = np.minimum(starts + size, len(steps)) - 1
+    finite = np.where(np.isfinite(values), values, np.nan)
+    return Bands(
+        steps[starts],
+        steps[ends],
+        _reduced(np.fmin.reduceat, finite, starts),
+        _reduced(np.fmax.reduceat, finite, starts),
+        _last_finite(finite, starts, ends),
+    )
+
+
+def _reduced(
+    reduceat: Callable[..., NDArray[np.float64]],
+    values: NDArray[np.float64],
+    starts: NDArray[np.intp],
+) -> NDArray[np.float64]:
+    return reduceat(values, starts, axis=0)
+
+
+def _last_finite(
+    values: NDArray[np.float64], starts: NDArray[np.intp], ends: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """The last finite value of each bucket: where finite, the row's number, else −1; the maximum wins."""
+    rows = np.arange(len(values)).reshape((-1,) + (1,) * (values.ndim - 1))
+    at = np.where(np.isnan(values), -1, rows)
+    last = np.maximum.reduceat(at, starts, axis=0)
+    picked = np.take_along_axis(values, np.maximum(last, 0), axis=0)
+    return np.where(last >= 0, picked, np.nan)

@@ -1,0 +1,1 @@
+"""The live page over HTTP: loopback, token, read-only."""

@@ -1,0 +1,29 @@
+"""What is recorded: the names of all statistics, their kinds, families and units."""
+
+from gradwatch.stats.catalogue import (
+    ENTRIES,
+    SKETCH_WIDTH,
+    Cadence,
+    Entry,
+    Family,
+    Kind,
+    Stat,
+    entry,
+    family_stats,
+    row_dtype,
+)
+from gradwatch.stats.states import State
+
+__all__ = [
+    "ENTRIES",
+    "SKETCH_WIDTH",
+    "Cadence",
+    "Entry",
+    "Family",
+    "Kind",
+    "Stat",
+    "State",
+    "entry",
+    "family_stats",
+    "row_dtype",
+]

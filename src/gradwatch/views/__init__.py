@@ -1,0 +1,1 @@
+"""What people look at: terminal, animation, report, page, export."""

@@ -1,0 +1,1 @@
+"""Labelled sick and healthy trainings, and our score on them."""
