@@ -1,4 +1,4 @@
-"""The one exception users see: a sentence that says what was expected, what was seen, what to do."""
+"""The one exception users see: a sentence that says what was expected, seen, and what to do."""
 
 from enum import IntEnum
 
@@ -13,7 +13,7 @@ class Exit(IntEnum):
 
 
 class GradwatchError(Exception):
-    """Raised with a sentence for a person; the command line prints it and exits with `exit_code`."""
+    """Raised with a sentence for a person; the command line prints it and exits with the code."""
 
     def __init__(self, message: str, exit_code: Exit = Exit.UNREADABLE) -> None:
         super().__init__(message)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 
@@ -19,7 +20,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Layers in forward order and the edges between them; `assumed` if only registration order is known."""
+    """Layers in forward order and their edges; `assumed` if only registration order is known."""
 
     nodes: tuple[Node, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
@@ -69,7 +70,7 @@ class Graph:
         names = list(layers)
         return cls(
             tuple(Node(name) for name in names),
-            tuple(zip(names, names[1:], strict=False)),
+            tuple(pairwise(names)),
             assumed=True,
         )
 

@@ -11,12 +11,15 @@ from gradwatch.run.memory import MemorySource
 from gradwatch.run.subject import Subject
 from gradwatch.stats import Family, Kind, Stat, State, family_stats
 
-_COUNTED = ("count", "nan", "inf", "zero_rows")
+MEASURED = frozenset(
+    {"count", "norm", "mean", "std", "skewness", "kurtosis", "abs_mean", "abs_max", "min", "max"}
+    | {"zero_fraction", "nan", "inf", "zero_rows"}
+)
 
 
 def from_arrays(
-    gradients: Mapping[str, Sequence[ArrayLike]],
-    weights: Mapping[str, Sequence[ArrayLike]],
+    gradients: Mapping[str, Sequence[ArrayLike | None]],
+    weights: Mapping[str, Sequence[ArrayLike | None]],
     steps: Sequence[int] | None,
     scalars: Mapping[str, Sequence[float]],
 ) -> MemorySource:
@@ -69,7 +72,7 @@ def from_norms(
 
 def _measure(
     family: Family,
-    table: Mapping[str, Sequence[ArrayLike]],
+    table: Mapping[str, Sequence[ArrayLike | None]],
     names: Sequence[str],
     length: int,
     values: dict[Stat, NDArray[np.float64]],
@@ -78,9 +81,9 @@ def _measure(
     shape = (length, len(names))
     state = np.full(shape, State.NOT_SAMPLED, np.uint8)
     stats = [
-        (item.stat, item.stat.removeprefix(f"{family}_"))
+        (item.stat, field)
         for item in family_stats(family)
-        if item.stat.removeprefix(f"{family}_") in MEASURED
+        if (field := item.stat.removeprefix(f"{family}_")) in MEASURED
     ]
     for stat, _ in stats:
         values[stat], states[stat] = np.full(shape, np.nan), state
@@ -92,30 +95,19 @@ def _measure(
             (moments,) = measure_arrays([np.asarray(array)])
             state[row, column] = State.MEASURED
             for stat, field in stats:
-                values[stat][row, column] = MEASURED[field](moments)
+                values[stat][row, column] = _value(moments, field)
 
 
-def _inf(moments: np.void) -> float:
-    return float(moments["pos_inf"]) + float(moments["neg_inf"])
+def _value(moments: np.void, field: str) -> float:
+    """One statistic of a measured tensor, by its name without the family."""
+    if field == "inf":
+        return float(moments["pos_inf"]) + float(moments["neg_inf"])
+    if field == "zero_fraction":
+        return float(moments["zeros"]) / float(moments["count"]) if moments["count"] else np.nan
+    return float(moments[field])
 
 
-def _zero_fraction(moments: np.void) -> float:
-    return float(moments["zeros"]) / float(moments["count"]) if moments["count"] else np.nan
-
-
-MEASURED = {
-    **{
-        name: (lambda moments, name=name: float(moments[name]))
-        for name in (
-            ["count", "norm", "mean", "std", "skewness", "kurtosis", "abs_mean", "abs_max", "min", "max", "nan", "zero_rows"]
-        )
-    },
-    "inf": _inf,
-    "zero_fraction": _zero_fraction,
-}
-
-
-def _subject(name: str, listed: Sequence[ArrayLike]) -> Subject:
+def _subject(name: str, listed: Sequence[ArrayLike | None]) -> Subject:
     first = next((np.asarray(array) for array in listed if array is not None), None)
     layer = name.rpartition(".")[0] or name
     if first is None:

@@ -18,7 +18,7 @@ from gradwatch.stats import Family, Stat
 
 @dataclass(frozen=True)
 class MemorySource:
-    """Implements `Source` over plain arrays; `values` and `states` are [step, subject of the kind]."""
+    """Implements `Source` over arrays; `values` and `states` are [step, subject of the kind]."""
 
     steps: NDArray[np.int64]
     subjects: Sequence[Subject]

@@ -19,7 +19,7 @@ from gradwatch.stats import Family, Kind, Stat, State, entry
 
 
 class Run:
-    """One training (or checkpoint, or set of arrays): steps, subjects, series, scalars, events, graph.
+    """One training, checkpoint or set of arrays: steps, subjects, series, scalars, events, graph.
 
     NaN in a series means "no finite value"; `state(stat)` tells why.
     """
@@ -166,8 +166,8 @@ class Run:
     @classmethod
     def from_arrays(
         cls,
-        gradients: Mapping[str, Sequence[ArrayLike]] | None = None,
-        weights: Mapping[str, Sequence[ArrayLike]] | None = None,
+        gradients: Mapping[str, Sequence[ArrayLike | None]] | None = None,
+        weights: Mapping[str, Sequence[ArrayLike | None]] | None = None,
         *,
         steps: Sequence[int] | None = None,
         scalars: Mapping[str, Sequence[float]] | None = None,

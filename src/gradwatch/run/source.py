@@ -17,7 +17,7 @@ from gradwatch.stats import Family, Stat
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One statistic whole: values [step, subject of its kind(, width)] and a state byte for each."""
+    """One statistic whole: values [step, subject of its kind(, width)], a state byte for each."""
 
     values: NDArray[np.float64]
     states: NDArray[np.uint8]

@@ -11,8 +11,8 @@ from gradwatch.stats import Kind
 class Placement:
     """Which part of the whole tensor one rank holds.
 
-    `offset` and `shape` give the piece of the whole; ranks with an equal `replica_key` hold copies of
-    one piece, and only one of them is counted.
+    `offset` and `shape` give the piece of the whole; ranks whose pieces are the same hold copies,
+    and only one of them is counted.
     """
 
     global_shape: tuple[int, ...]
@@ -24,7 +24,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One row of the table of subjects. Names are data: never a path, markup or a control sequence."""
+    """One row of the table of subjects. Names are data: never a path, markup or a control."""
 
     kind: Kind
     name: str

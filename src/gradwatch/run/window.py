@@ -1,4 +1,4 @@
-"""Thinning that loses no extreme: buckets of steps with the lowest, highest and last value of each."""
+"""Thinning that loses no extreme: buckets of steps with the lowest, highest and last value."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ def thin(
         steps[ends],
         _reduced(np.fmin.reduceat, finite, starts),
         _reduced(np.fmax.reduceat, finite, starts),
-        _last_finite(finite, starts, ends),
+        _last_finite(finite, starts),
     )
 
 
@@ -77,10 +77,8 @@ def _reduced(
     return reduceat(values, starts, axis=0)
 
 
-def _last_finite(
-    values: NDArray[np.float64], starts: NDArray[np.intp], ends: NDArray[np.intp]
-) -> NDArray[np.float64]:
-    """The last finite value of each bucket: where finite, the row's number, else −1; the maximum wins."""
+def _last_finite(values: NDArray[np.float64], starts: NDArray[np.intp]) -> NDArray[np.float64]:
+    """The last finite value of each bucket: row numbers where finite, else −1; the largest wins."""
     rows = np.arange(len(values)).reshape((-1,) + (1,) * (values.ndim - 1))
     at = np.where(np.isnan(values), -1, rows)
     last = np.maximum.reduceat(at, starts, axis=0)

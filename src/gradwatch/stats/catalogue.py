@@ -1,7 +1,7 @@
 """The table of every statistic: name, what it belongs to, how it is stored, what it means.
 
-Columns on disk, the rows of the recorder, the documentation page and the titles of the views are all
-read off this one table.
+Columns on disk, rows of the recorder, the documentation page and titles of the views are all read
+off this one table.
 """
 
 from dataclasses import dataclass
@@ -319,7 +319,7 @@ def family_stats(family: Family) -> tuple[Entry, ...]:
 
 @cache
 def row_dtype(family: Family) -> np.dtype[np.void]:
-    """The packed record one subject has on one step: what the recorder fills and the ring copies."""
+    """The packed record of one subject on one step: the recorder fills it, the ring copies it."""
     fields: list[tuple[str, str] | tuple[str, str, int]] = [
         (str(item.stat), item.dtype)
         if item.width == 1

@@ -1,0 +1,53 @@
+# Every target does its own set-up. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ok
+EXTRAS := dev,torch,pictures,video,parquet,dask
+SOURCES_OF_THE_KERNEL := $(wildcard src/gradwatch/kernel/native/*.[ch])
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long test-faults lint format docs bench clean browser page
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Two installs: the first takes torch from the constraints file before anything can ask for a newer one.
+$(STAMP): pyproject.toml setup.py constraints.txt $(SOURCES_OF_THE_KERNEL)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	rm -rf build
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+demo: $(STAMP) ## train a sick network under the watcher, diagnose it, write the report
+	$(BIN)/python -m examples.demo
+
+test: $(STAMP) ## run the tests (two processes side by side)
+	$(BIN)/python -m tests.side_by_side
+
+test-long: $(STAMP) ## the tests that are too long or too bound to a clock for `make test`
+	$(BIN)/python -m pytest -m "long or timing" tests
+
+test-faults: $(STAMP) ## the fault suites whole, and the kernel under sanitizers
+	$(BIN)/python -m pytest tests/faults tests/kernel tests/checkpoints
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## let ruff format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## the benchmarks; prints their tables
+	$(BIN)/python -m benchmarks
+
+browser: ## install Chromium for the browser tests (Debian; needs root)
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+
+clean: ## remove everything that make made
+	rm -rf $(VENV) build dist demo src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src -name '*.so' -delete

@@ -1,0 +1,36 @@
+"""Seconds per suite, printed at the end; and a safe start for every test."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_SECONDS: dict[str, float] = defaultdict(float)
+_COUNTS: dict[str, int] = defaultdict(int)
+_HERE = Path(__file__).parent
+
+for _name in ("GRADWATCH_MODE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"):
+    os.environ.pop(_name, None)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    suite = report.nodeid.split("/")[1] if "/" in report.nodeid else report.nodeid
+    _SECONDS[suite] += report.duration
+    _COUNTS[suite] += report.when == "call"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.section("seconds per suite")
+    for suite in sorted(_SECONDS, key=_SECONDS.__getitem__, reverse=True):
+        terminalreporter.write_line(f"{_SECONDS[suite]:8.1f} s  {_COUNTS[suite]:5d}  {suite}")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs are written under the current folder by default: never into the checkout."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.getbasetemp())
+    yield
+    os.chdir(before)

@@ -1,0 +1,15 @@
+"""The direction of imports, from the ground up: a module imports only from rows before its own."""
+
+LAYERS = [
+    {"errors", "version", "kernel", "stats"},
+    {"graph", "finding"},
+    {"run"},
+    {"store", "analysis", "checks", "checkpoints"},
+    {"record", "diagnosis"},
+    {"live"},
+    {"views"},
+    {"server"},
+    {"integrations", "cli", "zoo", "__init__"},
+    {"__main__"},
+]
+TORCH_MAY_BE_IMPORTED_IN = {"record", "checkpoints", "integrations", "zoo", "live"}
