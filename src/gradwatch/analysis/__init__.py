@@ -1,0 +1,1 @@
+"""The analyses: plain functions from a `Run` (or arrays) to frozen results that know their JSON."""

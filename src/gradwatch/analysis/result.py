@@ -1,0 +1,130 @@
+"""What every analysis hands back: a frozen dataclass that one generic function turns into JSON.
+
+A value that could not be measured is None, and says why: hand `missing("reason")` to the
+constructor, and the field reads as None while `result.missing["field"]` holds the sentence. In JSON
+the field is null and the reasons stand beside it under `missing`.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+_WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Missing:
+    """Stands for a value that could not be measured; never to be mistaken for a number."""
+
+    reason: str
+
+
+def missing(reason: str) -> Any:
+    """`Missing(reason)`, typed so that it may be handed to any optional field of a `Result`."""
+    return Missing(reason)
+
+
+class Result:
+    """Mixin of frozen dataclasses: reasons for what is None, and the plain form for JSON.
+
+    A subclass with a `__post_init__` of its own calls `Result.__post_init__(self)`.
+    """
+
+    missing: Mapping[str, str]
+    """Name of the field → why it is None."""
+
+    def __post_init__(self) -> None:
+        reasons = {}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, Missing):
+                reasons[field.name] = value.reason
+                object.__setattr__(self, field.name, None)
+        object.__setattr__(self, "missing", reasons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Dicts, lists, strings, numbers, None. NaN and Inf stay floats: `dumps` spells them."""
+        return _from_fields(self)
+
+
+def plain(value: Any) -> Any:
+    """Any value of a result as plain Python; a lone `Missing` becomes None."""
+    return _plain(value, "", {})
+
+
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """Strict JSON of a result (or of anything `plain` takes); NaN and Inf are spelt, reversibly."""
+    tree = _spell(plain(value))
+    return json.dumps(tree, indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def loads(text: str) -> Any:
+    """The plain form back from `dumps`, NaN and Inf included."""
+    return _unspell(json.loads(text))
+
+
+def _from_fields(result: Any) -> dict[str, Any]:
+    reasons = dict(getattr(result, "missing", {})) if isinstance(result, Result) else {}
+    tree = {
+        field.name: _plain(getattr(result, field.name), field.name, reasons)
+        for field in dataclasses.fields(result)
+    }
+    if reasons:
+        tree["missing"] = reasons
+    return tree
+
+
+def _plain(value: Any, path: str, reasons: dict[str, str]) -> Any:
+    """`reasons` collects what is missing inside the lists and maps of the enclosing dataclass."""
+    if isinstance(value, Missing):
+        reasons[path] = value.reason
+        return None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _from_fields(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {
+            _key(key): _plain(item, f"{path}.{_key(key)}", reasons) for key, item in value.items()
+        }
+    if isinstance(value, list | tuple | set | frozenset):
+        listed = sorted(value) if isinstance(value, set | frozenset) else value
+        return [_plain(item, f"{path}[{i}]", reasons) for i, item in enumerate(listed)]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"A result may not hold a {type(value).__name__}: it has no plain form.")
+
+
+def _key(key: Any) -> str:
+    return str(key.value if isinstance(key, Enum) else key)
+
+
+def _spell(tree: Any) -> Any:
+    """Non-finite floats as words; a text that is such a word gets a backslash and stays a text."""
+    if isinstance(tree, float) and not np.isfinite(tree):
+        return "NaN" if tree != tree else "Infinity" if tree > 0 else "-Infinity"
+    if isinstance(tree, str):
+        return "\\" + tree if tree.lstrip("\\") in _WORDS else tree
+    if isinstance(tree, dict):
+        return {key: _spell(item) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [_spell(item) for item in tree]
+    return tree
+
+
+def _unspell(tree: Any) -> Any:
+    if isinstance(tree, str):
+        if tree in _WORDS:
+            return _WORDS[tree]
+        return tree[1:] if tree.lstrip("\\") in _WORDS else tree
+    if isinstance(tree, dict):
+        return {key: _unspell(item) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [_unspell(item) for item in tree]
+    return tree
