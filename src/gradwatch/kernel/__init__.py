@@ -1,0 +1,165 @@
+"""The one pass over memory: moments, counts, histograms, updates, sketches and hashes of tensors.
+
+Every function exists twice, in C (`_native`, built where there is a compiler) and in numpy
+(`plain`); the C one is used where it was built. The environment variable GRADWATCH_KERNEL
+(avx512, avx2, base, none) forces one instruction set or, with none, numpy.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradwatch.kernel import choice
+from gradwatch.kernel.arrays import batch_of
+from gradwatch.kernel.batch import (
+    ADAM,
+    MOMENTS,
+    SKETCH_WIDTH,
+    UPDATE,
+    Batch,
+    Bins,
+    Dtype,
+    check,
+    check_pair,
+    check_same_dtypes,
+    check_touched,
+    per_tensor,
+)
+from gradwatch.kernel.merging import merge
+
+__all__ = [
+    "ADAM",
+    "MOMENTS",
+    "SKETCH_WIDTH",
+    "UPDATE",
+    "Batch",
+    "Bins",
+    "Dtype",
+    "adam",
+    "available",
+    "batch_of",
+    "copy",
+    "hashes",
+    "histograms",
+    "instruction_set",
+    "measure",
+    "measure_arrays",
+    "measure_with_histograms",
+    "merge",
+    "read",
+    "row_spread",
+    "select",
+    "sketch",
+    "update",
+]
+
+Touched = Sequence[NDArray[np.uint8] | None] | None
+
+available = choice.available
+instruction_set: str = choice.first()
+_kernel = choice.module(instruction_set)
+
+
+def select(name: str) -> None:
+    """Use this instruction set (one of `available()`) from now on, for tests and benchmarks."""
+    global instruction_set, _kernel
+    _kernel = choice.module(name)
+    instruction_set = name
+
+
+def measure(batch: Batch, *, touched: Touched = None) -> NDArray[np.void]:
+    """The record (MOMENTS) of every tensor.
+
+    Sets `touched[i][row]` to 1 where a row of tensor i has an element that is not zero.
+    """
+    check(batch)
+    check_touched(touched, batch)
+    return _kernel.measure(batch, touched)
+
+
+def measure_with_histograms(
+    batch: Batch, *, touched: Touched = None
+) -> tuple[NDArray[np.void], list[Bins]]:
+    """The records and the exact signed power-of-two histograms of every tensor, in one pass."""
+    check(batch)
+    check_touched(touched, batch)
+    return _kernel.measure_with_histograms(batch, touched)
+
+
+def histograms(batch: Batch) -> list[Bins]:
+    """The histograms alone."""
+    return measure_with_histograms(batch)[1]
+
+
+def update(before: Batch, after: Batch, grads: Batch | None = None) -> NDArray[np.void]:
+    """What a step changed (UPDATE); a gradient with count 0 is no gradient."""
+    for batch in (before, after, *([] if grads is None else [grads])):
+        check(batch)
+    check_pair(before, after)
+    check_same_dtypes(before, after)
+    if grads is not None:
+        check_pair(before, grads, may_lack=True)
+    return _kernel.update(before, after, grads)
+
+
+def adam(
+    grads: Batch, second_moments: Batch, *, correction: ArrayLike, eps: ArrayLike
+) -> NDArray[np.void]:
+    """How g/(√v̂+ε) is distributed (ADAM), with v̂ = v / correction."""
+    check(grads)
+    check(second_moments)
+    check_pair(grads, second_moments)
+    return _kernel.adam(
+        grads,
+        second_moments,
+        per_tensor(correction, grads, np.float64),
+        per_tensor(eps, grads, np.float64),
+    )
+
+
+def sketch(batch: Batch, seeds: ArrayLike, offsets: ArrayLike) -> NDArray[np.float32]:
+    """32 signed sums per tensor whose inner products estimate those of the tensors.
+
+    `offsets` are the flat indices of the first elements in the whole tensor: shards add up.
+    """
+    check(batch)
+    return _kernel.sketch(
+        batch, per_tensor(seeds, batch, np.uint64), per_tensor(offsets, batch, np.int64)
+    )
+
+
+def hashes(batch: Batch, offsets: ArrayLike) -> NDArray[np.uint64]:
+    """A 64-bit mark of the bits of every tensor; the marks of shards add up modulo 2^64."""
+    check(batch)
+    return _kernel.hashes(batch, per_tensor(offsets, batch, np.int64))
+
+
+def copy(source: Batch, target: Batch) -> None:
+    """Copy every tensor's bytes into memory of the same size and type."""
+    check(source)
+    check(target)
+    check_pair(source, target)
+    check_same_dtypes(source, target)
+    _kernel.copy(source, target)
+
+
+def read(batch: Batch) -> float:
+    """Read every byte once and do next to nothing: the floor the benchmark compares with."""
+    check(batch)
+    return _kernel.read(batch)
+
+
+def row_spread(batch: Batch) -> NDArray[np.float32]:
+    """How far up to 16 fixed rows lie from row 0, relative to the largest row norm among them."""
+    check(batch)
+    return _kernel.row_spread(batch)
+
+
+def measure_arrays(arrays: Sequence[NDArray[Any]]) -> NDArray[np.void]:
+    """The records (MOMENTS) of numpy arrays of any type and memory order."""
+    batch, owners = batch_of(arrays)
+    records = measure(batch)
+    del owners  # they had to live until here
+    return records

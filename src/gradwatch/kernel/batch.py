@@ -1,0 +1,170 @@
+"""What the kernel is given (addresses of tensors) and what it gives back (packed records)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+SKETCH_WIDTH = 32
+
+_Kind = TypeVar("_Kind", bound=np.generic)
+
+
+class Dtype(IntEnum):
+    """The element types the kernel reads."""
+
+    F32 = 0
+    F64 = 1
+    BF16 = 2
+    F16 = 3
+
+    @property
+    def itemsize(self) -> int:
+        return _ITEMSIZE[self]
+
+
+_ITEMSIZE = {Dtype.F32: 4, Dtype.F64: 8, Dtype.BF16: 2, Dtype.F16: 2}
+
+MOMENTS = np.dtype(
+    [(name, "<u8") for name in ("count", "zeros", "nan", "pos_inf", "neg_inf", "zero_rows")]
+    + [
+        (name, "<f8")
+        for name in (
+            "mean",
+            "std",
+            "skewness",
+            "kurtosis",
+            "norm",
+            "abs_mean",
+            "abs_max",
+            "min",
+            "max",
+        )
+    ]
+)
+"""One tensor's record. The numbers describe the finite elements and are NaN where undefined: all of
+them without a finite element, skewness and kurtosis (excess) where all elements are equal."""
+
+UPDATE = np.dtype(
+    [
+        ("update_norm", "<f8"),
+        ("before_norm", "<f8"),
+        ("changed", "<u8"),
+        ("lost", "<u8"),
+        ("with_gradient", "<u8"),
+    ]
+)
+"""Norms of the finite elements; `changed` counts differing bits, `lost` those unchanged among the
+`with_gradient` coordinates whose gradient is not zero."""
+
+ADAM = np.dtype([("ratio_rms", "<f8"), ("eps_fraction", "<f8")])
+"""RMS of the finite g/(√v̂+ε), and the share of coordinates with √v̂ < ε; NaN without elements."""
+
+
+class Bins(NamedTuple):
+    """One tensor's signed power-of-two histogram, from its first to its last occupied bin.
+
+    `negative[i]` and `positive[i]` count 2^e ≤ |x| < 2^(e+1) with e = `first_exponent` + i. Zeros
+    and non-finite elements are counted in the tensor's record.
+    """
+
+    first_exponent: int
+    negative: NDArray[np.uint64]
+    positive: NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Dense tensors by address; the caller keeps the memory alive while the kernel runs.
+
+    `rows` is the size of dimension 0 where the rows lie one after another in memory, else 0.
+    """
+
+    pointers: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+    dtypes: NDArray[np.uint8]
+    rows: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pointers", np.ascontiguousarray(self.pointers, dtype=np.uint64))
+        object.__setattr__(self, "counts", np.ascontiguousarray(self.counts, dtype=np.int64))
+        object.__setattr__(self, "dtypes", np.ascontiguousarray(self.dtypes, dtype=np.uint8))
+        object.__setattr__(self, "rows", np.ascontiguousarray(self.rows, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.pointers)
+
+    @classmethod
+    def of(
+        cls,
+        pointers: Sequence[int],
+        counts: Sequence[int],
+        dtypes: Sequence[int],
+        rows: Sequence[int] | None = None,
+    ) -> "Batch":
+        """A batch from Python lists; without `rows` no tensor has rows."""
+        return cls(
+            np.array(pointers, np.uint64),
+            np.array(counts, np.int64),
+            np.array(dtypes, np.uint8),
+            np.array([0] * len(pointers) if rows is None else rows, np.int64),
+        )
+
+
+def check(batch: Batch) -> None:
+    """Raise ValueError for a batch that must not be read; the last check before raw memory."""
+    fields = (batch.pointers, batch.counts, batch.dtypes, batch.rows)
+    if any(field.ndim != 1 or len(field) != len(batch) for field in fields):
+        raise ValueError("pointers, counts, dtypes and rows must be flat and equally long")
+    if (batch.counts < 0).any():
+        raise ValueError("a count is negative")
+    if ((batch.pointers == 0) & (batch.counts > 0)).any():
+        raise ValueError("a pointer is null although its count is not zero")
+    if (batch.dtypes > max(Dtype)).any():
+        raise ValueError("a dtype is none of the kernel's")
+    if (batch.rows < 0).any() or (
+        (batch.rows > 0) & (batch.counts % np.maximum(batch.rows, 1) != 0)
+    ).any():
+        raise ValueError("the rows of a tensor must divide its count")
+
+
+def check_pair(first: Batch, second: Batch, *, may_lack: bool = False) -> None:
+    """Raise ValueError unless the two hold tensors of the same sizes (`may_lack`: or none)."""
+    if len(first) != len(second):
+        raise ValueError(f"two batches of {len(first)} and {len(second)} tensors do not match")
+    differ = first.counts != second.counts
+    if (differ & (second.counts != 0) if may_lack else differ).any():
+        raise ValueError("the tensors of two batches differ in their counts")
+
+
+def check_same_dtypes(first: Batch, second: Batch) -> None:
+    """Raise ValueError where two tensors that are compared or copied bit by bit differ in type."""
+    if (first.dtypes != second.dtypes).any():
+        raise ValueError("the tensors of two batches differ in their dtypes")
+
+
+def per_tensor(values: ArrayLike, batch: Batch, kind: type[_Kind]) -> NDArray[_Kind]:
+    """One value per tensor as a contiguous array, or ValueError."""
+    array = np.ascontiguousarray(values, dtype=kind)
+    if array.shape != (len(batch),):
+        raise ValueError(f"expected one value per tensor ({len(batch)}), got {array.shape}")
+    return array
+
+
+def check_touched(touched: Sequence[NDArray[np.uint8] | None] | None, batch: Batch) -> None:
+    """Raise ValueError unless every given mark array has one writable byte per row."""
+    if touched is None:
+        return
+    if len(touched) != len(batch):
+        raise ValueError(f"expected {len(batch)} arrays of touched rows, got {len(touched)}")
+    for marks, rows in zip(touched, batch.rows, strict=True):
+        if marks is not None and not (
+            marks.dtype == np.uint8
+            and marks.shape == (rows,)
+            and marks.flags.c_contiguous
+            and marks.flags.writeable
+        ):
+            raise ValueError("touched rows need one writable, contiguous uint8 per row")

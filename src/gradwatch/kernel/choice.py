@@ -1,0 +1,75 @@
+"""Which of the two kernels, and which instruction set, answers."""
+
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.errors import Exit, GradwatchError
+from gradwatch.kernel import plain
+from gradwatch.kernel.batch import Batch, Bins
+
+VARIABLE = "GRADWATCH_KERNEL"
+NONE = "none"
+
+_Touched = Sequence[NDArray[np.uint8] | None] | None
+_Records = NDArray[np.void]
+
+
+class Kernel(Protocol):
+    """What the C and the numpy module both offer, to callers that have checked their batches."""
+
+    def measure(self, batch: Batch, touched: _Touched = None) -> _Records: ...
+
+    def measure_with_histograms(
+        self, batch: Batch, touched: _Touched = None
+    ) -> tuple[_Records, list[Bins]]: ...
+
+    def update(self, before: Batch, after: Batch, grads: Batch | None) -> _Records: ...
+
+    def adam(
+        self,
+        grads: Batch,
+        second_moments: Batch,
+        correction: NDArray[np.float64],
+        eps: NDArray[np.float64],
+    ) -> _Records: ...
+
+    def sketch(
+        self, batch: Batch, seeds: NDArray[np.uint64], offsets: NDArray[np.int64]
+    ) -> NDArray[np.float32]: ...
+
+    def hashes(self, batch: Batch, offsets: NDArray[np.int64]) -> NDArray[np.uint64]: ...
+
+    def copy(self, source: Batch, target: Batch) -> None: ...
+
+    def read(self, batch: Batch) -> float: ...
+
+    def row_spread(self, batch: Batch) -> NDArray[np.float32]: ...
+
+
+def available() -> tuple[str, ...]:
+    """The instruction sets of this machine and build, the best first; "none" (numpy) always."""
+    return (NONE,)
+
+
+def first() -> str:
+    """What the environment asks for, or the best there is."""
+    wanted = os.environ.get(VARIABLE, "")
+    if not wanted:
+        return available()[0]
+    if wanted not in available():
+        raise GradwatchError(
+            f"{VARIABLE} is {wanted!r}; on this machine it can be {', '.join(available())}.",
+            Exit.USAGE,
+        )
+    return wanted
+
+
+def module(name: str) -> Kernel:
+    """The module that answers for an instruction set."""
+    if name not in available():
+        raise ValueError(f"{name!r} is none of {', '.join(available())}")
+    return plain

@@ -1,0 +1,103 @@
+"""Joining the records of the parts of one tensor (Pébay's formulas)."""
+
+from math import isnan, ldexp, nan, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.kernel.batch import MOMENTS
+
+_COUNTS = ("count", "zeros", "nan", "pos_inf", "neg_inf", "zero_rows")
+
+
+def merge(parts: NDArray[np.void]) -> np.void:
+    """The record of all parts together, joined in the given order.
+
+    Counts are exact; `zero_rows` are those of the whole where the parts hold whole rows.
+    """
+    parts = np.atleast_1d(parts)
+    result = np.zeros(1, MOMENTS)
+    for name in _COUNTS:
+        result[name] = parts[name].sum(dtype=np.uint64)
+    finite = [part for part in parts if finite_count(part) > 0]
+    if not finite:
+        return row(blank(result))
+    result["min"] = min(float(part["min"]) for part in finite)
+    result["max"] = max(float(part["max"]) for part in finite)
+    result["abs_max"] = max(float(part["abs_max"]) for part in finite)
+    # Fourth powers of float64 leave its range; a common power of two (exact) keeps them inside.
+    exponent = int(np.frexp(result["abs_max"][0])[1])
+    sums = _Sums()
+    for part in finite:
+        sums.add(part, exponent)
+    sums.write(row(result), exponent)
+    return row(result)
+
+
+def row(records: NDArray[np.void]) -> np.void:
+    """The only record of an array of one."""
+    record: np.void = records[0]
+    return record
+
+
+def finite_count(record: np.void) -> int:
+    """How many finite elements a record describes."""
+    return int(record["count"]) - sum(int(record[name]) for name in ("nan", "pos_inf", "neg_inf"))
+
+
+def blank(records: NDArray[np.void]) -> NDArray[np.void]:
+    """Mark every number of the records undefined; the counts stay."""
+    for name in MOMENTS.names or ():
+        if name not in _COUNTS:
+            records[name] = nan
+    return records
+
+
+class _Sums:
+    """Count, mean and central power sums so far, in units of 2^exponent."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.mean = self.absolute = self.m2 = self.m3 = self.m4 = 0.0
+
+    def add(self, part: np.void, exponent: int) -> None:
+        n = finite_count(part)
+        mean, std = (ldexp(float(part[name]), -exponent) for name in ("mean", "std"))
+        m2 = n * std * std
+        m3 = 0.0 if isnan(part["skewness"]) else float(part["skewness"]) * m2 * std
+        m4 = 0.0 if isnan(part["kurtosis"]) else (float(part["kurtosis"]) + 3.0) * m2 * std * std
+        self.absolute += n * ldexp(float(part["abs_mean"]), -exponent)
+        if self.n == 0:
+            self.n, self.mean, self.m2, self.m3, self.m4 = n, mean, m2, m3, m4
+            return
+        self._join(n, mean, m2, m3, m4)
+
+    def _join(self, n: int, mean: float, m2: float, m3: float, m4: float) -> None:
+        a, total = self.n, self.n + n
+        delta = mean - self.mean
+        step = delta / total
+        joint = delta * step * a * n
+        self.m4 += (
+            m4
+            + joint * step * step * (a * a - a * n + n * n)
+            + 6.0 * step * step * (a * a * m2 + n * n * self.m2)
+            + 4.0 * step * (a * m3 - n * self.m3)
+        )
+        self.m3 += m3 + joint * step * (a - n) + 3.0 * step * (a * m2 - n * self.m2)
+        self.m2 += m2 + joint
+        self.mean += step * n
+        self.n = total
+
+    def write(self, record: np.void, exponent: int) -> None:
+        variance = self.m2 / self.n
+        # All equal: what is left of the powers is rounding, and its shape means nothing.
+        flat = record["min"] == record["max"] or variance == 0.0
+        std = sqrt(variance)
+        record["mean"] = (
+            record["min"] if record["min"] == record["max"] else ldexp(self.mean, exponent)
+        )
+        record["std"] = 0.0 if flat else ldexp(std, exponent)
+        record["skewness"] = nan if flat else self.m3 / self.n / (variance * std)
+        record["kurtosis"] = nan if flat else self.m4 / self.n / (variance * variance) - 3.0
+        record["norm"] = ldexp(sqrt(self.m2 + self.n * self.mean * self.mean), exponent)
+        record["abs_mean"] = ldexp(self.absolute / self.n, exponent)

@@ -1,0 +1,19 @@
+"""The kernel in numpy: slower, needs no compiler, and gives the same answers."""
+
+from gradwatch.kernel.plain.marks import hashes, sketch
+from gradwatch.kernel.plain.memory import copy, read
+from gradwatch.kernel.plain.moments import measure, measure_with_histograms
+from gradwatch.kernel.plain.rows import row_spread
+from gradwatch.kernel.plain.steps import adam, update
+
+__all__ = [
+    "adam",
+    "copy",
+    "hashes",
+    "measure",
+    "measure_with_histograms",
+    "read",
+    "row_spread",
+    "sketch",
+    "update",
+]
