@@ -8,7 +8,9 @@ import click
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.version import __version__
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "show": "gradwatch.cli.show",
+}
 
 
 class Commands(click.Group):

@@ -1,0 +1,69 @@
+"""`gradwatch show`: a run on the terminal."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+
+from gradwatch.run import Run
+from gradwatch.store import open_run
+from gradwatch.views.model import build, diagnosed, shown, to_json
+from gradwatch.views.terminal import Wanted, screen, signals_table
+
+NARROWEST = 40
+
+
+@click.command("show")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--layers", metavar="PATTERN", help="Only layers that contain this, or match h.*.attn."
+)
+@click.option("--stat", metavar="NAME", help="The statistic of the map, such as update_ratio.")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last N steps.")
+@click.option("--signals", is_flag=True, help="List what was recorded, and how often.")
+@click.option("--follow", is_flag=True, help="Keep looking while the run grows; Ctrl-C ends it.")
+@click.option("--json", "as_json", is_flag=True, help="The view model as JSON.")
+def command(
+    run: Path,
+    layers: str | None,
+    stat: str | None,
+    last: int | None,
+    signals: bool,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Show a run: health, findings, curves, and the map of layers over steps."""
+    if stat is not None:
+        shown(stat)  # a wrong word is said at once
+    console = Console(highlight=False)
+    opened = open_run(run)
+    if as_json:
+        click.echo(to_json(_model(opened, stat, last, 240)))
+    elif signals:
+        console.print(signals_table(_model(opened, stat, last, 1)))
+    elif follow:
+        _follow(console, run, Wanted(stat, layers), last)
+    else:
+        width = max(console.width, NARROWEST)
+        for line in screen(_model(opened, stat, last, width), width, Wanted(stat, layers)):
+            console.print(line, soft_wrap=True)
+
+
+def _model(run: Run, stat: str | None, last: int | None, columns: int) -> dict[str, Any]:
+    first = None
+    if last is not None and len(run.steps):
+        first = int(run.steps[-1]) - last + 1
+    wanted = [*dict.fromkeys(["grad_rms", "update_ratio", *([stat] if stat else [])])]
+    return build(run, diagnosed(run), first=first, columns=columns, stats=wanted)
+
+
+def _follow(console: Console, path: Path, wanted: Wanted, last: int | None) -> None:
+    from gradwatch.views.growing import growing
+
+    with Live(console=console, refresh_per_second=4, transient=False) as live:
+        for run in growing(path):
+            width = max(console.width, NARROWEST)
+            lines = screen(_model(run, wanted.stat, last, width), width, wanted)
+            live.update(Group(*lines))

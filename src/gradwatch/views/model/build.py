@@ -1,0 +1,70 @@
+"""From a run and its diagnosis to the model every view is drawn from."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradwatch.run import Run
+from gradwatch.views.model import health, lines, notes, ridges, rows
+from gradwatch.views.model.badness import badness
+from gradwatch.views.model.columns import Columns
+from gradwatch.views.model.flow import flow
+from gradwatch.views.model.health import Diagnosed
+from gradwatch.views.model.heat import choice, heat
+
+FORMAT = 1
+COLUMNS = 240
+
+
+def build(
+    run: Run,
+    diagnosis: Diagnosed | None = None,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+    columns: int = COLUMNS,
+    stats: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """What is shown of the steps `first` … `last`, as plain JSON: no NaN, no array, no object.
+
+    `stats` names the maps; without it the usual choice is made within a budget of cells.
+    """
+    whole = notes.about(run)
+    begin = whole["first_step"] if first is None else first
+    end = whole["last_step"] if last is None else last
+    maps, width = choice(run, stats, columns)
+    grid = Columns.of(run, first, last, width)
+    layers = rows.layers(run)
+    bad = badness(run, layers, diagnosis, grid)
+    worst = sorted(range(len(layers)), key=lambda index: -bad[index])
+    return {
+        "format": FORMAT,
+        "run": whole,
+        "window": [begin, end],
+        "health": health.health(run, diagnosis),
+        "findings": health.findings(run, diagnosis, begin, end, explanations(diagnosis)),
+        "skipped": health.skipped(diagnosis),
+        "scalars": lines.scalars(run, begin, end),
+        "learning_rates": lines.learning_rates(run, begin, end),
+        **rows.tables(run, layers, bad),
+        "heat": heat(grid, maps),
+        "updates": lines.update_spread(grid),
+        "flow": flow(run.graph, layers),
+        "ridges": ridges.ridges(run, layers, worst),
+        "events": notes.events(run),
+        "cost": notes.cost(run),
+        "unseen": notes.unseen(run),
+        "signals": notes.signals(run),
+    }
+
+
+def diagnosed(run: Run) -> Diagnosed:
+    """The diagnosis of a run; imported here, since showing one does not need it."""
+    from gradwatch.diagnosis import diagnose
+
+    found: Diagnosed = diagnose(run)
+    return found
+
+
+def explanations(diagnosis: Diagnosed | None) -> dict[str, str]:
+    """What `gradwatch explain` says about each check that found something."""
+    return {}

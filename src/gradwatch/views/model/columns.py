@@ -1,0 +1,103 @@
+"""The common columns of all maps and how the thinned series of a run are laid onto them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.run import Bands, Run
+from gradwatch.stats import Kind, Stat, State
+from gradwatch.views.model.titles import GRAD_RMS, Pick, Shown
+
+STATES_UP_TO = 20_000_000
+"""Beyond so many values the state bytes are not loaded: gaps are then only empty."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Buckets of recorded steps: first and last step of each (both included)."""
+
+    run: Run
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @classmethod
+    def of(cls, run: Run, first: int | None, last: int | None, points: int) -> "Columns":
+        """At most `points` buckets of equally many recorded steps."""
+        steps = run.steps
+        if first is not None:
+            steps = steps[np.searchsorted(steps, first) :]
+        if last is not None:
+            steps = steps[: np.searchsorted(steps, last, side="right")]
+        if not len(steps):
+            return cls(run, np.empty(0, np.int64), np.empty(0, np.int64))
+        size = max(1, -(-len(steps) // max(points, 1)))
+        starts = np.arange(0, len(steps), size)
+        ends = np.minimum(starts + size, len(steps)) - 1
+        return cls(run, steps[starts], steps[ends])
+
+    def bands(self, stat: Stat) -> Bands:
+        return self.run.window(int(self.first[0]), int(self.last[-1]), points=len(self)).bands(stat)
+
+    def laid(self, bands: Bands, values: NDArray[np.float64], pick: Pick) -> NDArray[np.float64]:
+        """One array of a run's bands as [column, subject]; stored levels may be cut otherwise."""
+        if len(bands.first_steps) == len(self) and (bands.first_steps == self.first).all():
+            return values
+        out = np.full((len(self), values.shape[1]), np.nan)
+        begins = np.searchsorted(self.last, bands.first_steps)
+        ends = np.searchsorted(self.first, bands.last_steps, side="right")
+        for row, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+            part = out[begin:end]
+            if pick is Pick.HIGH:
+                np.fmax(part, values[row], out=part)
+            else:
+                part[:] = np.where(np.isnan(values[row]), part, values[row])
+        return out
+
+    def values(self, what: Shown) -> NDArray[np.float64]:
+        """[column, subject of its kind] of one shown statistic."""
+        bands = self.bands(what.stat)
+        found = self.laid(bands, bands.high if what.pick is Pick.HIGH else bands.last, what.pick)
+        return found / sizes(self.run) if what.name == GRAD_RMS else found
+
+    def nonfinite(self, kind: Kind, stat: Stat) -> NDArray[np.bool_]:
+        """Where any element was NaN or Inf."""
+        counters = {
+            "grad": (Stat.GRAD_NAN, Stat.GRAD_INF),
+            "weight": (Stat.WEIGHT_NAN, Stat.WEIGHT_INF),
+            "act": (Stat.ACT_NONFINITE, Stat.PROBE_NONFINITE),
+        }.get(stat.partition("_")[0], ())
+        hit = np.zeros((len(self), len(self.run.by_kind[kind])), bool)
+        for counter in counters:
+            if counter in self.run.recorded:
+                bands = self.bands(counter)
+                hit |= self.laid(bands, bands.high, Pick.HIGH) > 0
+        return hit
+
+    def without_gradient(self, what: Shown) -> NDArray[np.bool_]:
+        """Where every sample of a bucket says that there was no gradient."""
+        shape = (len(self), len(self.run.by_kind[what.kind]))
+        if len(self.run.steps) * shape[1] > STATES_UP_TO or not len(self):
+            return np.zeros(shape, bool)
+        begin = int(np.searchsorted(self.run.steps, self.first[0]))
+        end = int(np.searchsorted(self.run.steps, self.last[-1], side="right"))
+        starts = np.searchsorted(self.run.steps, self.first) - begin
+        states = self.run.state(what.stat)[begin:end]
+        absent: NDArray[np.bool_] = np.logical_or.reduceat(
+            states == State.NO_GRADIENT, starts, axis=0
+        )
+        return absent
+
+
+def sizes(run: Run) -> NDArray[np.float64]:
+    """√count of every parameter; 1 where the count is unknown (a run made from norms)."""
+    counts = np.array([subject.count or 1 for subject in run.parameters], float)
+    found: NDArray[np.float64] = np.sqrt(counts)
+    return found
+
+
+def sizes_known(run: Run) -> bool:
+    return any(subject.count for subject in run.parameters)

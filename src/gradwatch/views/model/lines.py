@@ -1,0 +1,111 @@
+"""Curves over steps: scalars, learning rates, the series behind a finding, update ratios."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradwatch.finding import Evidence
+from gradwatch.run import Bands, Run
+from gradwatch.stats import Kind, Stat, entry
+from gradwatch.views.model.columns import Columns
+from gradwatch.views.model.encode import numbers, rounded
+from gradwatch.views.model.titles import shown
+
+POINTS = 400
+CHART_POINTS = 160
+BAND = (1e-5, 1e-1)
+"""Update ratios outside it are what `update-ratio-too-small` and `-too-large` may mention."""
+INTERNAL = frozenset({"stale", "skipped", "backwards", "loss_nonfinite", "step_seconds"})
+MOST_SCALARS = 40
+
+
+def scalars(run: Run, first: int, last: int) -> list[dict[str, Any]]:
+    """Every logged scalar: losses first, then the user's own, then ours."""
+    names = sorted(
+        run.scalars, key=lambda name: (name != "loss", name != "val_loss", name in INTERNAL)
+    )
+    window = run.window(first, last, points=POINTS)
+    found = []
+    for name in names[:MOST_SCALARS]:
+        curve = _curve(window.scalar(name), 0)
+        if curve["x"]:
+            found.append({"name": name, "title": name.replace("_", " "), **curve})
+    return found
+
+
+def learning_rates(run: Run, first: int, last: int) -> list[dict[str, Any]]:
+    """One curve per optimizer group."""
+    if Stat.LR not in run.recorded:
+        return []
+    bands = run.window(first, last, points=POINTS).bands(Stat.LR)
+    groups = run.by_kind[Kind.GROUP]
+    return [
+        {"name": group.name, "title": f"learning rate {group.name}".strip(), **_curve(bands, index)}
+        for index, group in enumerate(groups[:12])
+    ]
+
+
+def evidence_chart(run: Run, item: Evidence, first: int, last: int) -> dict[str, Any] | None:
+    """The series an evidence points at, with the moment and the limit marked; None if not there."""
+    window = run.window(first, last, points=CHART_POINTS)
+    if item.subject is None:
+        if item.stat not in run.scalars:
+            return None
+        title, unit, curve = item.stat.replace("_", " "), "", _curve(window.scalar(item.stat), 0)
+    else:
+        known = {str(stat) for stat in run.recorded if entry(stat).width == 1}
+        if item.stat not in known:
+            return None
+        what = shown(item.stat)
+        names = [subject.name for subject in run.by_kind[what.kind]]
+        if item.subject not in names:
+            return None
+        title, unit = what.title, what.unit
+        curve = _curve(window.bands(what.stat), names.index(item.subject))
+    if not curve["x"]:
+        return None
+    return {
+        "title": title,
+        "unit": unit,
+        "subject": item.subject,
+        "step": item.step,
+        "measured": rounded(item.measured),
+        "limit": rounded(item.limit),
+        **curve,
+    }
+
+
+def update_spread(columns: Columns) -> dict[str, Any] | None:
+    """Lowest, tenth, median, ninetieth and highest update ratio over the weights, per column."""
+    run = columns.run
+    if Stat.UPDATE_RATIO not in run.recorded or not len(columns):
+        return None
+    keep = [i for i, s in enumerate(run.parameters) if len(s.shape) >= 2 or not s.shape]
+    values = columns.values(shown(Stat.UPDATE_RATIO))[:, keep]
+    rows = np.isfinite(values).any(axis=1) if keep else np.zeros(len(columns), bool)
+    if not rows.any():
+        return None
+    levels = np.nanquantile(values[rows], (0, 0.1, 0.5, 0.9, 1), axis=1)
+    names = ("lowest", "tenth", "median", "ninetieth", "highest")
+    return {
+        "x": columns.last[rows].tolist(),
+        "band": list(BAND),
+        **{name: numbers(level) for name, level in zip(names, levels, strict=True)},
+    }
+
+
+def _curve(bands: Bands, column: int) -> dict[str, Any]:
+    """Only buckets with a value; `log` where the values are positive and span over two decades."""
+    low, high, last = (table[:, column] for table in (bands.low, bands.high, bands.last))
+    there = np.isfinite(last)
+    low, high, last = low[there], high[there], last[there]
+    positive = bool(there.any()) and float(low.min()) > 0
+    log = positive and math.log10(float(high.max()) / float(low.min())) > 2
+    return {
+        "x": bands.last_steps[there].tolist(),
+        "low": numbers(low),
+        "high": numbers(high),
+        "last": numbers(last),
+        "log": log,
+    }

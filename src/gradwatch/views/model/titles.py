@@ -1,0 +1,102 @@
+"""What a statistic is called on the screen, its scale, and which value of a bucket it shows."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gradwatch.errors import Exit, GradwatchError
+from gradwatch.stats import Kind, Stat, entry
+
+GRAD_RMS = "grad_rms"
+"""The one derived series: gradient norm / √count, so that tensors of all sizes compare."""
+
+
+class Pick(StrEnum):
+    """Which of a bucket's values a cell shows; magnitudes show the highest, so no spike is lost."""
+
+    HIGH = "high"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One statistic as the views show it."""
+
+    name: str
+    title: str
+    unit: str
+    log: bool
+    pick: Pick
+    stat: Stat
+    """The recorded series it is read from."""
+    kind: Kind
+
+
+_TITLES = {
+    Stat.GRAD_NORM: "gradient norm",
+    Stat.GRAD_ABS_MAX: "largest gradient",
+    Stat.GRAD_ZERO_FRACTION: "gradient exactly zero",
+    Stat.GRAD_COSINE: "cosine with the gradient before",
+    Stat.GRAD_KURTOSIS: "gradient kurtosis (excess)",
+    Stat.WEIGHT_NORM: "weight norm",
+    Stat.WEIGHT_STD: "weight std",
+    Stat.UPDATE_RATIO: "update / weight",
+    Stat.UPDATE_NORM: "update norm",
+    Stat.UPDATE_LOST_FRACTION: "updates lost to rounding",
+    Stat.OPTIM_RATIO_RMS: "Adam step size g/√v (RMS)",
+    Stat.OPTIM_EPS_FRACTION: "Adam: √v below ε",
+    Stat.ACT_STD: "activation std",
+    Stat.ACT_MEAN: "activation mean",
+    Stat.ACT_ABS_MAX: "largest activation",
+    Stat.ACT_ZERO_FRACTION: "activations exactly zero",
+    Stat.ACT_GATE_ZERO_FRACTION: "zeros after the ReLU",
+    Stat.ACT_FLAT_FRACTION: "saturated activations",
+    Stat.ACT_ENTROPY: "attention entropy",
+    Stat.LR: "learning rate",
+}
+
+HEAT_CHOICE: tuple[str, ...] = (
+    GRAD_RMS,
+    Stat.UPDATE_RATIO,
+    Stat.ACT_STD,
+    Stat.ACT_GATE_ZERO_FRACTION,
+    Stat.ACT_FLAT_FRACTION,
+    Stat.ACT_ENTROPY,
+    Stat.WEIGHT_NORM,
+    Stat.GRAD_ZERO_FRACTION,
+    Stat.GRAD_ABS_MAX,
+    Stat.GRAD_COSINE,
+    Stat.OPTIM_RATIO_RMS,
+    Stat.UPDATE_LOST_FRACTION,
+    Stat.GRAD_KURTOSIS,
+)
+"""What the page offers, most telling first: where space runs out, the last ones are left away."""
+
+_SIGNED = frozenset({"mean", "min", "max", "skewness", "kurtosis", "cosine"})
+
+
+def shown(name: str) -> Shown:
+    """A user's word (`grad_rms` or any statistic) as something that can be shown."""
+    if name == GRAD_RMS:
+        return Shown(GRAD_RMS, "gradient RMS", "", True, Pick.HIGH, Stat.GRAD_NORM, Kind.PARAMETER)
+    try:
+        stat = Stat(name)
+    except ValueError:
+        raise GradwatchError(
+            f"There is no statistic named {name!r}. Try one of {GRAD_RMS}, {', '.join(Stat)}.",
+            Exit.USAGE,
+        ) from None
+    row = entry(stat)
+    if row.width > 1:
+        raise GradwatchError(f"{name} has {row.width} numbers per step: no map of it.", Exit.USAGE)
+    fraction = row.unit == "fraction"
+    signed = stat.rpartition("_")[2] in _SIGNED and not stat.endswith("abs_max")
+    title = _TITLES.get(stat, stat.replace("_", " ").replace("grad ", "gradient ", 1))
+    return Shown(
+        name=str(stat),
+        title=title,
+        unit=row.unit,
+        log=not (fraction or signed),
+        pick=Pick.LAST if signed else Pick.HIGH,
+        stat=stat,
+        kind=row.kind,
+    )

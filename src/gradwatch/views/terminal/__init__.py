@@ -1,0 +1,6 @@
+"""A run on the terminal: health, findings, curves, the map of layers over steps."""
+
+from gradwatch.views.terminal.screen import Wanted, screen
+from gradwatch.views.terminal.signals import signals_table
+
+__all__ = ["Wanted", "screen", "signals_table"]

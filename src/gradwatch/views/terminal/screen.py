@@ -1,0 +1,121 @@
+"""The whole screen, as lines of rich text: the same for one look and for following a run."""
+
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.text import Text
+
+from gradwatch.views.model.cells import decoded
+from gradwatch.views.model.heat import codes_of
+from gradwatch.views.model.titles import GRAD_RMS
+from gradwatch.views.terminal.glyphs import sparkline
+from gradwatch.views.terminal.heatmap import heatmap
+from gradwatch.views.text import number, plain
+
+STYLES = {
+    "healthy": "bold green",
+    "info": "bold cyan",
+    "warning": "bold yellow",
+    "critical": "bold red",
+    "unknown": "bold",
+}
+SIGNS = {"healthy": "✓", "info": "i", "warning": "▲", "critical": "✗", "unknown": "?"}
+MOST_FINDINGS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asked to see."""
+
+    stat: str | None = None
+    layers: str | None = None
+
+
+def screen(model: dict[str, Any], width: int, wanted: Wanted) -> list[Text]:
+    """Health, findings, curves, map."""
+    lines = [_health(model, width)]
+    for finding in model["findings"][:MOST_FINDINGS]:
+        lines += _finding(finding, width)
+    if len(model["findings"]) > MOST_FINDINGS:
+        more = len(model["findings"]) - MOST_FINDINGS
+        lines.append(Text(f"… and {more} more: gradwatch diagnose", style="dim"))
+    curves = _curves(model, width)
+    if curves:
+        lines += [Text(), *curves]
+    names = [wanted.stat] if wanted.stat else [GRAD_RMS]
+    for name in names:
+        if name in model["heat"]["maps"] and model["heat"]["maps"][name]["columns"]:
+            lines += [Text(), *heatmap(model, name, width, wanted.layers)]
+        else:
+            lines += [Text(), Text(f"{name} was not recorded in these steps", style="dim")]
+    return lines
+
+
+def _health(model: dict[str, Any], width: int) -> Text:
+    health = model["health"]
+    state = health["state"]
+    text = Text(f"{SIGNS[state]} {state}", style=STYLES[state])
+    text.append(f"  {plain(model['run']['name'])}", style="bold default")
+    rest = f"  {health['line']}"
+    if len(text) + len(rest) > width:
+        text.append(
+            "\n" + textwrap.fill(rest.strip(), width, subsequent_indent="  "), "not bold default"
+        )
+    else:
+        text.append(rest, "not bold default")
+    return text
+
+
+def _finding(finding: dict[str, Any], width: int) -> list[Text]:
+    head = Text(f"{finding['severity']:<8} ", style=STYLES[finding["severity"]])
+    head.append(plain(finding["check"]), style="bold default")
+    where = ", ".join(plain(name) for name in finding["layers"][:3])
+    if len(finding["layers"]) > 3:
+        where += f" and {len(finding['layers']) - 3} more"
+    since = f"since step {finding['first_step']}"
+    head.append(f"  {where + '  ' if where else ''}{since}", style="not bold default")
+    head.truncate(width, overflow="ellipsis")
+    lines = [head]
+    for mark, told in [("", finding["message"]), *(("try: ", a) for a in finding["advice"][:1])]:
+        filled = textwrap.fill(
+            plain(mark + told), width, initial_indent=" " * 9, subsequent_indent=" " * 9
+        )
+        lines.append(Text(filled, style="default" if not mark else "dim"))
+    return lines
+
+
+def _curves(model: dict[str, Any], width: int) -> list[Text]:
+    """Loss, gradient and update ratio, each in one line with its first and last value."""
+    rows: list[tuple[str, list[float | None], bool]] = [
+        (item["title"], item["last"], item["log"])
+        for item in model["scalars"]
+        if item["name"] in ("loss", "val_loss")
+    ]
+    if GRAD_RMS in model["heat"]["maps"]:
+        codes, scale = codes_of(model, GRAD_RMS)
+        mains = [layer["main"] for layer in model["layers"] if layer["main"] is not None]
+        if codes.size and mains:
+            rows.append(("gradient", _median(decoded(codes[mains], scale)), True))
+    if model["updates"]:
+        rows.append(("update/weight", model["updates"]["median"], True))
+    lines = []
+    for title, values, log in rows:
+        known = [value for value in values if value is not None]
+        if not known:
+            continue
+        text = Text(f"{title[:13]:<13} {number(known[0]):>8} ")
+        text.append(sparkline(values, max(width - 32, 8), log), style="cyan")
+        text.append(f" {number(known[-1])}")
+        lines.append(text)
+    return lines
+
+
+def _median(values: Any) -> list[float | None]:
+    """Median over layers per column."""
+    out: list[float | None] = []
+    for column in values.T:
+        finite = column[np.isfinite(column)]
+        out.append(float(np.median(finite)) if len(finite) else None)
+    return out

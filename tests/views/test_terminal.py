@@ -1,0 +1,105 @@
+"""The screen of `gradwatch show`, in characters."""
+
+import io
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console
+from tests.views.samples import HOSTILE, Told, network, sick_diagnosis
+
+from gradwatch.run import Run
+from gradwatch.views.model import build
+from gradwatch.views.terminal import Wanted, screen, signals_table
+from gradwatch.views.terminal.glyphs import label, sparkline, squeezed
+
+
+def drawn(run: Run, told: Told | None = None, *, width: int = 80, **wanted: Any) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, no_color=True, force_terminal=False)
+    stats = ["grad_rms", "update_ratio", *([wanted["stat"]] if "stat" in wanted else [])]
+    model = build(run, told, columns=width, stats=stats)
+    for line in screen(model, width, Wanted(**wanted)):
+        console.print(line, soft_wrap=True)
+    return out.getvalue()
+
+
+def test_the_first_line_says_the_health_and_the_findings_follow() -> None:
+    run = network(6, 50, fading=True)
+    lines = drawn(run, sick_diagnosis(run)).splitlines()
+    assert lines[0].startswith("✗ critical  sample")
+    assert "2 findings in 6 layers, 50 recorded steps; 1 check could not look" in "".join(lines[:2])
+    text = "\n".join(lines)
+    assert "critical vanishing-gradient  net.0  since step 7" in text
+    assert "try: Add normalisation" in text
+
+
+def test_every_line_fits_at_eighty_columns_and_at_forty() -> None:
+    for width in (40, 80, 132):
+        for run in (network(6, 300), network(names=HOSTILE, steps=40), network(60, 30)):
+            for line in drawn(run, sick_diagnosis(run), width=width).splitlines():
+                assert cell_len(line) <= width, line
+
+
+def test_nothing_in_a_name_reaches_the_terminal_as_a_control() -> None:
+    run = network(names=HOSTILE, steps=20, broken_from=5)
+    text = drawn(run, sick_diagnosis(run), width=120)
+    assert not [c for c in text if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160)]
+    assert "\u202e" not in text
+    assert "\\x1b[2J" in text
+    text.encode()  # a lone surrogate would raise
+
+
+def test_the_map_goes_from_light_to_dark_and_marks_nonfinite() -> None:
+    rows = [line for line in drawn(network(6, 40, fading=True)).splitlines() if "net." in line]
+    by_name = {row.split()[0]: row for row in rows}
+    assert "█" in by_name["net.5"]
+    assert "█" not in by_name["net.1"]
+    broken = drawn(network(4, 40, broken_from=30)).splitlines()
+    assert [line for line in broken if line.startswith("net.2") and line.count("!") == 10]
+
+
+def test_patterns_choose_layers() -> None:
+    run = network(names=["enc.attn", "enc.mlp", "head"], steps=9)
+    assert "enc.mlp" not in drawn(run, layers="attn")
+    assert "head" not in drawn(run, layers="enc.*")
+    assert "no layer matches 'zzz'" in drawn(run, layers="zzz")
+
+
+def test_deep_models_are_grouped_into_blocks_and_a_pattern_opens_one() -> None:
+    names = [f"h.{i}.{part}" for i in range(20) for part in ("attn", "mlp")]
+    run = network(names=names, steps=9)
+    assert "h.3 (2)" in drawn(run)
+    assert "h.3.attn" in drawn(run, layers="h.3.*")
+
+
+def test_another_statistic_can_be_asked_for() -> None:
+    assert "update / weight, log scale" in drawn(network(3, 20), stat="update_ratio")
+    assert "weight_norm was not recorded" in drawn(network(3, 20), stat="weight_norm")
+
+
+def test_sparklines_rise_with_the_values_and_keep_gaps() -> None:
+    assert sparkline([0.0, 1.0, 2.0], 10, log=False) == "▁▄█"
+    assert sparkline([1.0, None, 1.0], 10, log=True) == "▁ ▁"
+    assert sparkline([None], 10, log=False) == ""
+    assert "█" in sparkline([0.0] * 500 + [9.0] + [0.0] * 500, 20, log=False)
+
+
+def test_labels_fill_their_cells_even_with_wide_characters() -> None:
+    for name in ("層" * 30, "a", "", "x" * 99):
+        assert cell_len(label(name, 17)) == 17
+
+
+def test_squeezing_keeps_the_highest() -> None:
+    import numpy as np
+
+    codes = np.zeros((1, 100), np.uint8)
+    codes[0, 57] = 255
+    assert squeezed(codes, 10).max() == 255
+    assert squeezed(codes, 10).shape == (1, 10)
+
+
+def test_signals_are_listed_with_their_cadence() -> None:
+    out = io.StringIO()
+    Console(file=out, width=100).print(signals_table(build(network(2, 3))))
+    assert "update_ratio" in out.getvalue()
+    assert "every 4k steps" in out.getvalue()
