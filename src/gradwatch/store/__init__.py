@@ -1,1 +1,17 @@
-"""The run folder: written by one thread per process, read while it grows, whatever happened to it."""
+"""The run folder: append-only, checksummed, readable while it grows (docs/format.md)."""
+
+from gradwatch.store.folder import folder_name
+from gradwatch.store.listing import RunSummary, delete_run, list_runs
+from gradwatch.store.opening import Follower, follow, open_run
+from gradwatch.store.writer import Writer
+
+__all__ = [
+    "Follower",
+    "RunSummary",
+    "Writer",
+    "delete_run",
+    "folder_name",
+    "follow",
+    "list_runs",
+    "open_run",
+]

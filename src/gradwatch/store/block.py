@@ -1,0 +1,55 @@
+"""Blocks: rows of one family over some steps and the same subjects, wherever they are stored."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.stats import Family, Stat, State
+
+WORST_STATE = max(int(state) for state in State)
+
+
+class Block(Protocol):
+    """What the reader scatters into a series: [step, subject] pieces, loaded when asked for."""
+
+    @property
+    def family(self) -> Family: ...
+    @property
+    def steps(self) -> NDArray[np.int64]: ...
+    @property
+    def seqs(self) -> NDArray[np.uint64]: ...
+    @property
+    def ids(self) -> NDArray[np.uint32]: ...
+    @property
+    def stats(self) -> frozenset[Stat]: ...
+    def states(self) -> NDArray[np.uint8] | None:
+        """[step, subject], or None where the file no longer holds them."""
+        ...
+
+    def column(self, stat: Stat) -> NDArray[np.generic] | None:
+        """[step, subject(, width)], or None where the file no longer holds it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something that was recorded and cannot be read: what is known about where it was."""
+
+    text: str
+    family: Family | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+
+
+def narrowed(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each value as 32 bits keep it, where it is in their normal range; else unchanged.
+
+    The rule is per value, so that a number does not change when its journal is sealed.
+    """
+    size = np.abs(values)
+    fits = ((size >= 1e-37) & (size <= 3e38)) | (size == 0) | ~np.isfinite(values)
+    with np.errstate(over="ignore", under="ignore"):
+        short = values.astype(np.float32).astype(np.float64)
+    return short if fits.all() else np.where(fits, short, values)

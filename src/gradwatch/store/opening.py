@@ -1,0 +1,96 @@
+"""`open_run`: a run folder, or several, as a `Run`."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gradwatch.errors import GradwatchError
+from gradwatch.run.run import Run
+from gradwatch.run.source import Source
+from gradwatch.store.folder import read_run_json, writer_folders
+from gradwatch.store.folder_index import FolderIndex
+from gradwatch.store.rank_source import Attempt, RankSource
+from gradwatch.store.records import FORMAT
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class Follower:
+    """A run that may still grow; `refresh` reads only what is new."""
+
+    def __init__(self, path: Paths, *, attempt: int | None = None) -> None:
+        paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+        self._runs = [Path(item) for item in paths]
+        self._attempt = attempt
+        self._indexes: dict[Path, FolderIndex] = {}
+
+    def refresh(self) -> Run:
+        """The run as it is now."""
+        if not self._runs:
+            raise GradwatchError("Expected at least one run folder, got none.")
+        documents = [_document(run) for run in self._runs]
+        for run in self._runs:
+            for folder in writer_folders(run):
+                if self._attempt in (None, folder.attempt):
+                    self._indexes.setdefault(folder.path, FolderIndex(folder))
+        if not self._indexes:
+            raise GradwatchError(_nothing(self._runs, self._attempt))
+        for index in self._indexes.values():
+            index.refresh()
+        return Run(self._source({k: v for d in reversed(documents) for k, v in d.items()}))
+
+    def _source(self, info: dict[str, Any]) -> Source:
+        ranks: dict[int, list[FolderIndex]] = {}
+        for index in self._indexes.values():
+            ranks.setdefault(index.folder.rank, []).append(index)
+        sources = [
+            RankSource(rank, [Attempt.of(index) for index in _ordered(found)], info)
+            for rank, found in sorted(ranks.items())
+        ]
+        return sources[0]
+
+
+def open_run(path: Paths, *, attempt: int | None = None) -> Run:
+    """Open a run folder (or the folders of several ranks or parts) for reading.
+
+    Growing, killed and damaged runs open too: what is sound is there, events say what is not.
+    Raises `GradwatchError` only where nothing at all can be read.
+    """
+    return Follower(path, attempt=attempt).refresh()
+
+
+def follow(path: Paths) -> Follower:
+    """For pages and terminals that look again and again: `follow(path).refresh()`."""
+    return Follower(path)
+
+
+def _ordered(found: list[FolderIndex]) -> list[FolderIndex]:
+    return sorted(found, key=lambda index: (index.folder.attempt, index.folder.tag))
+
+
+def _document(run: Path) -> dict[str, Any]:
+    """`run.json` with what a reader needs; refused only where the format is newer."""
+    document = read_run_json(run) or {}
+    number = document.get("format", FORMAT)
+    if isinstance(number, int) and number > FORMAT:
+        raise GradwatchError(
+            f"Expected a run of format {FORMAT} or older, {str(run)!r} is of format {number}. "
+            "Open it with a newer gradwatch."
+        )
+    name = document.get("name")
+    return {**document, "format": FORMAT, "name": name if isinstance(name, str) else run.name}
+
+
+def _nothing(runs: Sequence[Path], attempt: int | None) -> str:
+    shown = ", ".join(repr(str(run)) for run in runs)
+    if attempt is not None and any(writer_folders(run) for run in runs):
+        return (
+            f"Expected attempt {attempt} in {shown}, found none; leave it out to see all attempts."
+        )
+    if not any(run.is_dir() for run in runs):
+        return f"Expected a run folder at {shown}, found none. `gradwatch runs` lists them."
+    return (
+        f"Expected a run folder with at least one writer's folder (such as 0000-0000-1a2b3c4d) "
+        f"at {shown}, found none. Was nothing recorded yet?"
+    )

@@ -1,0 +1,308 @@
+"""One rank of a run: its attempts laid over one another, the newest on top."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.errors import GradwatchError
+from gradwatch.graph import Graph
+from gradwatch.run.event import Event, EventKind
+from gradwatch.run.histogram import Histogram
+from gradwatch.run.source import Loaded
+from gradwatch.run.subject import Subject
+from gradwatch.run.window import Bands
+from gradwatch.stats import Family, Kind, Stat, State, entry
+from gradwatch.store.block import Block, Damage
+from gradwatch.store.folder_index import FolderIndex, Side
+
+_DENSE_CELLS = 1 << 27
+_SPARSEST = 1 / 256
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one writer left, frozen at the moment of looking."""
+
+    number: int
+    side: Side
+    blocks: Sequence[Block]
+    damage: Sequence[Damage]
+
+    @classmethod
+    def of(cls, index: FolderIndex) -> "Attempt":
+        side = index.side
+        frozen = Side(
+            dict(side.subjects),
+            list(side.scalars),
+            list(side.events),
+            list(side.notes),
+            {key: dict(found) for key, found in side.histograms.items()},
+            side.graph,
+            side.closed,
+        )
+        return cls(index.folder.attempt, frozen, index.blocks(), index.damage())
+
+    @cached_property
+    def steps(self) -> NDArray[np.int64]:
+        """Every step this attempt has anything for."""
+        parts = [block.steps for block in self.blocks]
+        parts += [rows["step"] for _, rows in self.side.scalars]
+        return np.unique(np.concatenate([*parts, np.empty(0, np.int64)]))
+
+
+class RankSource:
+    """Implements `Source` for one rank. On every step the newest attempt that has it counts."""
+
+    def __init__(self, rank: int, attempts: Sequence[Attempt], info: Mapping[str, Any]) -> None:
+        self.rank = rank
+        self.attempts = list(attempts)
+        self._info = info
+
+    @cached_property
+    def steps(self) -> NDArray[np.int64]:
+        parts = [attempt.steps for attempt in self.attempts]
+        return np.unique(np.concatenate([*parts, np.empty(0, np.int64)]))
+
+    @cached_property
+    def owners(self) -> NDArray[np.int64]:
+        """For every step, which attempt (by position) counts."""
+        owners = np.zeros(len(self.steps), np.int64)
+        for position, attempt in enumerate(self.attempts):
+            owners[np.searchsorted(self.steps, attempt.steps)] = position
+        return owners
+
+    @cached_property
+    def subjects(self) -> tuple[Subject, ...]:
+        newest: dict[tuple[Kind, str], Subject] = {}
+        for attempt in self.attempts:
+            for _, subject in sorted(self._named(attempt).items()):
+                newest[subject.kind, subject.name] = subject
+        return tuple(newest.values())
+
+    @cached_property
+    def columns(self) -> dict[tuple[Kind, str], int]:
+        """Column of each subject in the series of its kind."""
+        counters = dict.fromkeys(Kind, 0)
+        found = {}
+        for subject in self.subjects:
+            found[subject.kind, subject.name] = counters[subject.kind]
+            counters[subject.kind] += 1
+        return found
+
+    @cached_property
+    def recorded(self) -> frozenset[Stat]:
+        return frozenset(
+            stat for attempt in self.attempts for block in attempt.blocks for stat in block.stats
+        )
+
+    @cached_property
+    def scalars(self) -> dict[str, NDArray[np.float64]]:
+        table: dict[str, NDArray[np.float64]] = {}
+        for position, attempt in enumerate(self.attempts):
+            for names, rows in attempt.side.scalars:
+                at = np.searchsorted(self.steps, rows["step"])
+                mine = self.owners[at] == position
+                for number, name in enumerate(names):
+                    chosen = mine & (rows["name"] == number)
+                    column = table.setdefault(name, np.full(len(self.steps), np.nan))
+                    column[at[chosen]] = rows["value"][chosen]
+        for column in table.values():
+            column.setflags(write=False)
+        return table
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        found = [event for attempt in self.attempts for event in attempt.side.events]
+        for attempt in self.attempts:
+            found += [
+                Event(
+                    damage.first_step or 0,
+                    EventKind.DAMAGE,
+                    f"Attempt {attempt.number}, rank {self.rank}: {damage.text}.",
+                    rank=self.rank,
+                )
+                for damage in attempt.damage
+            ]
+        return tuple(sorted(found, key=lambda event: event.step))
+
+    @property
+    def graph(self) -> Graph | None:
+        graphs = [a.side.graph for a in self.attempts if a.side.graph is not None]
+        return graphs[-1] if graphs else None
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        for attempt in self.attempts:
+            for note in attempt.side.notes:
+                merged.update(note)
+        merged.update(self._info)
+        merged["ranks"] = 1
+        merged["attempts"] = [attempt.number for attempt in self.attempts]
+        merged["complete"] = bool(self.attempts) and self.attempts[-1].side.closed
+        return merged
+
+    def load(self, stat: Stat) -> Loaded:
+        values, states = self._filled(stat, np.float64, np.nan)
+        return Loaded(values, states)
+
+    def integers(self, stat: Stat) -> NDArray[np.uint64]:
+        values: NDArray[np.uint64] = self._filled(stat, np.uint64, 0)[0]
+        return values
+
+    def histograms(self, family: Family, name: str) -> Mapping[int, Histogram]:
+        found: dict[int, Histogram] = {}
+        for position, attempt in enumerate(self.attempts):
+            for number, subject in attempt.side.subjects.items():
+                if subject.name != name or subject.kind is not family.kind:
+                    continue
+                for step, histogram in attempt.side.histograms.get((family, number), {}).items():
+                    at = int(np.searchsorted(self.steps, step))
+                    known = at < len(self.steps) and self.steps[at] == step
+                    if not known or self.owners[at] == position:
+                        found[step] = histogram
+        return dict(sorted(found.items()))
+
+    def bands(self, stat: Stat, first: int, last: int, points: int) -> Bands | None:
+        return None
+
+    def _filled(self, stat: Stat, dtype: type, fill: float) -> tuple[Any, NDArray[np.uint8]]:
+        item = entry(stat)
+        family = item.family
+        width = sum(1 for subject in self.subjects if subject.kind is family.kind)
+        self._refuse_monsters(family, width)
+        shape: tuple[int, ...] = (len(self.steps), width)
+        values: NDArray[Any] = np.full(
+            shape if item.width == 1 else (*shape, item.width), fill, dtype
+        )
+        states = np.full(shape, State.NOT_SAMPLED, np.uint8)
+        for position, attempt in enumerate(self.attempts):
+            for block in attempt.blocks:
+                if block.family is family and stat in block.stats:
+                    self._scatter(block, stat, attempt, position, values, states)
+            self._mark_damage(attempt, position, family, states)
+        _blank(values, states, fill)
+        return values, states
+
+    def _scatter(
+        self,
+        block: Block,
+        stat: Stat,
+        attempt: Attempt,
+        position: int,
+        values: NDArray[Any],
+        states: NDArray[np.uint8],
+    ) -> None:
+        rows = np.searchsorted(self.steps, block.steps)
+        mine = self.owners[rows] == position
+        if not mine.any():
+            return
+        columns = self._columns_of(block, attempt)
+        column, state = block.column(stat), block.states()
+        if column is None or column.shape[2:] != values.shape[2:]:
+            _put(states, rows, columns, mine, np.full((len(rows), len(columns)), State.DAMAGED))
+            return
+        if state is None:
+            state = np.full((len(rows), len(columns)), State.MEASURED, np.uint8)
+        _put(values, rows, columns, mine, column)
+        _put(states, rows, columns, mine, state)
+
+    def _columns_of(self, block: Block, attempt: Attempt) -> NDArray[np.int64]:
+        names = self._named(attempt)
+        kind = block.family.kind
+        return np.array(
+            [self.columns[kind, _name_of(names, int(number), kind)] for number in block.ids],
+            np.int64,
+        )
+
+    def _named(self, attempt: Attempt) -> dict[int, Subject]:
+        """The attempt's subjects; ids whose name was lost get one that says so."""
+        known = self._names.get(id(attempt))
+        if known is None:
+            known = dict(attempt.side.subjects)
+            for block in attempt.blocks:
+                for number in block.ids.tolist():
+                    if number not in known or known[number].kind is not block.family.kind:
+                        name = _name_of(known, number, block.family.kind)
+                        known.setdefault(number, Subject(block.family.kind, name))
+            self._names[id(attempt)] = known
+        return known
+
+    @cached_property
+    def _names(self) -> dict[int, dict[int, Subject]]:
+        return {}
+
+    def _mark_damage(
+        self, attempt: Attempt, position: int, family: Family, states: NDArray[np.uint8]
+    ) -> None:
+        for damage in attempt.damage:
+            if damage.first_step is None or damage.family is not family:
+                continue
+            last = damage.first_step if damage.last_step is None else damage.last_step
+            begin = np.searchsorted(self.steps, damage.first_step)
+            end = np.searchsorted(self.steps, last, side="right")
+            part = states[begin:end]
+            hit = (self.owners[begin:end] == position)[:, None] & (part == State.NOT_SAMPLED)
+            part[hit] = State.DAMAGED
+
+    def _refuse_monsters(self, family: Family, width: int) -> None:
+        """A small hostile file could ask for a table of any size: sparse giants are refused."""
+        cells = len(self.steps) * width
+        if cells <= _DENSE_CELLS:
+            return
+        real = sum(
+            len(block.steps) * len(block.ids)
+            for attempt in self.attempts
+            for block in attempt.blocks
+            if block.family is family
+        )
+        if real < cells * _SPARSEST:
+            raise GradwatchError(
+                f"Expected a table that is mostly filled, but {len(self.steps)} steps × {width} "
+                f"subjects of {family} hold only {real} rows. The run is damaged or was made up; "
+                "read it with a narrower tool, or record it again."
+            )
+
+
+def _name_of(known: Mapping[int, Subject], number: int, kind: Kind) -> str:
+    subject = known.get(number)
+    if subject is not None and subject.kind is kind:
+        return subject.name
+    return f"(name lost: {kind} {number})"
+
+
+def _put(
+    target: NDArray[Any],
+    rows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    mine: NDArray[np.bool_],
+    piece: NDArray[Any],
+) -> None:
+    """target[rows, columns] = piece, by slices where both are contiguous (much faster)."""
+    if not mine.all():
+        rows, piece = rows[mine], piece[mine]
+    if not len(rows) or not len(columns):
+        return
+    if _contiguous(rows) and _contiguous(columns):
+        target[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = piece
+    elif _contiguous(columns):
+        target[rows, columns[0] : columns[-1] + 1] = piece
+    else:
+        target[rows[:, None], columns[None, :]] = piece
+
+
+def _contiguous(index: NDArray[np.int64]) -> bool:
+    return bool(index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all())
+
+
+def _blank(values: NDArray[Any], states: NDArray[np.uint8], fill: float) -> None:
+    """No number beside a state that has none."""
+    valued = np.zeros(256, bool)
+    valued[[int(state) for state in State if state.has_value]] = True
+    without = ~valued[states]
+    if without.any():
+        values[without] = fill

@@ -1,0 +1,164 @@
+"""The writer's thread: the only one that touches files. It never raises and never gives up."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradwatch.stats import Family, family_stats
+from gradwatch.store.bodies import to_json
+from gradwatch.store.folder import make_writer_folder, next_attempt, write_run_json
+from gradwatch.store.journal import Journal
+from gradwatch.store.queue import Queue
+from gradwatch.store.records import FAMILY_CODES, NO_SEQ, Head, Type, pack
+from gradwatch.store.stage import Stage
+
+FLUSH_SECONDS = 1.0
+SYNC_SECONDS = 10.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 5.0
+
+
+class Scribe(threading.Thread):
+    """Moves records from the queue to the journal, seals journals, waits where the disk fails."""
+
+    def __init__(
+        self,
+        run: Path,
+        name: str,
+        rank: int,
+        attempt: int | None,
+        queue: Queue,
+        wide: bool,
+        versions: Mapping[str, str],
+    ) -> None:
+        super().__init__(name=f"gradwatch-writer-{rank}", daemon=True)
+        self.queue = queue
+        self.wake = threading.Condition()
+        self.flushed = 0
+        self.synced = 0
+        self.folder: Path | None = None
+        self._run, self._run_name, self._versions = run, name, versions
+        self._rank, self._attempt = rank, attempt
+        self._stage = Stage(queue, wide)
+        self._journal: Journal | None = None
+        self._number = 0
+        self._asked = False
+        self._closing = False
+        self._wait = 0.0
+        self._next_try = 0.0
+        self._next_sync = time.monotonic() + SYNC_SECONDS
+        self.finished = threading.Event()
+        self.failure: OSError | None = None
+
+    # -- for the caller --------------------------------------------------------------------------
+
+    def ask(self, closing: bool = False) -> None:
+        """Write now; with `closing`, write all and end."""
+        with self.wake:
+            self._asked = True
+            self._closing |= closing
+            self._next_try = 0.0
+            self.wake.notify_all()
+
+    def prepare(self) -> OSError | None:
+        """Make the folders; an error is kept, told, and tried again later by the thread."""
+        try:
+            self._make_folder()
+        except OSError as error:
+            self.failure = error
+        return self.failure
+
+    # -- the thread ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        while not self.finished.is_set():
+            with self.wake:
+                if not (self._asked or self._closing or self.queue.pressing):
+                    self.wake.wait(FLUSH_SECONDS)
+                elif self._wait:
+                    self.wake.wait(min(self._wait, FLUSH_SECONDS))
+                self._asked = False
+            with contextlib.suppress(Exception):  # a defect here must not print into a training
+                self._turn()
+
+    def _turn(self) -> None:
+        if time.monotonic() < self._next_try:
+            return
+        try:
+            while self._stage.size or self._stage.fill():
+                self._write()
+            if self._journal and time.monotonic() > self._next_sync:
+                self._sync()
+            if self._closing:
+                self._finish()
+        except OSError as error:
+            self._back_off(error)
+
+    def _write(self) -> None:
+        journal = self._ready_journal()
+        try:
+            journal.append(self._stage.data)
+        except OSError:
+            self._journal = None
+            raise
+        self.failure, self._wait = None, 0.0
+        with self.wake:
+            self.flushed += self._stage.records
+            self.wake.notify_all()
+        self._stage.clear()
+
+    def _ready_journal(self) -> Journal:
+        if self._journal and not self._journal.intact:
+            self._journal.close()
+            self._journal = None
+        if self._journal is None:
+            if self.folder is None or not self.folder.is_dir():
+                self._make_folder()
+            assert self.folder is not None
+            self._number += 1
+            self._journal = Journal(self.folder / f"j{self._number:05d}.gwj")
+            self._journal.append(_schema())
+        return self._journal
+
+    def _make_folder(self) -> None:
+        if self._attempt is None:
+            self._attempt = next_attempt(self._run, self._rank)
+        self.folder = make_writer_folder(self._run, self._rank, self._attempt)
+        write_run_json(self._run, self._run_name, self._versions)
+
+    def _sync(self) -> None:
+        assert self._journal is not None
+        self._next_sync = time.monotonic() + SYNC_SECONDS
+        try:
+            self._journal.sync()
+        except OSError:
+            self._journal = None
+            raise
+        self.synced = self.flushed
+
+    def _finish(self) -> None:
+        self._stage.add(
+            Type.CLOSE, to_json({"flushed": self.flushed, "dropped": self.queue.dropped})
+        )
+        self._write()
+        self._sync()
+        if self._journal:
+            self._journal.close()
+        self.finished.set()
+
+    def _back_off(self, error: OSError) -> None:
+        self.failure = error
+        self._wait = min(max(self._wait * 2, _FIRST_WAIT), _LONGEST_WAIT)
+        self._next_try = time.monotonic() + self._wait
+
+
+def _schema() -> bytes:
+    """One record per family: the columns of its rows, so that every journal explains itself."""
+    records = []
+    for family in Family:
+        columns = [[str(item.stat), item.dtype, item.width] for item in family_stats(family)]
+        body = to_json({"family": str(family), "columns": columns})
+        code = FAMILY_CODES[family]
+        records.append(pack(Head(Type.SCHEMA, code, 0, 0, NO_SEQ, 0, len(body), 0), body))
+    return b"".join(records)

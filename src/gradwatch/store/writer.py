@@ -1,0 +1,255 @@
+"""`Writer`: the caller's side of a run folder. After `create`, nothing raises or touches a file."""
+
+import atexit
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.errors import Exit, GradwatchError
+from gradwatch.graph import Graph
+from gradwatch.run.event import Event
+from gradwatch.run.histogram import Histogram
+from gradwatch.run.subject import Subject
+from gradwatch.stats import Family, Kind, row_dtype
+from gradwatch.store.bodies import pack_event, pack_histogram, to_json
+from gradwatch.store.queue import Queue, Side
+from gradwatch.store.records import FAMILY_CODES, Type
+from gradwatch.store.scribe import Scribe
+
+RING_BYTES = 32 << 20
+EXIT_SECONDS = 2.0
+_SUBJECTS_PER_RECORD = 16
+_LIVE: "weakref.WeakSet[Writer]" = weakref.WeakSet()
+
+
+class Writer:
+    """Hands a training's rows to a daemon thread that keeps them in a run folder.
+
+    `put` copies into a preallocated ring: no file call, no log line, no exception. A child made by
+    `fork` has a silent writer: only the process that made it writes.
+    """
+
+    def __init__(self, scribe: Scribe) -> None:
+        self._scribe = scribe
+        self._queue = scribe.queue
+        self._off = False
+        self._ids: dict[tuple[Kind, str], int] = {}
+        self._declared: dict[int, Subject] = {}
+        self._dtypes = {family: (FAMILY_CODES[family], row_dtype(family)) for family in Family}
+        self._declare_lock = threading.Lock()
+        _LIVE.add(self)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        name: str,
+        rank: int = 0,
+        world: int = 1,
+        info: Mapping[str, Any] | None = None,
+        wide: bool = False,
+        attempt: int | None = None,
+        ring_bytes: int = RING_BYTES,
+    ) -> "Writer":
+        """Make (or join, as a new attempt) the run folder `path` and start the thread.
+
+        `path` is the run's own folder, such as `runs/NAME`; `name` is the true name, as it is.
+        Where the folder cannot be made now, a warning says so and the thread keeps trying.
+        """
+        if not (0 <= rank < max(world, 1) and rank < 1_000_000):
+            raise GradwatchError(
+                f"Expected a rank from 0 to {world - 1}, got {rank} of {world}.", Exit.USAGE
+            )
+        versions = dict((info or {}).get("versions", {}))
+        scribe = Scribe(Path(path), name, rank, attempt, Queue(ring_bytes), wide, versions)
+        error = scribe.prepare()
+        if error:
+            warnings.warn(
+                f"gradwatch cannot write to {str(path)!r} ({error.strerror}); it keeps trying.",
+                stacklevel=2,
+            )
+        writer = cls(scribe)
+        writer.note({**(info or {}), "world": world, "wide": wide})
+        scribe.start()
+        return writer
+
+    # -- rows and the rest -----------------------------------------------------------------------
+
+    def declare(self, subjects: Sequence[Subject]) -> NDArray[np.uint32]:
+        """Ids for these subjects, old or new; a changed one keeps its id and is stored again."""
+        with self._declare_lock:
+            ids = np.empty(len(subjects), np.uint32)
+            news: list[tuple[int, Subject]] = []
+            for at, subject in enumerate(subjects):
+                number = self._ids.setdefault((subject.kind, subject.name), len(self._ids))
+                ids[at] = number
+                if self._declared.get(number) != subject:
+                    self._declared[number] = subject
+                    news.append((number, subject))
+        if not self._off:
+            step = _SUBJECTS_PER_RECORD
+            self._queue.add([_subjects(news[at : at + step]) for at in range(0, len(news), step)])
+        return ids
+
+    def put(
+        self,
+        family: Family,
+        step: int,
+        ids: NDArray[np.uint32],
+        rows: NDArray[np.void],
+        states: NDArray[np.uint8],
+    ) -> None:
+        """Copy the rows of one family on one step (`row_dtype(family)`) into the ring."""
+        if self._off:
+            return
+        try:
+            code, dtype = self._dtypes[family]
+            if rows.dtype != dtype or not rows.flags.c_contiguous:
+                rows = np.ascontiguousarray(rows.astype(dtype))
+            if len(rows) == len(ids) == len(states) and len(rows):
+                self._queue.rows(
+                    code,
+                    step,
+                    np.ascontiguousarray(ids, "<u4"),
+                    rows,
+                    np.ascontiguousarray(states, np.uint8),
+                )
+                if self._queue.pressing:
+                    self._wake()
+        except Exception:
+            self._queue.dropped += 1
+
+    def histograms(self, family: Family, step: int, id: int, histogram: Histogram) -> None:
+        """Keep one histogram."""
+        code, number = FAMILY_CODES[family], int(id)
+        self._add(Side(Type.HIST, code, step, 1, lambda: pack_histogram(number, histogram)))
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Keep logged numbers of one step."""
+        if self._off:
+            return
+        try:
+            self._queue.scalars(int(step), values)
+        except Exception:
+            self._queue.dropped += 1
+
+    def event(self, event: Event) -> None:
+        """Keep an event; one without a time gets the present one."""
+        if not event.wall:
+            event = Event(
+                event.step,
+                event.kind,
+                event.text,
+                event.subject,
+                event.data,
+                time.time(),
+                event.rank,
+            )
+        self._add(Side(Type.EVENT, 0, event.step, 1, lambda: pack_event(event)))
+
+    def graph(self, graph: Graph) -> None:
+        """Keep the layer graph; the last one counts."""
+        self._add(Side(Type.GRAPH, 0, 0, len(graph.nodes), lambda: to_json(graph.to_dict())))
+
+    def note(self, info: Mapping[str, Any]) -> None:
+        """Merge these keys into `run.info`."""
+        kept = dict(info)
+        self._add(Side(Type.NOTE, 0, 0, len(kept), lambda: to_json(kept)))
+
+    # -- how far it is ---------------------------------------------------------------------------
+
+    @property
+    def flushed(self) -> int:
+        """Calls whose data survive the death of this process."""
+        return self._scribe.flushed
+
+    @property
+    def synced(self) -> int:
+        """Calls whose data survive the loss of power."""
+        return self._scribe.synced
+
+    @property
+    def dropped(self) -> int:
+        """Calls whose data were given up, because the disk did not keep up."""
+        return self._queue.dropped
+
+    @property
+    def folder(self) -> Path | None:
+        """This writer's own folder; None where it could not be made yet."""
+        return self._scribe.folder
+
+    def flush(self, timeout: float = 30.0) -> bool:
+        """Wait until everything put so far is flushed; False if that took longer or cannot be."""
+        if self._off:
+            return False
+        scribe, target = self._scribe, self._queue.accepted
+        deadline = time.monotonic() + timeout
+        scribe.ask()
+        with scribe.wake:
+            while scribe.flushed + self._queue.dropped < target:
+                left = deadline - time.monotonic()
+                if left <= 0 or not scribe.is_alive():
+                    return False
+                scribe.wake.wait(min(left, 0.5))
+        return True
+
+    def close(self, timeout: float = EXIT_SECONDS) -> bool:
+        """Ask the thread to finish and wait for it; whether it did within `timeout` seconds."""
+        if self._off:
+            return self._scribe.finished.is_set()
+        self._scribe.ask(closing=True)
+        done = self._scribe.finished.wait(timeout)
+        self._off = True
+        return done
+
+    def _add(self, item: Side) -> None:
+        if not self._off:
+            self._queue.add([item])
+
+    def _wake(self) -> None:
+        """Nudge the thread, but never wait for it: a held lock means that it is awake."""
+        wake = self._scribe.wake
+        if wake.acquire(blocking=False):
+            try:
+                wake.notify_all()
+            finally:
+                wake.release()
+
+    def _silence(self) -> None:
+        """In a forked child: no thread, locks in an unknown state; nothing may touch either."""
+        self._off = True
+        self._declare_lock = threading.Lock()
+
+
+def _subjects(news: Sequence[tuple[int, Subject]]) -> Side:
+    kept = list(news)
+    return Side(
+        Type.SUBJECTS, 0, 0, len(kept), lambda: to_json([[n, s.to_dict()] for n, s in kept])
+    )
+
+
+def _silence_all() -> None:
+    for writer in list(_LIVE):
+        writer._silence()
+
+
+def _close_all() -> None:
+    deadline = time.monotonic() + EXIT_SECONDS
+    writers = [writer for writer in list(_LIVE) if not writer._off]
+    for writer in writers:
+        writer._scribe.ask(closing=True)
+    for writer in writers:
+        writer.close(max(0.0, deadline - time.monotonic()))
+
+
+os.register_at_fork(after_in_child=_silence_all)
+atexit.register(_close_all)
