@@ -1,0 +1,1 @@
+"""The checkpoint doctor: reads trained weights without trusting the file."""

@@ -1,0 +1,181 @@
+"""Zip archives, parsed once and strictly: what two programs could read differently is refused."""
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from gradwatch.checkpoints.limits import (
+    FREE_EXPANSION,
+    MAX_DIRECTORY,
+    MAX_ENTRIES,
+    MAX_EXPANSION,
+    MAX_NAME,
+)
+from gradwatch.checkpoints.readers.files import OpenFile
+from gradwatch.errors import GradwatchError
+
+_END, _END64, _LOCATOR = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
+_CENTRAL, _LOCAL = b"PK\x01\x02", b"PK\x03\x04"
+_FULL = 0xFFFFFFFF
+STORED, DEFLATED = 0, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member: where its bytes are in the file."""
+
+    name: str
+    offset: int
+    length: int
+    """Of the data once inflated."""
+    packed: int
+    """Bytes in the file."""
+    method: int
+    crc: int
+
+
+def looks_like(head: bytes) -> bool:
+    return head[:4] in (_LOCAL, _END)
+
+
+def members(file: OpenFile, *, deflated: bool) -> dict[str, Member]:
+    """All members by name; `deflated` allows compressed ones."""
+    directory, count, directory_end = _directory(file)
+    found: dict[str, Member] = {}
+    position = 0
+    for _ in range(count):
+        member, position = _central(file, directory, position, deflated)
+        if member.name in found:
+            _refuse(file, f"the name {member.name[:80]!r} stands in it twice")
+        found[member.name] = member
+    if position != len(directory):
+        _refuse(file, "its directory has more in it than it says")
+    _apart(file, list(found.values()), directory_end - len(directory))
+    grown = sum(member.length for member in found.values())
+    if grown > max(FREE_EXPANSION, MAX_EXPANSION * file.size):
+        _refuse(file, f"it would grow from {file.size} to {grown} bytes")
+    return found
+
+
+def _directory(file: OpenFile) -> tuple[bytes, int, int]:
+    """The central directory, its number of entries, and where it ends."""
+    if file.size < 22:
+        _refuse(file, "it is too short")
+    end = file.read(file.size - 22, 22)
+    if end[:4] != _END:
+        _refuse(
+            file, "it does not end with a directory, so it is cut short or has something behind"
+        )
+    disk, start, here, count, length, offset, comment = struct.unpack("<4H2IH", end[4:])
+    at = file.size - 22
+    if comment:
+        _refuse(file, "its directory announces a comment that is not there")
+    if at >= 20 and file.read(at - 20, 4) == _LOCATOR:
+        at, here64, count64, length64, offset64 = _directory64(file, at - 20)
+        plain = (here, count, length, offset)
+        wide = (here64, count64, length64, offset64)
+        full = (0xFFFF, 0xFFFF, _FULL, _FULL)
+        if any(p not in (w, f) for p, w, f in zip(plain, wide, full, strict=True)):
+            _refuse(file, "its two directories disagree")
+        here, count, length, offset = wide
+    if disk or start or here != count:
+        _refuse(file, "it is one part of several")
+    if count > MAX_ENTRIES or length > MAX_DIRECTORY:
+        _refuse(file, f"it claims {count} members in a directory of {length} bytes")
+    if offset + length != at:
+        _refuse(file, "its directory is not where it says")
+    return file.read(offset, length), count, at
+
+
+def _directory64(file: OpenFile, locator: int) -> tuple[int, int, int, int, int]:
+    disk, at, disks = struct.unpack("<IQI", file.read(locator + 4, 16))
+    if disk or disks > 1 or at + 56 != locator or file.read(at, 4) != _END64:
+        _refuse(file, "its 64-bit directory is not where it says")
+    size, _, _, disk, start, here, count, length, offset = struct.unpack(
+        "<Q2H2I4Q", file.read(at + 4, 52)
+    )
+    if size != 44 or disk or start:
+        _refuse(file, "its 64-bit directory has an unusual form")
+    return at, here, count, length, offset
+
+
+def _central(file: OpenFile, directory: bytes, position: int, deflated: bool) -> tuple[Member, int]:
+    fixed = directory[position : position + 46]
+    if len(fixed) < 46 or fixed[:4] != _CENTRAL:
+        _refuse(file, "its directory is damaged")
+    (flags, method, _, _, crc, packed, length, name_size, extra_size, comment, disk) = (
+        struct.unpack("<4H3I4H", fixed[8:36])
+    )
+    offset = struct.unpack("<I", fixed[42:46])[0]
+    tail = directory[position + 46 : position + 46 + name_size + extra_size + comment]
+    if len(tail) != name_size + extra_size + comment or disk:
+        _refuse(file, "its directory is damaged")
+    name = _name(file, tail[:name_size])
+    length, packed, offset = _wide(
+        file, tail[name_size : name_size + extra_size], (length, packed, offset)
+    )
+    if flags & 0x2061:
+        _refuse(file, "it is encrypted or patched")
+    if method != STORED and not (deflated and method == DEFLATED):
+        _refuse(file, f"its member {name[:80]!r} is compressed, which a checkpoint is not")
+    if method == STORED and packed != length:
+        _refuse(file, f"its member {name[:80]!r} has two sizes")
+    begin = _local(file, offset, name, (crc, packed, length), method)
+    return Member(name, begin, length, packed, method, crc), position + 46 + len(tail)
+
+
+def _local(file: OpenFile, offset: int, name: str, sizes: tuple[int, int, int], method: int) -> int:
+    """Compare the header in front of the data with the directory; where the data begin."""
+    head = file.read(offset, 30)
+    local_method = struct.unpack("<H", head[8:10])[0]
+    given = struct.unpack("<3I", head[14:26])
+    name_size, extra_size = struct.unpack("<2H", head[26:30])
+    local_name = file.read(offset + 30, name_size)
+    if head[:4] != _LOCAL or _name(file, local_name) != name or local_method != method:
+        _refuse(file, f"the header of its member {name[:80]!r} disagrees with the directory")
+    for here, there in zip(given, sizes, strict=True):
+        if here not in (0, _FULL, there):  # 0: written behind the data, as torch does
+            _refuse(file, f"the sizes of its member {name[:80]!r} disagree")
+    return int(offset + 30 + name_size + extra_size)
+
+
+def _wide(file: OpenFile, extra: bytes, values: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Sizes and offset, from the 64-bit extra field where the plain ones are full."""
+    found = list(values)
+    position = 0
+    while position + 4 <= len(extra):
+        kind, size = struct.unpack("<2H", extra[position : position + 4])
+        body = extra[position + 4 : position + 4 + size]
+        if kind == 1:
+            needed = [i for i, value in enumerate(found) if value == _FULL]
+            if len(body) < 8 * len(needed):
+                _refuse(file, "a 64-bit size of it is missing")
+            for order, place in enumerate(needed):
+                found[place] = struct.unpack("<Q", body[8 * order : 8 * order + 8])[0]
+        position += 4 + size
+    return found[0], found[1], found[2]
+
+
+def _name(file: OpenFile, raw: bytes) -> str:
+    try:
+        name = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        _refuse(file, "a name in it is not text")
+    if not name or len(name) > MAX_NAME or "\0" in name:
+        _refuse(file, "a name in it is empty, too long or broken")
+    return name
+
+
+def _apart(file: OpenFile, found: list[Member], directory: int) -> None:
+    """No two members share bytes, and none reaches into the directory."""
+    reached = 0
+    for member in sorted(found, key=lambda member: (member.offset, member.packed)):
+        if member.offset < reached:
+            _refuse(file, f"its member {member.name[:80]!r} lies over another")
+        reached = member.offset + member.packed
+    if reached > directory:
+        _refuse(file, "a member reaches into the directory")
+
+
+def _refuse(file: OpenFile, reason: str) -> Any:
+    raise GradwatchError(f"{file.identity.path} is not a usable zip archive: {reason}.")

@@ -1,0 +1,56 @@
+"""Asks the confined child for the index of a pickled checkpoint, and believes nothing it says."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from gradwatch.checkpoints.index import Index, from_dict
+from gradwatch.errors import GradwatchError
+
+_WAIT = 90.0
+"""Seconds on the clock; the child's own limit is in processor time and far lower."""
+_KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "VIRTUAL_ENV")
+
+
+def read(kind: str, path: Path) -> Index:
+    """The index of a pickled checkpoint (`kind`: zip, stream or distributed)."""
+    command = [sys.executable, "-m", "gradwatch.checkpoints.readers.pickled", kind, str(path)]
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    environment |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "random"}
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_WAIT,
+            env=environment,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise GradwatchError(
+            f"{path} is refused: reading it did not end in {_WAIT:.0f} s."
+        ) from None
+    if done.returncode:
+        raise GradwatchError(f"{path} is refused: its reader died ({_death(done)}).")
+    try:
+        answer = json.loads(done.stdout)
+        if "refused" in answer:
+            raise GradwatchError(str(answer["refused"]))
+        return from_dict(answer["index"])
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        raise GradwatchError(f"{path} is refused: its reader gave no usable answer.") from None
+
+
+def _death(done: "subprocess.CompletedProcess[bytes]") -> str:
+    if done.returncode < 0:
+        number = -done.returncode
+        if number in (signal.SIGXCPU, signal.SIGKILL):
+            return "it took too much time or memory"
+        return f"signal {number}"
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    last = lines[-1][:200] if lines else ""
+    return last if last.isprintable() and last else f"exit code {done.returncode}"

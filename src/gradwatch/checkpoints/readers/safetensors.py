@@ -1,0 +1,112 @@
+"""safetensors: eight bytes of length, a JSON header, then the bytes of the tensors."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from gradwatch.checkpoints.elements import Element
+from gradwatch.checkpoints.index import Index, Piece, Tensor, row_major
+from gradwatch.checkpoints.limits import MAX_HEADER, MAX_TENSORS
+from gradwatch.checkpoints.readers.files import OpenFile, opened
+from gradwatch.checkpoints.readers.sizes import checked_name, checked_shape
+from gradwatch.checkpoints.readers.strict_json import parse
+from gradwatch.errors import GradwatchError
+
+_ELEMENTS = {
+    "F64": Element.FLOAT64,
+    "F32": Element.FLOAT32,
+    "BF16": Element.BFLOAT16,
+    "F16": Element.FLOAT16,
+    "F8_E4M3": Element.FLOAT8_E4M3FN,
+    "F8_E5M2": Element.FLOAT8_E5M2,
+    "I64": Element.INT64,
+    "I32": Element.INT32,
+    "I16": Element.INT16,
+    "I8": Element.INT8,
+    "U64": Element.UINT64,
+    "U32": Element.UINT32,
+    "U16": Element.UINT16,
+    "U8": Element.UINT8,
+    "BOOL": Element.BOOL,
+}
+
+
+def looks_like(head: bytes, size: int) -> bool:
+    """Whether the first bytes are a header's length and its opening brace."""
+    return len(head) >= 9 and head[8:9] == b"{" and 2 <= _length(head) <= size - 8
+
+
+def read(path: Path) -> Index:
+    """The index of one file."""
+    with opened(path) as file:
+        tensors, left_out = tensors_of(file, 0)
+        return Index(str(path), "safetensors", (file.identity,), tensors, left_out=left_out)
+
+
+def tensors_of(file: OpenFile, number: int) -> tuple[tuple[Tensor, ...], dict[str, str]]:
+    """The tensors of one file, as file `number` of a checkpoint, and what cannot be measured."""
+    path = file.identity.path
+    length = _length(file.read(0, 8))
+    if length > MAX_HEADER or length > file.size - 8:
+        raise GradwatchError(
+            f"{path} announces a header of {length} bytes; it has {file.size} bytes, "
+            f"and at most {MAX_HEADER} are read as a header. It is damaged or no safetensors file."
+        )
+    header = parse(file.read(8, length), f"The header of {path}")
+    header.pop("__metadata__", None)
+    if len(header) > MAX_TENSORS:
+        raise GradwatchError(f"{path} lists {len(header)} tensors; at most {MAX_TENSORS} are read.")
+    begin = 8 + length
+    spans = {name: _span(name, entry, path) for name, entry in header.items()}
+    _covering(list(spans.values()), file.size - begin, path)
+    tensors, left_out = [], {}
+    for name, entry in header.items():
+        element = _ELEMENTS.get(str(entry["dtype"]))
+        if element is None:
+            left_out[name] = f"elements of type {str(entry['dtype'])[:20]!r} are not measured"
+            continue
+        shape = checked_shape(entry["shape"], name, path)
+        first, last = spans[name]
+        piece = Piece(number, begin + first, shape, row_major(shape), (0,) * len(shape))
+        if piece.count * element.size != last - first:
+            raise GradwatchError(
+                f"{path}: tensor {name[:80]!r} of shape {list(shape)} and type {element} needs "
+                f"{piece.count * element.size} bytes, but the header gives it {last - first}."
+            )
+        tensors.append(Tensor(name, shape, element, (piece,)))
+    return tuple(tensors), left_out
+
+
+def _length(head: bytes) -> int:
+    return int.from_bytes(head[:8], "little")
+
+
+def _span(name: str, entry: Any, path: str) -> tuple[int, int]:
+    checked_name(name, path)
+    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+    if (
+        not isinstance(offsets, list)
+        or len(offsets) != 2
+        or not all(type(value) is int and 0 <= value < 1 << 62 for value in offsets)
+        or offsets[1] < offsets[0]
+        or not isinstance(entry.get("dtype"), str)
+        or "shape" not in entry
+    ):
+        raise GradwatchError(f"{path}: the header's entry of {name[:80]!r} is not usable.")
+    return offsets[0], offsets[1]
+
+
+def _covering(spans: list[tuple[int, int]], size: int, path: str) -> None:
+    """The tensors must lie side by side and fill the file: no overlap, no hole, nothing behind."""
+    ordered = sorted(spans)
+    edges = [0, *(edge for span in ordered for edge in span), size]
+    for end, begin in zip(edges[0::2], edges[1::2], strict=True):
+        if end != begin:
+            what = "overlap" if begin < end else "leave a hole between them or after them"
+            if begin == size:
+                what = "do not fill the file" if end < size else "reach past the end of the file"
+            raise GradwatchError(
+                f"{path}: the tensors {what} (byte {end} of the data against {begin}); "
+                "the file is damaged, cut short or not made by safetensors."
+            )
+    assert all(a[1] <= b[0] for a, b in pairwise(ordered))
