@@ -83,6 +83,8 @@ def _plain(value: Any, path: str, reasons: dict[str, str]) -> Any:
     if isinstance(value, Missing):
         reasons[path] = value.reason
         return None
+    if isinstance(value, Result):
+        return value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _from_fields(value)
     if isinstance(value, Enum):
