@@ -1,0 +1,160 @@
+"""What relu, tanh, sigmoid, softmax and attention did, read where autograd keeps their results.
+
+A saved tensor is looked at only where nothing has been hooked onto it: behind a checkpoint the look
+alone would run the user's forward again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradwatch.record.signals.reading import moments, readable
+from gradwatch.record.signals.trail import Node
+from gradwatch.stats import Stat
+
+_ROWS = 16
+_FLAT_TANH = 0.97
+_FLAT_SIGMOID = 0.03
+_SAMPLED = 1 << 20
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One number from one gate; several of one layer are averaged with their weights."""
+
+    stat: Stat
+    value: float
+    weight: float
+
+
+def read(node: Node) -> Reading | None:
+    """What the node says, or None where it is no gate or must not be looked into."""
+    reader = _READERS.get(node.name())
+    if reader is None:
+        return None
+    try:
+        with torch.no_grad():
+            return reader(node)
+    except RuntimeError:
+        return None  # changed in place since, or freed: autograd itself would refuse it
+
+
+def _saved(node: Node, name: str) -> torch.Tensor | None:
+    raw = getattr(node, f"_raw_saved_{name}", None)
+    if raw is None or getattr(raw, "unpack_hook", raw) is not None:
+        return None
+    tensor = getattr(node, f"_saved_{name}")
+    if not isinstance(tensor, torch.Tensor) or not readable(tensor) or not tensor.numel():
+        return None
+    return tensor.detach()
+
+
+def _relu(node: Node) -> Reading | None:
+    result = _saved(node, "result")
+    if result is None:
+        return None
+    (record,) = moments(result)
+    count = float(record["count"])
+    return Reading(Stat.ACT_GATE_ZERO_FRACTION, float(record["zeros"]) / count, count)
+
+
+def _flat(low: float, high: float) -> Callable[[Node], Reading | None]:
+    """The share of results outside (low, high), where the slope is nearly zero."""
+
+    def read_flat(node: Node) -> Reading | None:
+        result = _saved(node, "result")
+        if result is None:
+            return None
+        values = result.reshape(-1)
+        if values.numel() > _SAMPLED:
+            values = values[:: -(-values.numel() // _SAMPLED) | 1]
+        outside = int(((values < low) | (values > high)).sum())
+        return Reading(Stat.ACT_FLAT_FRACTION, outside / values.numel(), float(values.numel()))
+
+    return read_flat
+
+
+def _softmax(node: Node) -> Reading | None:
+    result = _saved(node, "result")
+    if result is None or result.ndim < 2:
+        return None
+    dim = int(getattr(node, "_saved_dim", -1))
+    # torch keeps a negative dimension as an unsigned number
+    dim = dim - (1 << 64) if dim > result.ndim else dim
+    rows = result.movedim(dim, -1)
+    if rows.ndim == 2:
+        rows = rows[:, None]
+    shares = rows.reshape(-1, *rows.shape[-2:])
+    shares = _thin(_thin(shares, 0), 1).to(torch.float64)
+    return _entropy(shares.numpy())
+
+
+def _attention(node: Node) -> Reading | None:
+    """From query and key of 16 rows of 16 heads, since the product itself is never kept."""
+    query, key = _saved(node, "query"), _saved(node, "key")
+    if query is None or key is None or query.ndim != 4:
+        return None
+    mask = None
+    if getattr(node, "_saved_attn_mask", None) is not None:
+        mask = _saved(node, "attn_mask")
+        if mask is None:
+            return None
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    rows = _picks(query.shape[-2])
+    logits = _heads(query)[:, rows].double() @ _heads(key).double().mT
+    scale = getattr(node, "_saved_scale", None)
+    logits *= query.shape[-1] ** -0.5 if scale is None else float(scale)
+    if mask is not None:
+        logits += _heads(mask.expand(*query.shape[:-1], key.shape[-2]))[:, rows]
+    if getattr(node, "_saved_is_causal", False):
+        hidden = torch.arange(key.shape[-2])[None, :] > torch.tensor(rows)[:, None]
+        logits = logits.masked_fill(hidden, float("-inf"))
+    return _entropy(logits.softmax(-1).numpy())
+
+
+def _heads(tensor: torch.Tensor) -> torch.Tensor:
+    """[batch, head, row, …] as at most 16 matrices spread over batch and heads."""
+    return _thin(tensor.reshape(-1, *tensor.shape[2:]), 0)
+
+
+def _picks(size: int) -> list[int]:
+    """At most 16 indices spread over a dimension, its last one included."""
+    count = min(size, _ROWS)
+    return [(index + 1) * size // count - 1 for index in range(count)]
+
+
+def _thin(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    size = tensor.shape[dim]
+    return tensor if size <= _ROWS else tensor[(slice(None),) * dim + (_picks(size),)]
+
+
+def _entropy(shares: NDArray[np.float64]) -> Reading | None:
+    """Mean entropy of the rows of [matrix, row, key], each relative to ln of the keys it can see.
+
+    A key that no matrix gives any weight is masked. Rows that see one key have no choice and are
+    left out; but if every row sees only one, they are saturated rather than masked.
+    """
+    if not np.isfinite(shares).all() or shares.shape[-1] < 2:
+        return None
+    visible = (shares > 0).any(axis=0).sum(axis=-1)
+    if (visible < 2).all():
+        visible = np.full_like(visible, shares.shape[-1])
+    rows = visible > 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(shares > 0, -shares * np.log(shares), 0.0)
+    relative = terms.sum(axis=-1)[:, rows] / np.log(visible[rows])
+    return Reading(Stat.ACT_ENTROPY, float(relative.mean()), float(relative.size))
+
+
+_READERS: dict[str, Callable[[Any], Reading | None]] = {
+    "ReluBackward0": _relu,
+    "TanhBackward0": _flat(-_FLAT_TANH, _FLAT_TANH),
+    "SigmoidBackward0": _flat(_FLAT_SIGMOID, 1 - _FLAT_SIGMOID),
+    "SoftmaxBackward0": _softmax,
+    "SafeSoftmaxBackward0": _softmax,
+    "ScaledDotProductFlashAttentionForCpuBackward0": _attention,
+}

@@ -1,0 +1,92 @@
+"""Every step: size and finiteness of what the model is fed."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradwatch.record.instrument import Reading
+from gradwatch.record.signals.hooks import Hooks
+from gradwatch.record.signals.modules import tensors
+from gradwatch.record.signals.reading import readable, spread
+from gradwatch.run import Event
+from gradwatch.stats import Family
+
+
+class Inputs:
+    """RMS, largest magnitude and non-finite elements of the float inputs of the model.
+
+    Of a tensor with more than 16,384 elements four stretches of 4,096 are read.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = ref(model)
+        self._hooks = Hooks("inputs")
+        self._clear()
+
+    @property
+    def spent(self) -> float:
+        return self._hooks.spent
+
+    @spent.setter
+    def spent(self, seconds: float) -> None:
+        self._hooks.spent = seconds
+
+    def _clear(self) -> None:
+        self._seen = False
+        self._squares = self._largest = 0.0
+        self._finite = self._bad = 0
+
+    def attach(self) -> None:
+        model = self._model()
+        if model is not None:
+            self._hooks.before(model, self._look)
+
+    def arm(self, step: int, due: frozenset[Family]) -> None:
+        self._clear()
+        self._hooks.step = step
+
+    def _look(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        for tensor in tensors((args, kwargs)):
+            if tensor.is_floating_point() and readable(tensor) and tensor.numel():
+                for part in spread(tensor):
+                    self._add(part)
+
+    def _add(self, part: np.ndarray[Any, Any]) -> None:
+        self._seen = True
+        with np.errstate(all="ignore"):
+            squares = float(np.dot(part, part))
+            if not math.isfinite(squares):  # NaN, Inf, or an overflow of float32
+                finite = part[np.isfinite(part)].astype(np.float64)
+                self._bad += part.size - finite.size
+                part, squares = finite, float(np.dot(finite, finite))
+        self._squares += squares
+        self._finite += part.size
+        if part.size:
+            self._largest = max(self._largest, float(part.max()), -float(part.min()))
+
+    def collect(self, step: int) -> Iterator[Reading]:
+        return iter(())
+
+    def scalars(self, step: int) -> dict[str, float]:
+        """Nothing where no forward with gradients was seen."""
+        if not self._seen or self._hooks.failure is not None:
+            return {}
+        rms = math.sqrt(self._squares / self._finite) if self._finite else math.nan
+        return {
+            "input_rms": rms,
+            "input_abs_max": self._largest if self._finite else math.nan,
+            "input_nonfinite": float(self._bad),
+        }
+
+    def events(self) -> list[Event]:
+        return self._hooks.events()
+
+    def detach(self) -> None:
+        self._hooks.clear()

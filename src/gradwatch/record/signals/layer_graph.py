@@ -1,0 +1,218 @@
+"""The layer graph, from the autograd graph of the first recorded steps, contracted to layers."""
+
+import weakref
+from collections.abc import Collection, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradwatch.graph import Graph, Node
+from gradwatch.record.instrument import Reading
+from gradwatch.record.signals.hooks import Hooks
+from gradwatch.record.signals.modules import Layer, layers, owners, tensors
+from gradwatch.record.signals.trail import Node as AutogradNode
+from gradwatch.record.signals.trail import Sources, Trail, nodes_of
+from gradwatch.run import Event
+from gradwatch.stats import Family
+
+_PATIENCE = 3
+"""So many recorded steps without a forward, and the order of registration is assumed."""
+_LAST_STEP = 64
+"""Layers that no step has reached by then stay out; a branch may be taken later than step 0."""
+_REENTRANT = "CheckpointFunctionBackward"
+
+
+class LayerGraph:
+    """Listens to the layers of a forward and asks the trail where each one's inputs come from.
+
+    `graph` is None until a step was seen, and replaced when a later step shows more. `order` is
+    kept up to date with it, for the other instruments.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Collection[str] = (),
+        order: dict[str, int] | None = None,
+    ) -> None:
+        self._order = {} if order is None else order
+        self._model = weakref.ref(model)
+        self._names = names
+        self._hooks = Hooks("layer graph")
+        self._trail = Trail({})
+        self._layers: dict[str, Layer] = {}
+        self._seen: dict[str, None] = {}
+        self._edges: dict[tuple[str, str], None] = {}
+        self._opaque: set[str] = set()
+        self._dark: list[str] = []
+        self._made: dict[int, tuple[Any, str]] = {}
+        self._last_made: str | None = None
+        self._fed: set[int] = set()
+        self._silent = 0
+        self._done = False
+        self._unchanged: set[str] = set()
+        self.graph: Graph | None = None
+
+    @property
+    def spent(self) -> float:
+        return self._hooks.spent
+
+    @spent.setter
+    def spent(self, seconds: float) -> None:
+        self._hooks.spent = seconds
+
+    def attach(self) -> None:
+        """Nothing is hooked before a recorded step."""
+
+    def arm(self, step: int, due: frozenset[Family]) -> None:
+        self._hooks.clear()
+        self._hooks.step = step
+        model = self._model()
+        if self._done or not due or model is None or self._hooks.failure is not None:
+            return
+        self._layers = {layer.name: layer for layer in layers(model, self._names)}
+        table = owners(model)
+        self._trail = Trail(table, joined=self._found, passed=self._passed)
+        self._begin()
+        for layer in self._layers.values():
+            if (module := layer.module) is not None and not layer.composite:
+                self._hooks.after(module, partial(self._look, layer.name))
+        if "" not in self._layers or self._layers[""].composite:
+            self._hooks.after(model, self._ended)
+        self._hooks.before(model, self._called)
+
+    # -- in the forward --------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._dark.clear()
+        self._made.clear()
+        self._fed.clear()
+        self._last_made = None
+
+    def _called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """The model starts: what ran without gradients before, in a validation say, is over."""
+        if torch._C._current_graph_task_id() == -1:
+            self._begin()
+            self._fed.update(id(tensor) for tensor in tensors((args, kwargs)))
+
+    def _look(self, layer: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if torch._C._current_graph_task_id() != -1:
+            return  # a checkpoint runs its part again: nothing new
+        if not torch.is_grad_enabled():
+            self._dark.append(layer)
+            return
+        given, made = list(tensors((args, kwargs))), list(tensors(output))
+        if made and all(any(out is one for one in given) for out in made):
+            self._unchanged.add(layer)  # an identity, such as a dropout that drops nothing
+            return
+        found = dict.fromkeys(self._trail.sources(nodes_of(given)))
+        found.update(dict.fromkeys(self._without_gradient(given)))
+        self._joined(tuple(found) or self._guessed(layer, given), layer)
+        self._dark.clear()
+        self._trail.mark(nodes_of(made), layer)
+        for tensor in made:
+            if tensor.grad_fn is None:
+                self._made[id(tensor)] = weakref.ref(tensor), layer
+                self._last_made = layer
+
+    def _guessed(self, layer: str, given: list[torch.Tensor]) -> Sources:
+        """Nothing leads back from here: what ran last without gradients is assumed to feed it."""
+        if layer in self._dark or not any(
+            tensor.is_floating_point() and id(tensor) not in self._fed for tensor in given
+        ):
+            return ()
+        if self._dark:
+            return self._chain((), list(dict.fromkeys(self._dark)))
+        if self._last_made is None:
+            return ()
+        self._opaque.add(layer)
+        return (self._last_made,)
+
+    def _without_gradient(self, given: list[torch.Tensor]) -> Iterator[str]:
+        """Layers whose outputs need no gradient, frozen ones say, known by the tensor itself."""
+        for tensor in given:
+            reference, layer = self._made.get(id(tensor), (None, ""))
+            if reference is not None and reference() is tensor:
+                yield layer
+
+    def _ended(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """The model has run: what its output passed after the last layer may be a layer too."""
+        if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+            self._trail.sources(nodes_of(tensors(output)))
+
+    def _joined(self, sources: Sources, layer: str) -> None:
+        self._seen.setdefault(layer)
+        for source in sources:
+            if source != layer:
+                self._edges.setdefault((source, layer))
+
+    def _found(self, sources: Sources, inside: Sources) -> Sources:
+        """An operation takes parameters of these layers; several in one, and it is compiled."""
+        if len(inside) == 1:
+            self._joined(sources, inside[0])
+            return inside
+        place = {name: index for index, name in enumerate(self._layers)}
+        return self._chain(sources, sorted(inside, key=lambda name: place.get(name, len(place))))
+
+    def _passed(self, node: AutogradNode, sources: Sources) -> Sources | None:
+        """A part that cannot be looked into stands for the layers in it, one after the other."""
+        if node.name() == _REENTRANT and self._dark:
+            inside = list(dict.fromkeys(self._dark))
+            self._dark.clear()
+            return self._chain(sources, inside)
+        return None
+
+    def _chain(self, sources: Sources, inside: list[str]) -> Sources:
+        for layer in inside:
+            self._joined(sources, layer)
+            self._opaque.add(layer)
+            sources = (layer,)
+        return sources
+
+    # -- at the optimizer's step -----------------------------------------------------------------
+
+    def collect(self, step: int) -> Iterator[Reading]:
+        if self._hooks:
+            self._hooks.clear()
+            self._trail.clear()
+            self._publish(step)
+        return iter(())
+
+    def _publish(self, step: int) -> None:
+        self._silent += not self._seen
+        if not self._seen:
+            if self._silent >= _PATIENCE:
+                self._assume()
+            return
+        graph = Graph(
+            tuple(Node(name, self._kind(name), opaque=name in self._opaque) for name in self._seen),
+            tuple(self._edges),
+        )
+        if self.graph is None or graph != self.graph:
+            self.graph = graph
+            self._order.update(graph.order)
+        known = {*self._seen, *self._unchanged}
+        self._done = step >= _LAST_STEP or all(name in known for name in self._layers)
+
+    def _kind(self, name: str) -> str:
+        return self._layers[name].kind if name in self._layers else ""
+
+    def _assume(self) -> None:
+        """No forward was seen: the order of registration, and the graph says so."""
+        chain = Graph.chain(self._layers)
+        nodes = tuple(Node(node.layer, self._kind(node.layer)) for node in chain.nodes)
+        self.graph, self._done = Graph(nodes, chain.edges, assumed=True), True
+        self._order.update(self.graph.order)
+
+    def scalars(self, step: int) -> dict[str, float]:
+        return {}
+
+    def events(self) -> list[Event]:
+        return self._hooks.events()
+
+    def detach(self) -> None:
+        self._hooks.clear()
+        if self.graph is None and self._layers:
+            self._assume()

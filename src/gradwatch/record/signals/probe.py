@@ -1,0 +1,152 @@
+"""Every step: which module gives the first NaN or Inf, and the mode of the norm layers."""
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradwatch.record.instrument import Reading
+from gradwatch.record.signals.hooks import Hooks
+from gradwatch.record.signals.modules import Layer, first_floating, layers, subject
+from gradwatch.record.signals.reading import nonfinite, readable
+from gradwatch.run import Event, EventKind
+from gradwatch.stats import Family, State, row_dtype
+
+_HARMLESS = (
+    nn.ReLU,
+    nn.ReLU6,
+    nn.LeakyReLU,
+    nn.Hardtanh,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.Identity,
+    nn.Flatten,
+    nn.Unflatten,
+    nn.MaxPool1d,
+    nn.MaxPool2d,
+    nn.MaxPool3d,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+)
+"""Modules that give finite numbers for finite numbers: they can pass a NaN on, not make one."""
+_RECORDED_WITH = (Family.ACT, Family.WEIGHT)
+"""On the steps of these families every probed layer gets a row, eventful or not."""
+
+
+class Probe:
+    """Looks at up to 4,096 elements of each output; at all, and at the input, after a hit."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Collection[str] = (),
+        order: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self._model = ref(model)
+        self._names = names
+        self._hooks = Hooks("non-finite probes")
+        self._layers: list[Layer] = []
+        self._norms: list[Layer] = []
+        self._hits: dict[int, tuple[int, int]] = {}
+        self._order = order
+        self._modes: dict[str, bool] = {}
+        self._events: list[Event] = []
+        self._full = False
+        self._changed = False
+
+    @property
+    def spent(self) -> float:
+        return self._hooks.spent
+
+    @spent.setter
+    def spent(self, seconds: float) -> None:
+        self._hooks.spent = seconds
+
+    def attach(self) -> None:
+        """Find the layers; the hooks come with `arm`."""
+        model = self._model()
+        if model is None:
+            return
+        found = layers(model, self._names)
+        self._layers = [one for one in found if not isinstance(one.module, _HARMLESS)]
+        self._norms = [one for one in found if "Norm" in one.kind]
+        self._modes = {one.name: one.module.training for one in self._norms if one.module}
+
+    def arm(self, step: int, due: frozenset[Family]) -> None:
+        """Put the hooks up where the coming step is to be probed, take them down where not."""
+        self._hooks.step = step
+        self._full = any(family in due for family in _RECORDED_WITH)
+        if Family.PROBE not in due:
+            self._hooks.clear()
+        elif not self._hooks:
+            for index, layer in enumerate(self._layers):
+                if (module := layer.module) is not None:
+                    self._hooks.after_plain(module, partial(self._look, index))
+
+    def _look(self, index: int, module: nn.Module, args: Any, output: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        tensor = output if isinstance(output, torch.Tensor) else first_floating(output)
+        if tensor is None or not readable(tensor):
+            return
+        after_hit = bool(self._hits)
+        found = nonfinite(tensor, whole=after_hit)
+        if found:
+            given = first_floating(args)
+            bad = nonfinite(given, whole=True) if given is not None and readable(given) else 0
+            self._hits[index] = (nonfinite(tensor, whole=True), bad)
+
+    def collect(self, step: int) -> Iterator[Reading]:
+        """Rows of the layers with something to say; of all of them on recorded steps."""
+        self._read_modes(step)
+        if self._hooks.failure is not None or not (self._full or self._hits or self._changed):
+            return
+        everything = self._full or self._changed
+        wanted = [*range(len(self._layers))] if everything else sorted(self._hits)
+        rows = np.zeros(len(wanted), row_dtype(Family.PROBE))
+        subjects = []
+        for row, index in zip(rows, wanted, strict=True):
+            layer = self._layers[index]
+            found = self._hits.get(index, (0, 0))
+            module = layer.module
+            row["probe_nonfinite"], row["probe_input_nonfinite"] = found
+            row["probe_training"] = np.nan if module is None else float(module.training)
+            subjects.append(subject(layer.name, layer.kind, self._order.get(layer.name)))
+        self._hits, self._changed = {}, False
+        states = np.full(len(wanted), State.MEASURED, np.uint8)
+        yield Family.PROBE, subjects, rows, states
+
+    def _read_modes(self, step: int) -> None:
+        changed: dict[str, bool] = {}
+        for layer in self._norms:
+            module = layer.module
+            if module is not None and module.training is not self._modes[layer.name]:
+                changed[layer.name] = self._modes[layer.name] = module.training
+        for training in (True, False):
+            names = [name for name, mode in changed.items() if mode is training]
+            if names:
+                mode = "training" if training else "evaluation"
+                text = (
+                    f"{len(names)} norm layers went to {mode} mode, first {names[0] or 'the model'}"
+                )
+                data = {"layers": names, "training": training}
+                self._events.append(Event(step, EventKind.MODE_CHANGED, text, names[0], data))
+                self._changed = True
+
+    def scalars(self, step: int) -> dict[str, float]:
+        return {}
+
+    def events(self) -> list[Event]:
+        found, self._events = [*self._events, *self._hooks.events()], []
+        return found
+
+    def detach(self) -> None:
+        self._hooks.clear()
+        self._hits.clear()
