@@ -109,12 +109,18 @@ def _value(moments: np.void, field: str) -> float:
 
 def _subject(name: str, listed: Sequence[ArrayLike | None]) -> Subject:
     first = next((np.asarray(array) for array in listed if array is not None), None)
-    layer = name.rpartition(".")[0] or name
+    layer = layer_of(name)
     if first is None:
         return Subject(Kind.PARAMETER, name, layer)
     return Subject(
         Kind.PARAMETER, name, layer, shape=first.shape, dtype=str(first.dtype), count=first.size
     )
+
+
+def layer_of(name: str) -> str:
+    """`fc.weight` belongs to `fc`; what does not end like a parameter is a layer's own name."""
+    owner, _, last = name.rpartition(".")
+    return owner if owner and last.startswith(("weight", "bias")) else name
 
 
 def _steps(steps: Sequence[int] | None, length: int) -> NDArray[np.int64]:

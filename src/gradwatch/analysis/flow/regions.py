@@ -1,0 +1,253 @@
+"""Regions of neighbouring layers whose gradients vanish or explode, and zones that are dead."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.analysis.flow.levels import RecoveryPotential, RegionSeverity
+from gradwatch.analysis.layers import LayerSeries
+from gradwatch.analysis.result import Result
+from gradwatch.run import Run
+from gradwatch.stats import Kind, Stat, State
+
+FADED = 1e-4
+"""Vanishing: RMS under this share of the strongest layer's on the same step."""
+GROWN = 1e3
+"""Exploding: RMS over this multiple of the layer's own median in the first tenth of the run."""
+FEWEST = 5
+"""Samples an episode must last."""
+DEAD_FOR = 10
+INTERVENE_AFTER = 50
+
+_VANISHING_LIMITS = (0.5, 1.0, 2.0)
+_EXPLODING_LIMITS = (0.3, 0.6, 1.0)
+_LEVELS = (RegionSeverity.MILD, RegionSeverity.MODERATE, RegionSeverity.SEVERE)
+
+VANISHING_ADVICE = (
+    "Check the initialisation and the activations of these layers.",
+    "Add normalisation or residual connections across them.",
+    "In half precision check the loss scale: small gradients may be rounded to zero.",
+)
+EXPLODING_ADVICE = (
+    "Lower the learning rate or warm it up.",
+    "Clip the global gradient norm.",
+    "Look for a layer whose weights grew just before.",
+)
+
+
+@dataclass(frozen=True)
+class RegionExtent(Result):
+    start_layer: str
+    end_layer: str
+    affected_parameters: int
+    duration_steps: int
+    start_step: int
+    end_step: int
+
+
+@dataclass(frozen=True)
+class Region(Result):
+    region_id: str
+    affected_layers: tuple[str, ...]
+    severity_level: RegionSeverity
+    extent: RegionExtent
+    current: bool
+    """Still so at the end of the run; past episodes are listed too."""
+    mitigation_suggestions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GradientDeadZone(Result):
+    zone_id: str
+    affected_layers: tuple[str, ...]
+    dead_duration: int
+    start_step: int
+    recovery_potential: RecoveryPotential
+    intervention_required: bool
+
+
+def vanishing(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region, ...]:
+    rms = np.where(series.rms > 0, series.rms, np.nan)
+    strongest = _row_maxima(rms)
+    with np.errstate(invalid="ignore"):
+        decades = np.log10(FADED * strongest[:, None] / rms)
+    return _regions("vanishing", series, pairs, decades, _VANISHING_LIMITS, VANISHING_ADVICE)
+
+
+def exploding(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region, ...]:
+    rms = np.where(series.rms > 0, series.rms, np.nan)
+    early = np.array([_early(column) for column in rms.T])
+    decades = np.log10(rms / (GROWN * early)) if len(rms) else rms
+    decades = np.where(series.nonfinite > 0, np.inf, decades)
+    return _regions("exploding", series, pairs, decades, _EXPLODING_LIMITS, EXPLODING_ADVICE)
+
+
+def _row_maxima(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    filled = np.where(np.isnan(table), -np.inf, table)
+    largest = filled.max(axis=1, initial=-np.inf)
+    return np.where(np.isfinite(largest), largest, np.nan)
+
+
+def _early(column: NDArray[np.float64]) -> float:
+    known = column[np.isfinite(column)]
+    return float(np.median(known[: max(len(known) // 10, 1)])) if len(known) else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class _Episode:
+    column: int
+    first: int
+    last: int
+    depth: float
+
+
+def _regions(
+    kind: str,
+    series: LayerSeries,
+    pairs: list[tuple[str, str]],
+    decades: NDArray[np.float64],
+    limits: tuple[float, ...],
+    advice: tuple[str, ...],
+) -> tuple[Region, ...]:
+    episodes = [
+        episode
+        for column in range(len(series.names))
+        for episode in _episodes(column, decades[:, column])
+    ]
+    groups = _merged(episodes, series.names, pairs)
+    found = [_region(kind, series, group, limits, advice) for group in groups]
+    return tuple(sorted(found, key=lambda r: (not r.current, r.extent.start_step, r.region_id)))
+
+
+def _episodes(column: int, decades: NDArray[np.float64]) -> list[_Episode]:
+    """Runs of offending samples; a sample that was not taken neither breaks nor lengthens one."""
+    known = np.flatnonzero(~np.isnan(decades))
+    offending = decades[known] > 0
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], offending.view(np.int8), [0]])))
+    return [
+        _Episode(column, int(known[a]), int(known[b - 1]), float(np.median(decades[known[a:b]])))
+        for a, b in edges.reshape(-1, 2)
+        if b - a >= FEWEST or np.isinf(decades[known[a:b]]).any()
+    ]
+
+
+def _merged(
+    episodes: list[_Episode], names: tuple[str, ...], pairs: list[tuple[str, str]]
+) -> list[list[_Episode]]:
+    """Neighbours in the graph whose episodes overlap in time become one region (union–find)."""
+    parent = list(range(len(episodes)))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    at = {name: column for column, name in enumerate(names)}
+    by_column: dict[int, list[int]] = {}
+    for i, episode in enumerate(episodes):
+        by_column.setdefault(episode.column, []).append(i)
+    for a, b in pairs:
+        for i in by_column.get(at[a], ()):
+            for j in by_column.get(at[b], ()):
+                if episodes[i].first <= episodes[j].last and episodes[j].first <= episodes[i].last:
+                    parent[root(j)] = root(i)
+    groups: dict[int, list[_Episode]] = {}
+    for i, episode in enumerate(episodes):
+        groups.setdefault(root(i), []).append(episode)
+    return list(groups.values())
+
+
+def _region(
+    kind: str,
+    series: LayerSeries,
+    group: list[_Episode],
+    limits: tuple[float, ...],
+    advice: tuple[str, ...],
+) -> Region:
+    columns = sorted({episode.column for episode in group})
+    first, last = min(e.first for e in group), max(e.last for e in group)
+    start, end = int(series.steps[first]), int(series.steps[last])
+    names = tuple(series.names[column] for column in columns)
+    extent = RegionExtent(
+        names[0], names[-1], int(series.counts[columns].sum()), end - start + 1, start, end
+    )
+    depth = max(episode.depth for episode in group)
+    current = last >= len(series.steps) - FEWEST
+    identity = f"{kind}:{names[0]}:{names[-1]}:{start}"
+    return Region(identity, names, graded(depth, limits), extent, current, advice)
+
+
+def graded(decades: float, limits: tuple[float, ...]) -> RegionSeverity:
+    for limit, level in zip(limits, _LEVELS, strict=True):
+        if decades <= limit:
+            return level
+    return RegionSeverity.CRITICAL
+
+
+def dead_zones(run: Run, series: LayerSeries) -> tuple[GradientDeadZone, ...]:
+    """Layers whose gradient is exactly zero, or absent, on the last samples of the run."""
+    found = []
+    absent = _absent(run, series.names)
+    for column, name in enumerate(series.names):
+        norms = series.norms[:, column]
+        known = np.flatnonzero(np.isfinite(norms) | absent[:, column])
+        silent = absent[known, column] | (norms[known] == 0)
+        length = _trailing(silent)
+        if length < DEAD_FOR:
+            continue
+        start, end = int(series.steps[known[-length]]), int(series.steps[known[-1]])
+        detached = bool(absent[known[-1], column])
+        potential = _recovery(run, name, silent, length, detached)
+        grave = potential is RecoveryPotential.NONE or length >= INTERVENE_AFTER
+        found.append(
+            GradientDeadZone(
+                f"dead:{name}:{start}", (name,), end - start + 1, start, potential, grave
+            )
+        )
+    return tuple(found)
+
+
+def _trailing(flags: NDArray[np.bool_]) -> int:
+    alive = np.flatnonzero(~flags)
+    return len(flags) - 1 - int(alive[-1]) if len(alive) else len(flags)
+
+
+def _absent(run: Run, names: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Steps on which no parameter of the layer had a gradient at all."""
+    seen = run.measured(Stat.GRAD_NORM).any(axis=1)
+    states = run.state(Stat.GRAD_NORM)[seen] == State.NO_GRADIENT
+    columns: dict[str, list[int]] = {}
+    for column, subject in enumerate(run.parameters):
+        columns.setdefault(subject.layer, []).append(column)
+    out = np.zeros((len(states), len(names)), bool)
+    for i, name in enumerate(names):
+        out[:, i] = states[:, columns[name]].all(axis=1)
+    return out
+
+
+def _recovery(
+    run: Run, name: str, silent: NDArray[np.bool_], length: int, detached: bool
+) -> RecoveryPotential:
+    """None: detached. High: it revived from such a silence before. Else: do its outputs live?"""
+    if detached:
+        return RecoveryPotential.NONE
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], silent[:-length].view(np.int8), [0]])))
+    earlier = [b - a for a, b in edges.reshape(-1, 2)]
+    if earlier and max(earlier) >= length / 2:
+        return RecoveryPotential.HIGH
+    alive = _outputs_alive(run, name)
+    return RecoveryPotential.MEDIUM if alive else RecoveryPotential.LOW
+
+
+def _outputs_alive(run: Run, name: str) -> bool:
+    if Stat.ACT_STD not in run.recorded:
+        return False
+    names = [subject.name for subject in run.by_kind[Kind.LAYER]]
+    if name not in names:
+        return False
+    spread = run.series[Stat.ACT_STD][:, names.index(name)]
+    known = spread[np.isfinite(spread)]
+    return bool(len(known) and known[-1] > 0 and not math.isnan(known[-1]))

@@ -1,0 +1,137 @@
+"""Tests on one series: trend, turning points, autocorrelation, spread about the trend.
+
+All of them take the finite samples in time order and say None below the number of samples they
+need; none depends on the unit of the series when it is handed logarithms.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEWEST = 8
+"""Samples below which no test is made."""
+SIGNIFICANT = 0.01
+OSCILLATING_Z = 2.33
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Kendall's τ_b of value against step, and the Mann–Kendall p-value (two-sided)."""
+
+    tau: float
+    p: float
+
+    @property
+    def rising(self) -> bool:
+        return self.tau > 0 and self.p < SIGNIFICANT
+
+    @property
+    def falling(self) -> bool:
+        return self.tau < 0 and self.p < SIGNIFICANT
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Least squares of value on step: slope per step, its standard error, spread of the rest."""
+
+    slope: float
+    slope_error: float
+    intercept: float
+    spread: float
+
+
+def finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values[np.isfinite(values)]
+
+
+def trend(values: NDArray[np.float64]) -> Trend | None:
+    """Mann–Kendall with the variance corrected for ties; serial correlation widens it.
+
+    The effective number of samples follows from the lag-1 autocorrelation r of the residuals,
+    n(1−r)/(1+r): a random walk would otherwise be full of "significant" trends.
+    """
+    x = finite(values)
+    n = len(x)
+    if n < FEWEST:
+        return None
+    signs = np.sign(x[None, :] - x[:, None])
+    score = float(np.triu(signs, 1).sum())
+    _, ties = np.unique(x, return_counts=True)
+    pairs = n * (n - 1) / 2
+    tied = float((ties * (ties - 1) / 2).sum())
+    if pairs == tied:
+        return Trend(0.0, 1.0)
+    variance = (n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())) / 18
+    inflation = _inflation(x)
+    z = (score - math.copysign(1, score)) / math.sqrt(variance * inflation) if score else 0.0
+    return Trend(score / math.sqrt(pairs * (pairs - tied)), math.erfc(abs(z) / math.sqrt(2)))
+
+
+def line(steps: NDArray[np.int64], values: NDArray[np.float64]) -> Line | None:
+    """Centred least squares over the finite samples; None below three."""
+    kept = np.isfinite(values)
+    t, y = steps[kept].astype(float), values[kept]
+    if len(y) < 3:
+        return None
+    middle = t.mean()
+    t = t - middle
+    across = float((t * t).sum())
+    if across == 0:
+        return None
+    slope = float((t * (y - y.mean())).sum()) / across
+    rest = y - y.mean() - slope * t
+    spread = math.sqrt(float((rest * rest).sum()) / len(y))
+    error = spread * math.sqrt(len(y) / max(len(y) - 2, 1) / across)
+    return Line(slope, error, float(y.mean()) - slope * middle, spread)
+
+
+def turning_points(values: NDArray[np.float64]) -> int:
+    """How often the series changes direction."""
+    changes = np.diff(finite(values))
+    changes = changes[changes != 0]
+    return int((changes[1:] * changes[:-1] < 0).sum())
+
+
+def oscillates(values: NDArray[np.float64]) -> bool:
+    """More turning points than chance, and each step undoing the one before it.
+
+    Independent noise turns on two thirds of its steps, so a count alone says nothing: the excess
+    must be significant and the lag-1 autocorrelation of the detrended series below −1.96/√n.
+    """
+    x = finite(values)
+    n = len(x)
+    if n < FEWEST:
+        return False
+    expected, variance = 2 * (n - 2) / 3, (16 * n - 29) / 90
+    excess = (turning_points(x) - expected) / math.sqrt(variance)
+    return excess > OSCILLATING_Z and _autocorrelation(_detrended(x)) < -1.96 / math.sqrt(n)
+
+
+def smoothness(values: NDArray[np.float64]) -> float | None:
+    """1 − η/4 with von Neumann's ratio η of the detrended series: 1 smooth, ½ noise, 0 zig-zag."""
+    x = _detrended(finite(values))
+    if len(x) < 3:
+        return None
+    total = float((x * x).sum())
+    if total <= 1e-24 * len(x):
+        return 1.0
+    return 1 - min(float((np.diff(x) ** 2).sum()) / total, 4.0) / 4
+
+
+def _detrended(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    t = np.arange(len(x)) - (len(x) - 1) / 2
+    across = float((t * t).sum())
+    centred: NDArray[np.float64] = x - x.mean() if len(x) else x
+    return centred - t * (float((t * centred).sum()) / across) if across else centred
+
+
+def _autocorrelation(x: NDArray[np.float64]) -> float:
+    total = float((x * x).sum())
+    return float((x[1:] * x[:-1]).sum()) / total if total > 0 else 0.0
+
+
+def _inflation(x: NDArray[np.float64]) -> float:
+    r = min(max(_autocorrelation(_detrended(x)), 0.0), 0.9)
+    return (1 + r) / (1 - r)
