@@ -10,6 +10,8 @@ from gradwatch.version import __version__
 
 COMMANDS: dict[str, str] = {
     "show": "gradwatch.cli.show",
+    "diagnose": "gradwatch.cli.diagnose",
+    "explain": "gradwatch.cli.explain",
 }
 
 

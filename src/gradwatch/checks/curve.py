@@ -1,0 +1,76 @@
+"""The loss as the checks see it: start, level, progress, noise."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.checks.medians import Array
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A scalar where it was logged and finite. `chance` is the best constant predictor's loss."""
+
+    steps: NDArray[np.int64]
+    values: Array
+    chance: float | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def start(self) -> float:
+        """Median of the first three values: one odd batch does not decide."""
+        return float(np.median(self.values[:3]))
+
+    @cached_property
+    def late(self) -> float:
+        """Median of the last tenth, at least five values."""
+        return float(np.median(self.values[-self._tail :]))
+
+    @cached_property
+    def _tail(self) -> int:
+        return max(5, len(self) // 10)
+
+    @cached_property
+    def smooth(self) -> Array:
+        """Means over a tenth of the run, one for each of up to twenty stretches."""
+        parts = np.array_split(self.values, min(20, max(1, len(self) // 3)))
+        return np.array([np.median(part) for part in parts])
+
+    @cached_property
+    def best(self) -> float:
+        """Lowest smoothed level."""
+        return float(self.smooth.min())
+
+    @cached_property
+    def reference(self) -> float:
+        """Where a network that knows nothing stands: chance where known, else the start."""
+        return self.start if self.chance is None else min(self.start, self.chance)
+
+    @cached_property
+    def progress(self) -> float:
+        """Share of the starting level that has gone; negative when the loss rose."""
+        return (self.start - self.late) / max(abs(self.start), 1e-30)
+
+    @cached_property
+    def converged(self) -> bool:
+        """Most of the loss is gone: what remains may well be the floor."""
+        return self.late <= 0.25 * self.reference
+
+    def gain(self, part: float) -> float:
+        """Relative fall within the last `part` of the run, from the medians of its two halves."""
+        tail = self.values[-max(4, int(len(self) * part)) :]
+        half = len(tail) // 2
+        first, second = float(np.median(tail[:half])), float(np.median(tail[half:]))
+        return (first - second) / max(abs(first), 1e-30)
+
+    @cached_property
+    def noise(self) -> float:
+        """Typical difference between neighbours in the second half, relative to the level."""
+        tail = self.values[len(self) // 2 :]
+        if len(tail) < 3:
+            return 0.0
+        return float(np.median(np.abs(np.diff(tail)))) / max(abs(float(np.median(tail))), 1e-30)

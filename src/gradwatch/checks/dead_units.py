@@ -1,0 +1,134 @@
+"""Half of a layer's units never fire, or half of an embedding's rows are never used.
+
+What is seen: a unit in front of a ReLU that fires for no sample has a row of exact zeros in
+its weight gradient; a row zero on every step of the recorder's window (64 steps) is dead.
+The share of dead rows late in the run is compared with `share`, and must not exceed the
+share of zeros behind the ReLU, so that a gradient that is zero for another reason is not
+mistaken for death. In an embedding, rows that never got a gradient count, unless new rows
+are still being met.
+
+Why it hurts: a dead unit gets no gradient, so it never comes back. The layer is as narrow
+as what is left.
+
+What helps: a lower learning rate, leaky or smooth activations, normalisation in front of
+the ReLU, biases that do not start far below zero; for embeddings, a vocabulary that fits
+the data.
+
+Threshold: half of the rows (a fifth is mentioned). Healthy ReLU layers are half silent *per
+sample*, yet on the healthy zoo under a tenth of their units is silent on all of 64 steps.
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import Facts, facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.medians import Array
+from gradwatch.checks.wording import several
+from gradwatch.checks.wording import share as percent
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Kind, Stat
+
+NAME = "dead-units"
+NEEDS = frozenset({Stat.GRAD_DEAD_ROWS})
+_CLEAR = ("Norm", "Dropout", "Identity", "Pool", "Flatten")
+
+
+def check(run: Run, *, share: float = 0.5, weak: float = 0.2, least: int = 20) -> Said:
+    """Yield a finding for ReLU layers and one for embeddings."""
+    known = facts(run)
+    if len(known.rows(Stat.GRAD_DEAD_ROWS)) < least:
+        return
+    heights = np.array([float(p.shape[0]) if p.shape else np.nan for p in known.parameters])
+    dead = known.late(Stat.GRAD_DEAD_ROWS) / heights
+    gates = _gates(run, known)
+    dead[~known.weights | known.embeddings | ~np.isfinite(gates)] = np.nan
+    dead[dead > gates + 0.1] = np.nan
+    yield from _said(run, known, dead, share, weak, Stat.GRAD_DEAD_ROWS, heights)
+    if Stat.GRAD_UNTOUCHED_ROWS in run.recorded and known.embeddings.any():
+        unused = _unused(known, heights)
+        yield from _said(run, known, unused, share, weak, Stat.GRAD_UNTOUCHED_ROWS, heights)
+
+
+def _said(
+    run: Run,
+    known: Facts,
+    fraction: Array,
+    share: float,
+    weak: float,
+    stat: Stat,
+    heights: Array,
+) -> Said:
+    values = np.nan_to_num(fraction)
+    limit = share if (values >= share).any() else weak
+    columns = np.flatnonzero(values >= limit)
+    if not len(columns):
+        return
+    columns = columns[np.argsort(-values[columns], kind="stable")]
+    layers, worst = known.layers(columns), int(columns[0])
+    rows = known.rows(stat)
+    series = run.series[stat][rows, worst] / heights[worst]
+    under = np.flatnonzero(np.nan_to_num(series) < limit)
+    onset = rows[min(int(under[-1]) + 1 if len(under) else 0, len(rows) - 1)]
+    units = "rows never used" if stat is Stat.GRAD_UNTOUCHED_ROWS else "units silent"
+    yield Finding(
+        check=NAME,
+        severity=Severity.WARNING if limit == share else Severity.INFO,
+        layers=layers[:8],
+        first_step=int(run.steps[onset]),
+        last_step=int(run.steps[rows[-1]]),
+        message=(
+            f"{percent(float(values[worst]))} of the {units} in {layers[0]} since step "
+            f"{run.steps[onset]}; {len(layers)} {'layer' if len(layers) == 1 else 'layers'} in all"
+        ),
+        evidence=(
+            Evidence(
+                stat,
+                run.names[worst],
+                int(run.steps[rows[-1]]),
+                float(values[worst] * heights[worst]),
+                float(limit * heights[worst]),
+            ),
+        ),
+        cause=f"Units of {several(layers)} fire for no sample and get no gradient to recover by.",
+        advice=(
+            "Lower the learning rate.",
+            "Use LeakyReLU, GELU or SiLU, or a normalisation layer in front.",
+            "Check the biases and the scale of the inputs.",
+        ),
+    )
+
+
+def _gates(run: Run, known: Facts) -> Array:
+    """Share of zeros behind the ReLU each parameter's layer feeds; NaN where it feeds none."""
+    out = np.full(len(known.parameters), np.nan)
+    if Stat.ACT_GATE_ZERO_FRACTION not in run.recorded:
+        return out
+    late = known.late(Stat.ACT_GATE_ZERO_FRACTION)
+    zeros = {s.name: float(late[i]) for i, s in enumerate(run.by_kind[Kind.LAYER])}
+    kinds = {node.layer: node.kind for node in run.graph.nodes}
+    for column, parameter in enumerate(known.parameters):
+        if "Transpose" in parameter.module:
+            continue
+        layer: str | None = parameter.layer
+        for _ in range(4):  # through normalisation and dropout to the ReLU
+            if layer is None or np.isfinite(zeros.get(layer, np.nan)):
+                break
+            following = [
+                n for n in run.graph.successors.get(layer, ()) if any(w in kinds[n] for w in _CLEAR)
+            ]
+            layer = following[0] if len(following) == 1 else None
+        if layer is not None:
+            out[column] = zeros.get(layer, np.nan)
+    return out
+
+
+def _unused(known: Facts, heights: Array) -> Array:
+    """Embedding rows that never got a gradient; NaN while new rows are still being met."""
+    rows = known.rows(Stat.GRAD_UNTOUCHED_ROWS)
+    half, last = rows[len(rows) // 2], rows[-1]
+    then, now = (
+        known.values(Stat.GRAD_UNTOUCHED_ROWS, np.array([r]))[0] / heights for r in (half, last)
+    )
+    met = (then - now) > 0.02
+    return np.where(known.embeddings & known.trainable & ~met, now, np.nan)

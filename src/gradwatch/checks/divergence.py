@@ -1,0 +1,88 @@
+"""The loss ends higher than it began, or falls without bound.
+
+What is seen: the late loss above `times` the larger of the first loss and chance; or a loss
+that goes on falling far below zero; or NaN after the loss had grown tenfold.
+
+Why it hurts: the network is worse than before training.
+
+What helps: a lower learning rate, warm-up, clipping; a look at the sign of the loss (a loss
+that falls below zero without end is usually maximised); scaled targets.
+
+Threshold: twice (1.3 times, or twice at any time, is mentioned).
+"""
+
+import numpy as np
+
+from gradwatch.checks.curve import Curve
+from gradwatch.checks.facts import facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.loss_spike import jumped
+from gradwatch.checks.wording import short
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+
+NAME = "divergence"
+NEEDS = frozenset({"loss"})
+
+
+def check(run: Run, *, times: float = 2.0, weak: float = 1.3, least: int = 8) -> Said:
+    """Yield a finding when the run ends worse than it began."""
+    known = facts(run)
+    loss = known.loss
+    if loss is None:
+        return
+    went_bad = known.end < len(run.steps)
+    start = max(abs(loss.start), loss.chance or 0.0)
+    if loss.late < 0 and _unbounded(loss):
+        text = f"falls without bound, from {short(loss.start)} to {short(loss.late)}"
+        limit = -20 * max(abs(loss.start), 1.0)
+        middle = int(loss.steps[len(loss) // 2])
+        yield _finding(run, loss, Severity.CRITICAL, middle, text, loss.late, limit)
+        return
+    final = float(np.median(loss.values[-3:])) if went_bad else loss.late
+    blown = went_bad and float(loss.values[-3:].max()) > 10 * start
+    if not blown and len(loss) < least:
+        return
+    if blown or final > times * start:
+        severity, limit = Severity.CRITICAL, times * start
+    elif final > weak * start or float(loss.smooth.max()) > times * start:
+        severity, limit = Severity.INFO, weak * start
+    else:
+        return
+    top = float(loss.values[-3:].max()) if blown else final
+    text = f"rose from {short(loss.start)} to {short(top)}" + (", then NaN" if went_bad else "")
+    yield _finding(run, loss, severity, _onset(loss, limit), text, top, limit)
+
+
+def _onset(loss: Curve, limit: float) -> int:
+    """The step from which on the loss stays over the limit; else the first over it."""
+    under = np.flatnonzero(loss.values <= limit)
+    settled = int(under[-1]) + 1 if len(under) else 0
+    over = np.flatnonzero(loss.values > limit)
+    at = settled if settled < len(loss) else int(over[0]) if len(over) else len(loss) - 1
+    return int(loss.steps[at])
+
+
+def _unbounded(loss: Curve) -> bool:
+    size = max(abs(loss.start), 1.0)
+    return loss.late < -20 * size and loss.gain(0.25) < 0 and len(loss) >= 8
+
+
+def _finding(
+    run: Run, loss: Curve, severity: Severity, step: int, text: str, value: float, limit: float
+) -> Finding:
+    return Finding(
+        check=NAME,
+        severity=severity,
+        layers=jumped(run, facts(run), step),
+        first_step=step,
+        last_step=int(loss.steps[-1]),
+        message=f"the loss {text}",
+        evidence=(Evidence("loss", None, int(loss.steps[-1]), value, limit),),
+        cause="Steps too large, or a loss with the wrong sign.",
+        advice=(
+            "Lower the learning rate by ten; add warm-up.",
+            "Clip the gradient norm.",
+            "Check the sign of the loss and the scale of the targets.",
+        ),
+    )

@@ -1,0 +1,119 @@
+"""Gradients are so large that one step can throw the weights anywhere.
+
+What is seen: the norm of one parameter's gradient (before clipping) above `huge` on three
+steps, above `enormous` once, or the late median `growth` times the early one and above ten.
+Named first is the layer whose weights amplify most, else the one whose gradient left the
+others first.
+
+Why it hurts: with plain SGD the step is proportional to the gradient; with Adam the second
+moment is poisoned for hundreds of steps. Usually followed by a spike, divergence or NaN.
+
+What helps: clip the gradient norm, lower the learning rate, use a standard initialisation,
+normalisation layers or shorter back-propagation through time; scale inputs and targets to
+about one.
+
+Thresholds: 1e3 and 1e6 as in the published rules (SageMaker Debugger, DeepDiagnosis,
+torchmortem differ between 10 and 1e6), checked on the healthy zoo, where no parameter's
+norm passes 100. A summed loss makes gradients large without harm: where loss and gradient
+are large together from the start, the loss falls and updates stay small, only an
+information is given.
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import Facts, Mask, Rows, facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.medians import Array, medians
+from gradwatch.checks.wording import several, short
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+NAME = "exploding-gradient"
+NEEDS = frozenset({Stat.GRAD_NORM})
+
+
+def check(
+    run: Run,
+    *,
+    huge: float = 1e3,
+    enormous: float = 1e6,
+    growth: float = 1e3,
+    large: float = 100.0,
+) -> Said:
+    """Yield one finding for all parameters whose gradient explodes."""
+    known = facts(run)
+    rows = known.rows(Stat.GRAD_NORM)
+    if not len(rows):
+        return
+    norms = np.nan_to_num(known.values(Stat.GRAD_NORM, rows))
+    norms[known.skipped[rows]] = 0.0
+    grown = _grown(norms, growth)
+    strong = ((norms > huge).sum(axis=0) >= 3) | (norms > enormous).any(axis=0) | grown
+    limit = huge
+    if not strong.any():
+        strong, limit = (norms > large).sum(axis=0) >= 3, large
+        severity = Severity.INFO
+    else:
+        severity = Severity.CRITICAL if grown.any() or norms.max() > enormous else Severity.WARNING
+        severity = Severity.INFO if _summed_loss(run, known, norms) else severity
+    if not strong.any():
+        return
+    layers = known.layers(_culprits(known, np.flatnonzero(strong), norms, limit))
+    row, peak = (int(i) for i in np.unravel_index(int(norms.argmax()), norms.shape))
+    over = np.flatnonzero((norms[:, strong] > limit).any(axis=1))
+    first, last = (int(over[0]), int(over[-1])) if len(over) else (row, row)
+    step, highest = int(run.steps[rows[row]]), float(norms[row, peak])
+    yield Finding(
+        check=NAME,
+        severity=severity,
+        layers=layers[:6],
+        first_step=int(run.steps[rows[first]]),
+        last_step=int(run.steps[rows[last]]),
+        message=(
+            f"gradient norm {short(highest)} in {known.layer(peak)} at step {step}; "
+            f"{int(strong.sum())} parameters above {short(limit)}"
+        ),
+        evidence=(Evidence(Stat.GRAD_NORM, run.names[peak], step, highest, limit),),
+        cause=f"Amplified on the way back; look at {several(layers)} first.",
+        advice=(
+            "Clip the gradient norm to about 1.",
+            "Lower the learning rate by ten.",
+            "Use a standard initialisation and normalisation layers.",
+        ),
+    )
+
+
+def _grown(norms: Array, growth: float) -> Mask:
+    """Late median far above the early one, and not small."""
+    if len(norms) < 20:
+        return np.zeros(norms.shape[1], bool)
+    fifth = max(5, len(norms) // 5)
+    early, late = medians(norms[:fifth]), medians(norms[-fifth:])
+    found = (late > 10) & (late >= growth * np.maximum(early, 1e-12)) & (early > 0)
+    return np.asarray(found, bool)
+
+
+def _summed_loss(run: Run, known: Facts, norms: Array) -> bool:
+    """Large because the loss is a sum, not because anything grows."""
+    loss = known.loss
+    if loss is None or len(loss) < 10 or loss.start < 30 or loss.progress < 0.5:
+        return False
+    if Stat.UPDATE_RATIO in run.recorded:
+        ratio = known.whole(Stat.UPDATE_RATIO)[known.weights]
+        if np.isfinite(ratio).any() and float(np.nanmax(ratio)) > 0.1:
+            return False
+    typical = float(np.median(np.sqrt((norms**2).sum(axis=1))))
+    return typical < 3 * float(np.median(loss.values)) and loss.chance is None
+
+
+def _culprits(known: Facts, columns: Rows, norms: Array, limit: float) -> list[int]:
+    """Over-amplifying weights first, then by onset, then by size."""
+    gains = known.gains
+    typical = float(np.nanmedian(gains)) if np.isfinite(gains).any() else np.nan
+    loud = np.flatnonzero(np.nan_to_num(gains) > max(4.0, 4 * np.nan_to_num(typical)))
+    over = norms[:, columns] > limit
+    onset = np.where(over.any(axis=0), over.argmax(axis=0), len(norms))
+    rest = sorted(range(len(columns)), key=lambda i: (onset[i], -norms[:, columns[i]].max()))
+    loudest = sorted((int(c) for c in loud), key=lambda c: -float(gains[c]))
+    return loudest[:2] + [int(columns[i]) for i in rest]

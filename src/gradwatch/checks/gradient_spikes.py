@@ -1,0 +1,88 @@
+"""Single steps whose gradient is many times larger than those around it.
+
+What is seen: the norm over all parameters at least `times` the median of the 30 steps
+before, back under three times within five steps, and not small against the beginning of the
+run.
+
+Why it hurts: each spike is one large step in a direction that one batch decided, and it
+spoils Adam's second moment for a while. Often the first sign of a bad batch or of an
+unstable layer.
+
+What helps: look at the batch of that step, clip the gradient norm, lower β2 or the learning
+rate.
+
+Threshold: 20 × the rolling median; on healthy runs with batches of two to eight the largest
+ratio seen is about six. Needs every step: where recording was stretched the check says so.
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.medians import medians, rolling_median
+from gradwatch.checks.wording import several, short
+from gradwatch.finding import Evidence, Finding, Severity, Skipped
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+NAME = "gradient-spikes"
+NEEDS = frozenset({Stat.GRAD_NORM})
+
+
+def check(run: Run, *, times: float = 20.0, back: float = 3.0, within: int = 5) -> Said:
+    """Yield one finding for all spikes."""
+    known = facts(run)
+    total = known.total_gradient
+    rows = np.flatnonzero(np.isfinite(total))
+    if len(rows) < 15:
+        return
+    if known.stride(Stat.GRAD_NORM) > 1:
+        yield Skipped(NAME, f"gradients were recorded every {known.stride(Stat.GRAD_NORM)} steps")
+        return
+    values = total[rows]
+    before = rolling_median(values, 30)
+    ratio = np.divide(values, before, out=np.zeros_like(values), where=before > 0)
+    early = float(np.median(values[: min(30, len(values))]))
+    spikes = [
+        int(row)
+        for row in np.flatnonzero((ratio >= times) & (values >= early))
+        if (values[row + 1 : row + 1 + within] < back * before[row]).any()
+    ]
+    if not spikes:
+        return
+    worst = max(spikes, key=lambda row: ratio[row])
+    norms = run.series[Stat.GRAD_NORM]
+    usual = medians(norms[rows[max(0, worst - 30) : worst]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        jump = np.where(usual > 0, norms[rows[worst]] / usual, np.nan)
+    jump[~known.matrices] = np.nan
+    order = np.argsort(-np.nan_to_num(jump), kind="stable")
+    layers = known.layers(order)[:3]
+    steps = [int(run.steps[rows[row]]) for row in spikes]
+    yield Finding(
+        check=NAME,
+        severity=Severity.WARNING,
+        layers=layers,
+        first_step=steps[0],
+        last_step=steps[-1],
+        message=(
+            f"{len(spikes)} {'step' if len(spikes) == 1 else 'steps'} with a gradient "
+            f"{short(float(ratio[worst]))} times the usual, worst at step "
+            f"{int(run.steps[rows[worst]])} in {several(layers, 1)}"
+        ),
+        evidence=(
+            Evidence(
+                Stat.GRAD_NORM,
+                run.names[int(order[0])],
+                int(run.steps[rows[worst]]),
+                float(norms[rows[worst], order[0]]),
+                float(times * np.nan_to_num(usual[order[0]])),
+            ),
+        ),
+        cause="One batch, or one unstable layer, gave a far larger gradient than the rest.",
+        advice=(
+            "Look at the batches of those steps.",
+            "Clip the gradient norm at a few times its usual value.",
+            "Lower the learning rate or Adam's β2.",
+        ),
+    )

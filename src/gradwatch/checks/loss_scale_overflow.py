@@ -1,0 +1,50 @@
+"""The gradient scaler keeps skipping steps.
+
+What is seen: after the first `settle` steps, more than `share` of the steps were skipped
+because scaled gradients overflowed.
+
+Why it hurts: skipped steps learn nothing; a scale that never settles means true gradients
+that overflow.
+
+What helps: a smaller initial scale, a longer growth interval, bfloat16 instead of float16,
+a look at the layer whose gradient is not finite.
+
+Threshold: a tenth. A scaler that looks for its scale skips a few of the first steps, and
+then one in two thousand.
+"""
+
+import numpy as np
+
+from gradwatch.checks.form import Said
+from gradwatch.checks.wording import share as percent
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+
+NAME = "loss-scale-overflow"
+NEEDS = frozenset({"skipped"})
+
+
+def check(run: Run, *, share: float = 0.1, settle: int = 20, least: int = 10) -> Said:
+    """Yield one finding for the whole run."""
+    values = np.nan_to_num(run.scalars["skipped"])
+    rows = np.flatnonzero(run.steps >= run.steps[0] + settle) if len(run.steps) else run.steps
+    if len(rows) < least:
+        return
+    often = float((values[rows] > 0).mean())
+    if often <= share:
+        return
+    hit = rows[values[rows] > 0]
+    yield Finding(
+        check=NAME,
+        severity=Severity.WARNING,
+        layers=(),
+        first_step=int(run.steps[hit[0]]),
+        last_step=int(run.steps[hit[-1]]),
+        message=f"{percent(often)} of steps were skipped because scaled gradients overflowed",
+        evidence=(Evidence("skipped", None, int(run.steps[hit[-1]]), often, share),),
+        cause="The loss scale is too large for these gradients, or the gradients are not finite.",
+        advice=(
+            "Lower init_scale or raise growth_interval of the GradScaler.",
+            "Use bfloat16, which needs no scaler.",
+        ),
+    )

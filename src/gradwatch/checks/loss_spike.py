@@ -1,0 +1,94 @@
+"""The loss shoots up and comes back.
+
+What is seen: a loss above the recent median by `deviations` median absolute deviations,
+above three times the median and 2.5 times the highest of the last 60 steps, and above what
+a constant guess would give; back near the old level within `within` steps.
+
+Why it hurts: progress is lost, and large spikes do not always come back. Before a spike the
+update norm or g/√v of one layer usually rises; that layer is named.
+
+What helps: look at the batch, clip gradients, lower the learning rate or Adam's β2, QK
+normalisation.
+
+Thresholds: as published for large runs (OLMo: six sigma of 128 steps), made stricter for
+noisy small ones.
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import Facts, facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.medians import medians
+from gradwatch.checks.wording import short
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+NAME = "loss-spike"
+NEEDS = frozenset({"loss"})
+
+
+def check(
+    run: Run, *, deviations: float = 15.0, times: float = 3.0, within: int = 15, window: int = 60
+) -> Said:
+    """Yield one finding for all spikes, with the layer that moved first."""
+    known = facts(run)
+    loss = known.loss
+    if loss is None or len(loss) < 20:
+        return
+    above = loss.chance if loss.chance is not None else loss.start
+    spikes: list[tuple[int, float]] = []
+    for at in np.flatnonzero(loss.values > 1.2 * above):
+        before = loss.values[max(0, at - window) : at]
+        if len(before) < 10:
+            continue
+        median = float(np.median(before))
+        spread = float(np.median(np.abs(before - median)))
+        value = float(loss.values[at])
+        high = value > max(median + deviations * spread, times * median, 2.5 * float(before.max()))
+        after = loss.values[at + 1 : at + 1 + within]
+        if high and len(after) and float(after.min()) < median + 0.2 * (value - median):
+            spikes.append((int(at), median))
+    if not spikes:
+        return
+    worst, median = max(spikes, key=lambda item: loss.values[item[0]] / max(item[1], 1e-30))
+    step = int(loss.steps[worst])
+    value = float(loss.values[worst])
+    yield Finding(
+        check=NAME,
+        severity=Severity.WARNING,
+        layers=jumped(run, known, step),
+        first_step=int(loss.steps[spikes[0][0]]),
+        last_step=int(loss.steps[spikes[-1][0]]),
+        message=(
+            f"the loss jumps from {short(median)} to {short(value)} at step {step} and comes back"
+            + (f"; {len(spikes)} spikes in all" if len(spikes) > 1 else "")
+        ),
+        evidence=(Evidence("loss", None, step, value, times * median),),
+        cause="One batch, or one step that was too large.",
+        advice=(
+            "Look at the batch of that step.",
+            "Clip the gradient norm.",
+            "Lower the learning rate or Adam's β2.",
+        ),
+    )
+
+
+def jumped(run: Run, known: Facts, step: int, back: int = 5) -> tuple[str, ...]:
+    """Layers whose gradient or update left its usual size by most in the steps up to this one."""
+    best: tuple[float, tuple[str, ...]] = (3.0, ())
+    for stat in (Stat.UPDATE_RATIO, Stat.GRAD_NORM):
+        rows = known.rows(stat)
+        near = rows[(known.steps[rows] <= step) & (known.steps[rows] >= step - back)]
+        usual = rows[known.steps[rows] < step - back][-60:]
+        if not len(near) or len(usual) < 5:
+            continue
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.nanmax(np.nan_to_num(known.values(stat, near)), axis=0) / medians(
+                known.values(stat, usual)
+            )
+        ratio[~known.weights | ~np.isfinite(ratio)] = 0.0
+        order = np.argsort(-ratio, kind="stable")
+        if len(order) and ratio[order[0]] > best[0]:
+            best = (float(ratio[order[0]]), known.layers(order)[:2])
+    return best[1]

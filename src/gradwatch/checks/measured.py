@@ -1,0 +1,7 @@
+"""What the zoo measured of each check on its reported half; written by `gradwatch zoo score`."""
+
+HEALTHY_RUNS = 0
+"""Healthy trainings behind the false-alarm figures."""
+
+CHECK_FIGURES: dict[str, tuple[int, int, int]] = {}
+"""For each check: healthy runs with a warning, sick runs found, sick runs that have the fault."""

@@ -1,0 +1,76 @@
+"""A weight that should learn receives no gradient at all.
+
+What is seen: a parameter that requires gradients whose gradient is None, or exactly zero,
+on at least `share` of the recorded steps. Weights of two or more dimensions are a fault;
+biases and single vectors are only mentioned.
+
+Why it hurts: nothing tells these weights what to do. They stay as initialised.
+
+What helps: look for `.detach()`, `.data`, `torch.no_grad()`, `.item()` or an argmax between
+this layer and the loss, for a branch that is never used, for a layer made but not called,
+for dead ReLUs behind it.
+
+Threshold: 95 % of steps, at least five of them (zero-initialised branches have no gradient
+on the first).
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.wording import several
+from gradwatch.checks.wording import share as percent
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Stat, State
+
+NAME = "no-gradient"
+NEEDS = frozenset({Stat.GRAD_NORM})
+
+
+def check(run: Run, *, share: float = 0.95, least: int = 5) -> Said:
+    """Yield one finding for weights, or an information for vectors only."""
+    known = facts(run)
+    states = run.state(Stat.GRAD_NORM)[: known.end]
+    norms = run.series[Stat.GRAD_NORM][: known.end]
+    measured = run.measured(Stat.GRAD_NORM)[: known.end]
+    none = states == State.NO_GRADIENT
+    looked = measured | none
+    looked[known.skipped[: known.end]] = False
+    empty = (none | (measured & (norms == 0))) & looked
+    counts = looked.sum(axis=0)
+    fraction = empty.sum(axis=0) / np.maximum(counts, 1)
+    starved = (fraction >= share) & (counts >= least) & known.trainable
+    everything = bool((fraction[known.trainable] >= share).all())
+    weights = np.flatnonzero(starved & known.matrices)
+    columns = weights if len(weights) else np.flatnonzero(starved)
+    if not len(columns):
+        return
+    order = known.forward_order
+    columns = np.array(sorted(columns, key=lambda c: -order.get(known.layer(int(c)), -1)))
+    layers = known.layers(columns)
+    column = int(columns[0])
+    rows = np.flatnonzero(looked.any(axis=1))
+    kind = "is None" if none[:, column].mean() > 0.5 * looked[:, column].mean() else "is zero"
+    yield Finding(
+        check=NAME,
+        severity=Severity.CRITICAL if len(weights) else Severity.INFO,
+        layers=layers[:8],
+        first_step=int(run.steps[rows[0]]),
+        last_step=int(run.steps[rows[-1]]),
+        message=(
+            f"the gradient of {run.names[column]} {kind} on {percent(float(fraction[column]))} of "
+            f"steps; {several(layers)} cannot learn"
+        ),
+        evidence=(Evidence(Stat.GRAD_NORM, run.names[column], int(run.steps[rows[-1]]), 0.0, 0.0),),
+        cause=(
+            "No parameter gets a gradient: the loss does not depend on the network."
+            if everything
+            else "The path from this layer to the loss is cut or carries nothing."
+        ),
+        advice=(
+            "Look for detach(), no_grad(), .data or argmax between this layer and the loss.",
+            "Check that the layer is called and its output used.",
+            "If it is meant to rest, set requires_grad to False and keep it from the optimizer.",
+        ),
+    )

@@ -1,0 +1,183 @@
+"""A weight does not change, although it should.
+
+What is seen: a parameter whose bits (their hash) are the same at the end as before the
+first update, although it receives gradients, or because no optimizer was given it; or a
+frozen parameter that was handed to the optimizer. Frozen and not in the optimizer is
+deliberate and not mentioned.
+
+Why it hurts: the loss may still fall, because other layers make up for it; nothing else
+shows the fault.
+
+What helps: make the optimizer after replacing or adding layers, give it every parameter,
+check the learning rate of the group, and in bfloat16 or float16 see
+update-lost-to-rounding.
+
+Threshold: bit-identical. A vector counts only if its step would be visible in its
+precision.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.checks.facts import Facts, Mask, facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.wording import several
+from gradwatch.finding import Evidence, Finding, Severity, Skipped
+from gradwatch.run import Run
+from gradwatch.stats import Kind, Stat
+
+NAME = "not-updated"
+NEEDS: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Reason:
+    mask: Mask
+    what: str
+    cause: str
+    advice: tuple[str, ...]
+    severity: Severity = Severity.CRITICAL
+
+
+def check(run: Run, *, least: int = 3) -> Said:
+    """Yield a finding for each reason why weights stand still."""
+    known = facts(run)
+    if not len(run.names):
+        return
+    same = _unchanged(run, known, least)
+    if same is None:
+        yield Skipped(NAME, "neither weights nor updates were recorded on enough steps")
+        same = np.zeros(len(run.names), bool)
+    for reason in _reasons(run, known, same):
+        columns = np.flatnonzero(reason.mask)
+        if not len(columns):
+            continue
+        order = known.forward_order
+        columns = np.array(sorted(columns, key=lambda c: order.get(known.layer(int(c)), 1 << 30)))
+        layers = known.layers(columns)
+        last = int(run.steps[max(known.end - 1, 0)])
+        yield Finding(
+            check=NAME,
+            severity=reason.severity,
+            layers=layers[:8],
+            first_step=int(run.steps[0]),
+            last_step=last,
+            message=f"no change in {several(layers)}: {reason.what}",
+            evidence=(Evidence(Stat.UPDATE_NORM, run.names[int(columns[0])], last, 0.0, None),),
+            cause=reason.cause,
+            advice=reason.advice,
+        )
+
+
+def _reasons(run: Run, known: Facts, same: Mask) -> list[_Reason]:
+    owned = np.array([p.group is not None for p in known.parameters], bool)
+    somebody = owned.any()
+    unknown = ~owned & known.trainable & somebody
+    frozen = ~known.trainable & owned & same
+    gradient = _has_gradient(run, known)
+    rested = same & known.trainable & owned & gradient
+    rate_zero = rested & _rate_zero(run, known)
+    silent = same & known.trainable & owned & ~gradient & known.matrices
+    return [
+        _Reason(
+            unknown & (known.matrices | ~_any_matrix_in_layer(known, unknown)),
+            "no optimizer was given it",
+            "The parameter is in the model but in no optimizer group.",
+            (
+                "Make the optimizer after the model is complete, from model.parameters().",
+                "If it is meant to rest, set requires_grad to False.",
+            ),
+        ),
+        _Reason(
+            rate_zero,
+            "its learning rate is 0",
+            "The optimizer group has learning rate 0 on every recorded step.",
+            ("Set the learning rate of its group; check the scheduler.",),
+        ),
+        _Reason(
+            rested & ~rate_zero & ~_reached(known, rested & ~rate_zero),
+            "bit-identical at the end although it has gradients",
+            "The optimizer's step leaves it as it is, or its update is lost in rounding.",
+            (
+                "Check that optimizer.step() is reached and holds this very tensor.",
+                "In bfloat16 or float16 keep float32 master weights.",
+            ),
+        ),
+        _Reason(
+            frozen,
+            "frozen, but handed to the optimizer",
+            "requires_grad is False, yet an optimizer group holds it.",
+            (
+                "Set requires_grad to True if it should learn.",
+                "Else leave it out: [p for p in model.parameters() if p.requires_grad].",
+            ),
+            Severity.WARNING,
+        ),
+        _Reason(
+            silent,
+            "its gradient is zero",
+            "Nothing to follow: see no-gradient.",
+            (),
+            Severity.INFO,
+        ),
+    ]
+
+
+def _unchanged(run: Run, known: Facts, least: int) -> Mask | None:
+    """Whether each parameter's bits are what they were; None when that cannot be told."""
+    rows = known.rows(Stat.WEIGHT_HASH)
+    if len(rows) >= 2 and known.steps[rows[-1]] - known.steps[rows[0]] >= least:
+        bits = run.integers(Stat.WEIGHT_HASH)[rows]
+        there = run.measured(Stat.WEIGHT_HASH)[rows]
+        first, last = there.argmax(axis=0), len(rows) - 1 - there[::-1].argmax(axis=0)
+        columns = np.arange(bits.shape[1])
+        equal: NDArray[np.bool_] = bits[first, columns] == bits[last, columns]
+        found: Mask = np.logical_and(equal, last > first)
+        return found
+    rows = known.rows(Stat.UPDATE_NORM)
+    if len(rows) >= least:
+        values = known.values(Stat.UPDATE_NORM, rows)
+        enough = np.isfinite(values).sum(axis=0) >= least
+        rested: Mask = np.logical_and(enough, np.all(np.nan_to_num(values) == 0, axis=0))
+        return rested
+    return None
+
+
+def _has_gradient(run: Run, known: Facts) -> Mask:
+    """A gradient that would move the weight: for vectors, more than a rounding error's worth."""
+    if Stat.GRAD_NORM not in run.recorded:
+        return np.zeros(len(run.names), bool)
+    typical = known.whole(Stat.GRAD_NORM)
+    found: Mask = np.nan_to_num(typical) > 0
+    strongest = np.nanmax(typical) if np.isfinite(typical).any() else 0.0
+    return found & (known.matrices | (np.nan_to_num(typical) > 1e-5 * strongest))
+
+
+def _rate_zero(run: Run, known: Facts) -> Mask:
+    if Stat.LR not in run.recorded or not run.by_kind[Kind.GROUP]:
+        return np.zeros(len(run.names), bool)
+    rates = run.series[Stat.LR]
+    zero = (np.nan_to_num(rates) == 0).all(axis=0) & np.isfinite(rates).any(axis=0)
+    return np.array(
+        [
+            p.group is not None and p.group < len(zero) and bool(zero[p.group])
+            for p in known.parameters
+        ],
+        bool,
+    )
+
+
+def _reached(known: Facts, mask: Mask) -> Mask:
+    """Vectors of a layer whose weight is already named need no naming of their own."""
+    named = {known.layer(int(c)) for c in np.flatnonzero(mask & known.matrices)}
+    return np.array(
+        [not m and p.layer in named for p, m in zip(known.parameters, known.matrices, strict=True)],
+        bool,
+    )
+
+
+def _any_matrix_in_layer(known: Facts, mask: Mask) -> Mask:
+    named = {known.layer(int(c)) for c in np.flatnonzero(mask & known.matrices)}
+    return np.array([p.layer in named for p in known.parameters], bool)

@@ -1,0 +1,132 @@
+"""Where the first NaN or Inf came from: step, phase and layer."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.checks.facts import Facts, facts
+from gradwatch.run import Run
+from gradwatch.stats import Kind, Stat
+
+
+class Phase(StrEnum):
+    """The parts of a training step, in the order of time."""
+
+    INPUT = "input"
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The first non-finite value of a run."""
+
+    step: int
+    phase: Phase
+    layers: tuple[str, ...]
+    stat: str
+    subject: str | None
+    measured: float
+
+
+def origin(run: Run) -> Origin | None:
+    """The origin of what made loss, gradients or weights non-finite; None in a finite run."""
+    known = facts(run)
+    if known.end >= len(run.steps):
+        return None
+    row = known.end
+    early = _input_or_forward(run, row)
+    if early is not None:
+        return early
+    weights = _first_bad(run, known, row, (Stat.WEIGHT_NAN, Stat.WEIGHT_INF))
+    if weights is not None:  # bad before this step's forward: the update of the step before
+        return _update(run, known, row, weights)
+    if _scalar(run, "loss_nonfinite", row) or not np.isfinite(_scalar(run, "loss", row)):
+        step = int(run.steps[row])
+        last = known.output_layer
+        return Origin(step, Phase.LOSS, (last,) if last else (), "loss", None, float("nan"))
+    return _backward(run, known, row)
+
+
+def _scalar(run: Run, name: str, row: int) -> float:
+    values = run.scalars.get(name)
+    return 0.0 if values is None or np.isnan(values[row]) else float(values[row])
+
+
+def _input_or_forward(run: Run, row: int) -> Origin | None:
+    """The forward pass of this step or the one before it, when its probes saw something."""
+    for at in (row - 1, row):
+        if at < 0:
+            continue
+        step = int(run.steps[at])
+        if count := _scalar(run, "input_nonfinite", at):
+            first = facts(run).input_layer
+            layers = (first,) if first else ()
+            return Origin(step, Phase.INPUT, layers, "input_nonfinite", None, count)
+        if Stat.PROBE_NONFINITE not in run.recorded or _weights_bad(run, at):
+            continue
+        out = np.nan_to_num(run.series[Stat.PROBE_NONFINITE][at])
+        came = np.nan_to_num(run.series[Stat.PROBE_INPUT_NONFINITE][at])
+        if (out > 0).any():
+            column = _earliest(run, np.flatnonzero((out > 0) & ~(came > 0)), out)
+            layer = run.by_kind[Kind.LAYER][column].name
+            return Origin(
+                step, Phase.FORWARD, (layer,), Stat.PROBE_NONFINITE, layer, float(out[column])
+            )
+    return None
+
+
+def _weights_bad(run: Run, row: int) -> bool:
+    return any(
+        stat in run.recorded and bool((np.nan_to_num(run.series[stat][row]) > 0).any())
+        for stat in (Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
+    )
+
+
+def _earliest(run: Run, columns: NDArray[np.intp], out: NDArray[np.float64]) -> int:
+    """The first of these layers in forward order; among all bad ones where none had clean input."""
+    if not len(columns):
+        columns = np.flatnonzero(out > 0)
+    order = facts(run).forward_order
+    names = run.by_kind[Kind.LAYER]
+    return int(min(columns, key=lambda column: order.get(names[column].name, 1 << 30)))
+
+
+def _first_bad(
+    run: Run, known: Facts, row: int, stats: tuple[Stat, ...]
+) -> NDArray[np.intp] | None:
+    """Parameters with a positive count in this row, in forward order."""
+    found = np.zeros(len(run.names), bool)
+    for stat in stats:
+        if stat in run.recorded:
+            found |= np.nan_to_num(run.series[stat][row]) > 0
+    columns = np.flatnonzero(found)
+    if not len(columns):
+        return None
+    keys = [known.forward_order.get(known.layer(int(c)), 1 << 30) for c in columns]
+    return columns[np.argsort(keys, kind="stable")]
+
+
+def _update(run: Run, known: Facts, row: int, columns: NDArray[np.intp]) -> Origin:
+    """Bad weights: their gradient was bad (backward, not seen in its own row) or the step was."""
+    column = int(columns[0])
+    layers = known.layers(columns)[:3]
+    step = int(run.steps[max(row - 1, 0)])
+    name = run.names[column]
+    return Origin(step, Phase.UPDATE, layers, Stat.WEIGHT_NAN, name, 1.0)
+
+
+def _backward(run: Run, known: Facts, row: int) -> Origin:
+    """Gradients flow backwards, so the last layer in forward order is where it began."""
+    columns = _first_bad(run, known, row, (Stat.GRAD_NAN, Stat.GRAD_INF))
+    step = int(run.steps[row])
+    if columns is None:
+        return Origin(step, Phase.BACKWARD, (), Stat.GRAD_NAN, None, float("nan"))
+    column = int(columns[-1])
+    measured = float(np.nan_to_num(run.series[Stat.GRAD_NAN][row, column]))
+    layer = known.layer(column)
+    return Origin(step, Phase.BACKWARD, (layer,), Stat.GRAD_NAN, run.names[column], measured)

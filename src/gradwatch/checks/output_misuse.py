@@ -1,0 +1,52 @@
+"""Cross-entropy is fed with probabilities instead of logits.
+
+What is seen: the loss takes a softmax of its input itself, and that input is already a
+softmax (seen in the autograd graph of the logged loss, or in the rows of the output).
+
+Why it hurts: a softmax of probabilities is almost uniform: for ten classes the loss cannot
+fall below 1.46, and the gradient is small exactly where the network is right.
+
+What helps: remove the softmax in front of CrossEntropyLoss, or use log_softmax with
+NLLLoss.
+
+Threshold: none; the structure of the graph decides.
+"""
+
+from gradwatch.checks.facts import facts
+from gradwatch.checks.form import Said
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+
+NAME = "output-misuse"
+NEEDS: frozenset[str] = frozenset()
+
+
+def check(run: Run) -> Said:
+    """Yield a finding for the layer that makes the probabilities."""
+    if run.info.get("loss_fed_with") != "probabilities" or not len(run.steps):
+        return
+    known = facts(run)
+    softmax = [node.layer for node in run.graph.nodes if node.kind == "Softmax"]
+    output = known.output_layer
+    layers = tuple(dict.fromkeys([*softmax[-1:], *([output] if output else [])]))
+    first = int(run.steps[0])
+    loss = known.loss
+    yield Finding(
+        check=NAME,
+        severity=Severity.CRITICAL,
+        layers=layers,
+        first_step=first,
+        last_step=int(run.steps[-1]),
+        message="cross-entropy receives probabilities; it applies the softmax itself",
+        evidence=(
+            Evidence(
+                "loss",
+                None,
+                first,
+                loss.start if loss else float("nan"),
+                loss.chance if loss else None,
+            ),
+        ),
+        cause="There is a softmax at the end of the network and another one in the loss.",
+        advice=("Give CrossEntropyLoss the logits: remove the last softmax.",),
+    )

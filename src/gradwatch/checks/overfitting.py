@@ -1,0 +1,59 @@
+"""The network learns the training data by heart.
+
+What is seen: the validation loss ends above `times` its minimum while the training loss is
+below `low` of its start.
+
+Why it hurts: from the minimum on, training makes the network worse on anything new.
+
+What helps: stop at the minimum, more data or augmentation, weight decay, dropout, a smaller
+network.
+
+Thresholds: 1.5 × the minimum, 0.3 × the start, over at least four validations.
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.wording import short
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+
+NAME = "overfitting"
+NEEDS = frozenset({"loss", "val_loss"})
+
+
+def check(run: Run, *, times: float = 1.5, low: float = 0.3, least: int = 4) -> Said:
+    """Yield a finding that begins where the validation loss was best."""
+    known = facts(run)
+    loss, valid = known.loss, known.curve("val_loss")
+    if loss is None or valid is None or len(valid) < least:
+        return
+    best = int(np.argmin(valid.values))
+    lowest, end = float(valid.values[best]), float(np.median(valid.values[-2:]))
+    if (
+        best >= len(valid) - 2
+        or end <= times * lowest
+        or lowest <= 0
+        or loss.late >= low * loss.start
+    ):
+        return
+    step = int(valid.steps[best])
+    yield Finding(
+        check=NAME,
+        severity=Severity.WARNING,
+        layers=(),
+        first_step=step,
+        last_step=int(valid.steps[-1]),
+        message=(
+            f"validation loss was best at step {step} ({short(lowest)}) and is now {short(end)}, "
+            f"while training loss fell to {short(loss.late)}"
+        ),
+        evidence=(Evidence("val_loss", None, int(valid.steps[-1]), end, times * lowest),),
+        cause="More parameters or steps than the data can hold in check.",
+        advice=(
+            f"Stop near step {step} (early stopping).",
+            "Add weight decay, dropout or augmentation.",
+            "Use more data or a smaller network.",
+        ),
+    )

@@ -1,0 +1,105 @@
+"""A hidden tanh or sigmoid sits in its flat part, or attention looks at one place only.
+
+What is seen: the share of (unit, sample) pairs in the flat part (|tanh| > 0.97, sigmoid
+outside 0.03 … 0.97) over the second half of the run, and the entropy of attention rows
+divided by ln n. The output's own activation is exempt: it may be near 0 or 1 because the
+data are.
+
+Why it hurts: the derivative there is almost zero, so neither this layer nor those before it
+learn. In attention it means logits have grown until the softmax is a hard choice.
+
+What helps: smaller weights or a standard initialisation, inputs scaled to about one,
+normalisation in front of the activation; for attention, QK normalisation, a lower learning
+rate, 1/√d scaling.
+
+Thresholds: half of the pairs, or entropy at or below 0.15 (a quarter and 0.35 are
+mentioned). Healthy tanh and recurrent networks of the zoo stay under a fifth, healthy
+attention above 0.4.
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import Facts, facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.medians import Array
+from gradwatch.checks.wording import several, short
+from gradwatch.checks.wording import share as percent
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Kind, Stat
+
+NAME = "saturation"
+NEEDS = frozenset({Stat.ACT_FLAT_FRACTION})
+
+
+def check(
+    run: Run,
+    *,
+    flat: float = 0.5,
+    weak_flat: float = 0.25,
+    entropy: float = 0.15,
+    weak_entropy: float = 0.35,
+    least: int = 3,
+) -> Said:
+    """Yield a finding for flat activations and one for collapsed attention."""
+    known = facts(run)
+    names = [subject.name for subject in run.by_kind[Kind.LAYER]]
+    hidden = np.array([not known.is_output(name) for name in names], bool)
+    if len(known.rows(Stat.ACT_FLAT_FRACTION)) >= least:
+        late = np.where(hidden, known.late(Stat.ACT_FLAT_FRACTION, 0.5), np.nan)
+        yield from _said(run, known, late, flat, weak_flat, Stat.ACT_FLAT_FRACTION)
+    if len(known.rows(Stat.ACT_ENTROPY)) >= least:
+        late = np.where(hidden, known.late(Stat.ACT_ENTROPY, 0.5), np.nan)
+        yield from _said(run, known, -late, -entropy, -weak_entropy, Stat.ACT_ENTROPY)
+
+
+def _said(
+    run: Run,
+    known: Facts,
+    values: Array,
+    limit: float,
+    weak: float,
+    stat: Stat,
+) -> Said:
+    """Entropy comes with its sign turned, so that larger is worse for both."""
+    values = np.where(np.isfinite(values), values, -np.inf)
+    severity = Severity.WARNING
+    if not (values >= limit).any():
+        limit, severity = weak, Severity.INFO
+    columns = np.flatnonzero(values >= limit)
+    if not len(columns):
+        return
+    names = [subject.name for subject in run.by_kind[Kind.LAYER]]
+    order = known.forward_order
+    columns = np.array(sorted(columns, key=lambda c: order.get(names[int(c)], 1 << 30)))
+    layers = tuple(names[int(column)] for column in columns)
+    worst = int(columns[np.argmax(values[columns])])
+    rows = known.rows(stat)
+    sign = -1.0 if stat is Stat.ACT_ENTROPY else 1.0
+    series = sign * run.series[stat][rows, int(columns[0])]
+    under = np.flatnonzero(np.isfinite(series) & (series < limit))
+    onset = rows[min(int(under[-1]) + 1 if len(under) else 0, len(rows) - 1)]
+    number = abs(float(values[worst]))
+    yield Finding(
+        check=NAME,
+        severity=severity,
+        layers=layers[:8],
+        first_step=int(run.steps[onset]),
+        last_step=int(run.steps[rows[-1]]),
+        message=(
+            f"attention entropy of {names[worst]} is {short(number)} of its maximum"
+            if stat is Stat.ACT_ENTROPY
+            else f"{percent(number)} of the outputs of {names[worst]} are in the flat part"
+        ),
+        evidence=(Evidence(stat, names[worst], int(run.steps[rows[-1]]), number, abs(limit)),),
+        cause=f"What {several(layers)} feeds into the activation is too large.",
+        advice=(
+            ("Normalise queries and keys; check the 1/√d scaling.", "Lower the learning rate.")
+            if stat is Stat.ACT_ENTROPY
+            else (
+                "Scale the inputs to about one.",
+                "Use Xavier initialisation or a normalisation layer in front.",
+                "Use ReLU-like activations in hidden layers.",
+            )
+        ),
+    )

@@ -1,0 +1,85 @@
+"""The loss falls far too slowly, or has stopped where there is much left to gain.
+
+What is seen: less than `share` of the starting loss gone, together with a reason to believe
+that more was possible: the loss never left the level of a constant guess; or it still falls
+steadily with very small updates; or successive gradients agree, so that larger steps would
+have paid. The lowest reachable loss is unknown to us, so a run that is level without such a
+reason is only mentioned.
+
+Why it hurts: time, and often the sign of another fault, which is then named first.
+
+What helps: a larger learning rate, Adam instead of plain SGD, normalisation, a look at the
+other findings.
+
+Threshold: a fifth of the start (half is mentioned), after at least 40 logged steps.
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import Facts, facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.wording import share as percent
+from gradwatch.checks.wording import short
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+NAME = "slow-convergence"
+NEEDS = frozenset({"loss"})
+
+
+def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40) -> Said:
+    """Yield a finding when little was learnt and more was possible."""
+    known = facts(run)
+    loss = known.loss
+    if loss is None or len(loss) < least or loss.start <= 0 or loss.progress < -0.2:
+        return
+    reference = loss.reference if loss.chance is None else min(loss.chance, max(loss.start, 0.0))
+    gone = (reference - loss.late) / reference
+    if gone >= share or loss.converged:
+        return
+    reason = _reason(run, known, gone, stuck)
+    last = int(loss.steps[-1])
+    yield Finding(
+        check=NAME,
+        severity=Severity.WARNING if reason else Severity.INFO,
+        layers=(),
+        first_step=int(loss.steps[0]),
+        last_step=last,
+        message=(
+            f"the loss went from {short(loss.start)} to {short(loss.late)}: "
+            f"{percent(max(gone, 0.0))} of the way to zero"
+        ),
+        evidence=(Evidence("loss", None, last, loss.late, (1 - share) * reference),),
+        cause=reason or "Perhaps the task allows no more.",
+        advice=(
+            "Raise the learning rate by three to ten.",
+            "Try Adam instead of plain SGD; check the scheduler.",
+            "See the other findings: one of them may hold the network back.",
+        ),
+    )
+
+
+def _reason(run: Run, known: Facts, gone: float, stuck: float) -> str:
+    """Why more was possible; empty when nothing says so."""
+    loss = known.loss
+    assert loss is not None
+    if loss.chance is not None and gone < stuck:
+        return "The loss never left the level of a constant guess."
+    moves = _movement(run, known)
+    if moves is not None and moves < 1e-4 and gone < 0.2:
+        return f"A step changes the weights by only {short(moves)} of their norm."
+    if Stat.GRAD_COSINE in run.recorded:
+        cosine = known.late(Stat.GRAD_COSINE, 0.5)[known.weights]
+        agree = float(np.nanmedian(cosine)) if np.isfinite(cosine).any() else 0.0
+        if agree > 0.5 and moves is not None and moves < 1e-3:
+            return f"Successive gradients agree (cosine {agree:.2f}): larger steps would pay."
+    return ""
+
+
+def _movement(run: Run, known: Facts) -> float | None:
+    """Median update ratio of the weights over the whole run."""
+    if Stat.UPDATE_RATIO not in run.recorded:
+        return None
+    ratio = known.whole(Stat.UPDATE_RATIO)[known.weights]
+    return float(np.nanmedian(ratio)) if np.isfinite(ratio).any() else None

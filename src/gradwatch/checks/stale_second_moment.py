@@ -1,0 +1,75 @@
+"""Adam's memory of the gradient is out of date just before the loss jumps.
+
+What is seen: the RMS of g/√v̂ of a weight rises above `limit` (about one is usual) after
+having been usual, at most ten steps before a loss spike or a rise of the loss; without such
+a rise it is only mentioned.
+
+Why it hurts: v remembers small gradients; when large ones come, the step is several times
+too large. In transformers the embedding is usually first.
+
+What helps: a lower β2 (0.95), update clipping (StableAdamW), gradient clipping, a lower
+learning rate.
+
+Threshold: 2.3, as published with StableAdamW (arXiv 2304.13013).
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import Facts, facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.wording import short
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+NAME = "stale-second-moment"
+NEEDS = frozenset({Stat.OPTIM_RATIO_RMS})
+
+
+def check(run: Run, *, limit: float = 2.3, lead: int = 10, settle: int = 20) -> Said:
+    """Yield one finding for the first weight that passes the limit."""
+    known = facts(run)
+    rows = known.rows(Stat.OPTIM_RATIO_RMS)
+    rows = rows[known.steps[rows] >= settle]  # v̂ is young and noisy at first
+    if len(rows) < 10:
+        return
+    values = np.where(known.weights, np.nan_to_num(known.values(Stat.OPTIM_RATIO_RMS, rows)), 0.0)
+    usual = np.median(values, axis=0)
+    high = (values > limit) & (usual < limit / 1.5)
+    if not high.any():
+        return
+    first = int(high.any(axis=1).argmax())
+    column = int(np.where(high[first], values[first], 0.0).argmax())
+    step = int(run.steps[rows[first]])
+    rises = _rises(known, lead, [int(s) for s in run.steps[rows[high.any(axis=1)]]])
+    yield Finding(
+        check=NAME,
+        severity=Severity.WARNING if rises else Severity.INFO,
+        layers=(known.layer(column),),
+        first_step=step,
+        last_step=int(run.steps[rows[np.flatnonzero(high.any(axis=1))[-1]]]),
+        message=(
+            f"g/√v̂ of {run.names[column]} is {short(float(values[first, column]))} at step {step}"
+            + ("; the loss rose after it" if rises else "")
+        ),
+        evidence=(
+            Evidence(
+                Stat.OPTIM_RATIO_RMS, run.names[column], step, float(values[first, column]), limit
+            ),
+        ),
+        cause="The second moment had adapted to smaller gradients.",
+        advice=("Lower β2 to 0.95.", "Clip updates (StableAdamW) or gradients."),
+    )
+
+
+def _rises(known: Facts, lead: int, steps: list[int]) -> bool:
+    """Whether within `lead` steps of any of these the loss left its recent range."""
+    loss = known.loss
+    if loss is None:
+        return False
+    for step in steps:
+        before = loss.values[(loss.steps < step) & (loss.steps >= step - 60)]
+        after = loss.values[(loss.steps >= step) & (loss.steps <= step + lead)]
+        if len(before) >= 10 and len(after) and after.max() > 3 * before.max() > 0:
+            return bool(after.max() > loss.reference)
+    return False

@@ -1,0 +1,58 @@
+"""All units of a layer are copies of each other and stay so.
+
+What is seen: the largest distance between (up to 16 fixed) rows of a trainable weight,
+relative to the largest row, at most `spread` both at the start and at the end.
+
+Why it hurts: equal rows get equal gradients and remain equal; the layer has one unit,
+however wide it is.
+
+What helps: random initialisation. Zeros are right only for the last layer of a residual
+branch.
+
+Threshold: 1e-4 relative at both ends, ten steps apart; rounding leaves about 1e-6.
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.wording import several, short
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+NAME = "symmetric-weights"
+NEEDS = frozenset({Stat.WEIGHT_ROW_SPREAD})
+
+
+def check(run: Run, *, spread: float = 1e-4, apart: int = 10) -> Said:
+    """Yield one finding for all symmetric weights, in forward order."""
+    known = facts(run)
+    rows = known.rows(Stat.WEIGHT_ROW_SPREAD)
+    if len(rows) < 2 or known.steps[rows[-1]] - known.steps[rows[0]] < apart:
+        return
+    first, last = known.first(Stat.WEIGHT_ROW_SPREAD), known.last(Stat.WEIGHT_ROW_SPREAD)
+    several_rows = np.array([len(p.shape) >= 2 and p.shape[0] > 1 for p in known.parameters], bool)
+    columns = np.flatnonzero((first <= spread) & (last <= spread) & known.trainable & several_rows)
+    if not len(columns):
+        return
+    order = known.forward_order
+    columns = np.array(sorted(columns, key=lambda c: order.get(known.layer(int(c)), 1 << 30)))
+    layers, column = known.layers(columns), int(columns[0])
+    end = int(known.steps[rows[-1]])
+    yield Finding(
+        check=NAME,
+        severity=Severity.CRITICAL,
+        layers=layers[:8],
+        first_step=int(known.steps[rows[0]]),
+        last_step=end,
+        message=(
+            f"all rows of {run.names[column]} are equal (spread {short(float(last[column]))}) "
+            f"at the start and at step {end}"
+        ),
+        evidence=(
+            Evidence(Stat.WEIGHT_ROW_SPREAD, run.names[column], end, float(last[column]), spread),
+        ),
+        cause=f"{several(layers)} started with equal units, and equal units learn the same.",
+        advice=("Initialise at random (the layer's default, He or Xavier).",),
+    )

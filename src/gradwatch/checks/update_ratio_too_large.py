@@ -1,0 +1,85 @@
+"""Each step changes weights by a large part of themselves.
+
+What is seen, after step ten: a weight with ‖update‖ ÷ ‖weight‖ above `ratio` on at least
+`share` of the steps, or a quarter of all weights above one at a single step. Weights that
+start at zero are judged from the second half on: at first anything is large against
+nothing.
+
+Why it hurts: the network forgets at each step what it learnt; the loss bounces or diverges,
+ReLUs die.
+
+What helps: a lower learning rate, warm-up, gradient clipping.
+
+Threshold: 0.3 on a tenth of the steps (0.1 is mentioned); healthy runs have about 1e-3,
+small networks with large steps up to 0.05.
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.wording import several, short
+from gradwatch.checks.wording import share as percent
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+NAME = "update-ratio-too-large"
+NEEDS = frozenset({Stat.UPDATE_RATIO})
+
+
+def check(
+    run: Run, *, ratio: float = 0.3, weak: float = 0.1, share: float = 0.1, after: int = 10,
+    least: int = 8,
+) -> Said:  # fmt: skip
+    """Yield one finding for all weights that move too far, the worst first."""
+    known = facts(run)
+    rows = known.rows(Stat.UPDATE_RATIO)
+    rows = rows[known.steps[rows] > after]
+    if len(rows) < least:
+        return
+    values = np.nan_to_num(known.values(Stat.UPDATE_RATIO, rows), posinf=np.inf)
+    values[:, ~known.weights] = 0.0
+    if Stat.WEIGHT_NORM in run.recorded:
+        from_zero = (
+            np.nan_to_num(known.first(Stat.WEIGHT_NORM), nan=1.0) * known.rms_gradient < 1e-6
+        )
+        values[: len(values) // 2, from_zero] = 0.0
+    often = (values > ratio).mean(axis=0)
+    counted = int(known.weights.sum())
+    jumps = (values > 1).sum(axis=1) >= max(1, -(-counted // 4))
+    strong = (often >= share) | ((values[jumps] > 1).any(axis=0) if jumps.any() else False)
+    limit = ratio
+    if not strong.any():
+        often, limit = (values > weak).mean(axis=0), weak
+        strong = often >= share
+    columns = np.flatnonzero(strong)
+    if not len(columns):
+        return
+    columns = columns[np.argsort(-often[columns], kind="stable")]
+    worst = int(columns[0])
+    over = np.flatnonzero((values[:, columns] > limit).any(axis=1))
+    layers = known.layers(columns)
+    peak = int(values[:, worst].argmax())
+    yield Finding(
+        check=NAME,
+        severity=Severity.WARNING if limit == ratio else Severity.INFO,
+        layers=layers[:8],
+        first_step=int(run.steps[rows[over[0]]]),
+        last_step=int(run.steps[rows[over[-1]]]),
+        message=(
+            f"a step changes {run.names[worst]} by up to {short(float(values[peak, worst]))} of "
+            f"its norm, by more than {short(limit)} on {percent(float(often[worst]))} of steps"
+        ),
+        evidence=(
+            Evidence(
+                Stat.UPDATE_RATIO,
+                run.names[worst],
+                int(run.steps[rows[peak]]),
+                float(values[peak, worst]),
+                limit,
+            ),
+        ),
+        cause=f"The learning rate is too large for {several(layers)}.",
+        advice=("Lower the learning rate by ten.", "Add warm-up.", "Clip the gradient norm."),
+    )

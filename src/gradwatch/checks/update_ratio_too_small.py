@@ -1,0 +1,67 @@
+"""The weights hardly move, although there is still much to learn.
+
+What is seen: the late median over all weights of ‖update‖ ÷ ‖weight‖ below `ratio`, while
+the loss has not moved far from where it began. Weights that do not move at all have a check
+of their own, not-updated.
+
+Why it hurts: at 1e-6 per step a weight needs a million steps to change by its own size.
+
+What helps: a larger learning rate, a scheduler that has not yet decayed, Adam's ε below the
+gradient's size, clipping that is not far below the usual norm.
+
+Threshold: 1e-6 (1e-5 is mentioned); usual values are 1e-4 to 1e-2. Decay to zero at the end
+does not count, since the median is over the second half.
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.wording import short
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+NAME = "update-ratio-too-small"
+NEEDS = frozenset({Stat.UPDATE_RATIO})
+
+
+def check(
+    run: Run, *, ratio: float = 1e-6, weak: float = 1e-5, moved: float = 0.3, least: int = 10
+) -> Said:
+    """Yield one finding for the whole network, smallest layer first."""
+    known = facts(run)
+    rows = known.rows(Stat.UPDATE_RATIO)
+    if len(rows) < least:
+        return
+    late = known.late(Stat.UPDATE_RATIO, 0.5)
+    columns = np.flatnonzero(known.weights & (late > 0))
+    if not len(columns):
+        return
+    typical = float(np.median(late[columns]))
+    loss = known.loss
+    far = loss is not None and loss.progress < moved and not loss.converged
+    if typical >= weak or (loss is not None and not far):
+        return
+    columns = columns[np.argsort(late[columns], kind="stable")]
+    middle = int(columns[len(columns) // 2])
+    last = int(run.steps[rows[-1]])
+    strong = typical < ratio and far
+    yield Finding(
+        check=NAME,
+        severity=Severity.WARNING if strong else Severity.INFO,
+        layers=known.layers(columns)[:4],
+        first_step=int(run.steps[rows[0]]),
+        last_step=last,
+        message=f"a step changes the weights by {short(typical)} of their norm (median)",
+        evidence=(
+            Evidence(
+                Stat.UPDATE_RATIO, run.names[middle], last, typical, ratio if strong else weak
+            ),
+        ),
+        cause="The learning rate is far too small for these gradients.",
+        advice=(
+            "Raise the learning rate by ten, and again, until the ratio is near 1e-3.",
+            "Check the scheduler and the warm-up.",
+        ),
+    )

@@ -1,0 +1,79 @@
+"""A layer's weights grow without need.
+
+What is seen: the norm of a weight or of a norm layer's gain rises to `times` its start or
+more, and is large for its size: it amplifies (RMS × √fan-in) by more than `gain`, so that
+weights which only leave a very small start are not meant.
+
+Why it hurts: outputs and gradients grow with it; in low precision they overflow, with tanh
+they saturate.
+
+What helps: a lower learning rate, weight decay, gradient clipping, normalisation.
+
+Threshold: ten times the start (three is mentioned); healthy runs of the zoo stay under
+three.
+"""
+
+import numpy as np
+
+from gradwatch.checks.facts import Facts, facts
+from gradwatch.checks.form import Said
+from gradwatch.checks.medians import Array
+from gradwatch.checks.weight_norms import against_start, onset
+from gradwatch.checks.wording import several, short
+from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+NAME = "weight-explosion"
+NEEDS = frozenset({Stat.WEIGHT_NORM})
+
+
+def check(
+    run: Run, *, times: float = 10.0, weak: float = 3.0, gain: float = 1.0, least: int = 3
+) -> Said:
+    """Yield one finding for all grown weights, the largest growth first."""
+    known = facts(run)
+    rows = known.rows(Stat.WEIGHT_NORM)
+    if len(rows) < least:
+        return
+    ratio = against_start(known)
+    ratio[_amplification(known) < gain] = np.nan
+    grown = np.nan_to_num(ratio)
+    limit = times if (grown >= times).any() else weak
+    columns = np.flatnonzero(grown >= limit)
+    if not len(columns):
+        return
+    columns = columns[np.argsort(-grown[columns], kind="stable")]
+    layers, worst = known.layers(columns), int(columns[0])
+    norms = run.series[Stat.WEIGHT_NORM][rows, worst]
+    start = float(known.first(Stat.WEIGHT_NORM)[worst])
+    last = int(run.steps[rows[-1]])
+    yield Finding(
+        check=NAME,
+        severity=Severity.WARNING if limit == times else Severity.INFO,
+        layers=layers[:8],
+        first_step=onset(known, worst, norms >= limit * start),
+        last_step=last,
+        message=(
+            f"the norm of {run.names[worst]} grew from {short(start)} to "
+            f"{short(float(ratio[worst]) * start)}, {short(float(ratio[worst]))} times its start"
+        ),
+        evidence=(
+            Evidence(
+                Stat.WEIGHT_NORM, run.names[worst], last, float(ratio[worst]) * start, limit * start
+            ),
+        ),
+        cause=f"The updates of {several(layers)} keep pushing the same way.",
+        advice=(
+            "Lower the learning rate.",
+            "Add weight decay or clip the gradient norm.",
+            "Check the scale of inputs and targets.",
+        ),
+    )
+
+
+def _amplification(known: Facts) -> Array:
+    """RMS × √fan-in at the end; norm gains: their RMS; embeddings: infinite (not judged)."""
+    rms = known.last(Stat.WEIGHT_NORM) * known.rms_gradient
+    fan = np.where(known.norm_gains, 1.0, np.sqrt(known.fan_in))
+    return np.where(np.isfinite(fan), rms * fan, np.inf)

@@ -1,0 +1,6 @@
+"""From a run to what is wrong with it: one root, its consequences, and what could not be seen."""
+
+from gradwatch.diagnosis.diagnose import diagnose
+from gradwatch.diagnosis.diagnosis import Diagnosis, Onset
+
+__all__ = ["Diagnosis", "Onset", "diagnose"]

@@ -1,0 +1,74 @@
+"""`diagnose(run)`: every check looks, and what follows from one root is folded under it."""
+
+from collections.abc import Iterable
+
+from gradwatch.checks import CHECKS, Check
+from gradwatch.diagnosis.diagnosis import Diagnosis
+from gradwatch.diagnosis.folding import fold
+from gradwatch.diagnosis.onsets import timeline
+from gradwatch.finding import Finding, Severity, Skipped
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+_HINTS = {
+    "loss": "the loss was not logged: add watcher.log(loss=loss) to the training loop",
+    "val_loss": "no validation loss was logged: watcher.log(val_loss=…)",
+}
+_STATS = frozenset(str(stat) for stat in Stat)
+
+
+def diagnose(run: Run, checks: Iterable[Check] = CHECKS) -> Diagnosis:
+    """What is wrong, since when, where it began, what to try; and what could not be seen."""
+    findings: list[Finding] = []
+    skipped: list[Skipped] = []
+    checked: list[str] = []
+    for check in checks:
+        missing = _missing(run, check.NEEDS)
+        if missing:
+            skipped.append(Skipped(check.NAME, missing))
+            continue
+        said = _look(check, run)
+        reasons = [item for item in said if isinstance(item, Skipped)]
+        skipped.extend(reasons)
+        findings.extend(item for item in said if isinstance(item, Finding))
+        if not reasons:
+            checked.append(check.NAME)
+    folded = fold(findings, run.graph, len(run.steps))
+    return Diagnosis(
+        findings=folded,
+        skipped=tuple(skipped),
+        checked=tuple(checked),
+        healthy=_healthy(run, folded),
+        timeline=timeline(run, folded[0] if folded else None),
+        steps=len(run.steps),
+        layers=len(run.layers),
+        name=str(run.info.get("name", "")),
+    )
+
+
+def _look(check: Check, run: Run) -> list[Finding | Skipped]:
+    """One check; an error inside it must not cost the others."""
+    try:
+        return list(check.check(run))
+    except Exception as error:
+        return [Skipped(check.NAME, f"the check itself failed: {type(error).__name__}: {error}")]
+
+
+def _missing(run: Run, needs: frozenset[str]) -> str:
+    """Why a check cannot look; empty when it can."""
+    absent = sorted(
+        need
+        for need in needs
+        if (need in _STATS and Stat(need) not in run.recorded)
+        or (need not in _STATS and need not in run.scalars)
+    )
+    if not absent:
+        return ""
+    return _HINTS.get(absent[0], f"not recorded: {', '.join(absent)}")
+
+
+def _healthy(run: Run, findings: tuple[Finding, ...]) -> bool | None:
+    if any(item.severity > Severity.INFO for item in findings):
+        return False
+    seen = "loss" in run.scalars and Stat.GRAD_NORM in run.recorded and len(run.steps) > 0
+    return True if seen else None

@@ -1,0 +1,96 @@
+"""One root instead of a list of alarms: what follows from another finding is put under it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gradwatch.diagnosis.causes import ANY_TIME, CAUSES, rank
+from gradwatch.finding import Finding, Severity
+from gradwatch.graph import Graph
+
+
+def fold(findings: Sequence[Finding], graph: Graph, steps: int) -> tuple[Finding, ...]:
+    """Put every finding under its root; roots in order of importance."""
+    slack = max(5, steps // 50)
+    parents = _parents(findings, graph, slack)
+    roots: dict[int, list[Finding]] = {}
+    for index in range(len(findings)):
+        root = index
+        while parents[root] is not None:
+            root = parents[root] or 0
+        roots.setdefault(root, [])
+        if root != index:
+            roots[root].append(findings[index])
+    folded = [_root(findings[root], follows) for root, follows in roots.items()]
+    return tuple(sorted(folded, key=importance))
+
+
+def importance(finding: Finding) -> tuple[int, int, int, int]:
+    """Sorting key: severity, then what explains more, then what is more of a root, then time."""
+    return (
+        -finding.severity,
+        -len([item for item in finding.consequences if item.severity > Severity.INFO]),
+        rank(finding.check),
+        finding.first_step,
+    )
+
+
+def _root(finding: Finding, follows: list[Finding]) -> Finding:
+    """A root is as grave as the gravest of what follows from it."""
+    if not follows:
+        return finding
+    follows.sort(key=lambda item: (-item.severity, item.first_step, rank(item.check)))
+    worst = max(item.severity for item in (finding, *follows))
+    return replace(finding, severity=worst, consequences=tuple(follows))
+
+
+def _parents(findings: Sequence[Finding], graph: Graph, slack: int) -> list[int | None]:
+    parents: list[int | None] = [None] * len(findings)
+    for index in sorted(range(len(findings)), key=lambda i: -rank(findings[i].check)):
+        effect = findings[index]
+        for name in CAUSES.get(effect.check, ()):
+            found = next(
+                (
+                    other
+                    for other, cause in enumerate(findings)
+                    if cause.check == name
+                    and other != index
+                    and _explains(cause, effect, graph, slack)
+                    and not _leads_to(parents, other, index)
+                ),
+                None,
+            )
+            if found is not None:
+                parents[index] = found
+                break
+    return parents
+
+
+def _leads_to(parents: Sequence[int | None], start: int, target: int) -> bool:
+    """Whether `target` is already above `start`; then the link would close a circle."""
+    at: int | None = start
+    while at is not None:
+        if at == target:
+            return True
+        at = parents[at]
+    return False
+
+
+def _explains(cause: Finding, effect: Finding, graph: Graph, slack: int) -> bool:
+    if cause.severity is Severity.INFO:
+        return False  # what is hardly there explains nothing
+    if effect.check not in ANY_TIME:
+        late = cause.first_step - effect.first_step
+        same_time = abs(late) <= slack and rank(cause.check) < rank(effect.check)
+        if late > 0 and not same_time:
+            return False
+    return _connected(cause.layers, effect.layers, graph)
+
+
+def _connected(first: Sequence[str], second: Sequence[str], graph: Graph) -> bool:
+    """Whether data or gradients can pass between the two; a fault of the whole run touches all."""
+    if not first or not second or set(first) & set(second):
+        return True
+    here, there = first[0], second[0]
+    if here not in graph.order or there not in graph.order:
+        return True
+    return there in graph.downstream(here) or there in graph.upstream(here)
