@@ -1,6 +1,7 @@
 """From a run and its diagnosis to the model every view is drawn from."""
 
 from collections.abc import Sequence
+from inspect import cleandoc
 from typing import Any
 
 from gradwatch.run import Run
@@ -42,6 +43,7 @@ def build(
         "window": [begin, end],
         "health": health.health(run, diagnosis),
         "findings": health.findings(run, diagnosis, begin, end, explanations(diagnosis)),
+        "timeline": health.timeline(diagnosis),
         "skipped": health.skipped(diagnosis),
         "scalars": lines.scalars(run, begin, end),
         "learning_rates": lines.learning_rates(run, begin, end),
@@ -67,4 +69,7 @@ def diagnosed(run: Run) -> Diagnosed:
 
 def explanations(diagnosis: Diagnosed | None) -> dict[str, str]:
     """What `gradwatch explain` says about each check that found something."""
-    return {}
+    from gradwatch.checks import CHECKS
+
+    found = {item.check for item in diagnosis.findings} if diagnosis else set()
+    return {check.NAME: cleandoc(check.__doc__ or "") for check in CHECKS if check.NAME in found}

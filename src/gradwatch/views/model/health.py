@@ -20,9 +20,14 @@ class Diagnosed(Protocol):
     @property
     def findings(self) -> Sequence[Finding]: ...
     @property
-    def skipped(self) -> Sequence[Skipped]: ...
+    def timeline(diagnosis: Diagnosed | None) -> list[str]:
+    """In which order signals left their usual range, where the diagnosis says so."""
+    return [str(onset) for onset in getattr(diagnosis, "timeline", ())]
+
+
+def skipped(self) -> Sequence[Skipped]: ...
     @property
-    def healthy(self) -> bool: ...
+    def healthy(self) -> bool | None: ...
 
 
 def health(run: Run, diagnosis: Diagnosed | None) -> dict[str, Any]:
@@ -34,7 +39,7 @@ def health(run: Run, diagnosis: Diagnosed | None) -> dict[str, Any]:
         level.word: sum(item.severity is level for item in diagnosis.findings)
         for level in reversed(Severity)
     }
-    worst = max((item.severity for item in diagnosis.findings), default=None)
+    worst = max((item.severity for item in diagnosis.findings), default=Severity.INFO)
     if not len(run.steps):
         state, line = "unknown", "nothing was recorded yet"
     elif diagnosis.healthy:
@@ -42,7 +47,7 @@ def health(run: Run, diagnosis: Diagnosed | None) -> dict[str, Any]:
         noted = f", {_many(counts['info'], 'note')}" if counts["info"] else ""
         line = f"nothing wrong found in {seen}{noted}"
     else:
-        state = (worst or Severity.INFO).word
+        state = worst.word if diagnosis.healthy is False else "unknown"
         line = f"{_many(len(diagnosis.findings), 'finding')} in {seen}"
     if diagnosis.skipped:
         line += f"; {_many(len(diagnosis.skipped), 'check')} could not look"
@@ -52,13 +57,12 @@ def health(run: Run, diagnosis: Diagnosed | None) -> dict[str, Any]:
 def findings(
     run: Run, diagnosis: Diagnosed | None, first: int, last: int, explained: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """Most severe first, then the earliest; each with its charts and its explanation."""
+    """In the order of the diagnosis, most important first; each with charts and explanation."""
     if diagnosis is None:
         return []
-    ordered = sorted(diagnosis.findings, key=lambda item: (-item.severity, item.first_step))
     return [
         _shown(run, item, first, last, explained, charted=rank < CHARTED)
-        for rank, item in enumerate(ordered)
+        for rank, item in enumerate(diagnosis.findings)
     ]
 
 
@@ -105,6 +109,11 @@ def _shown(
         "explanation": explained.get(item.check, ""),
         "charts": charts,
     }
+
+
+def timeline(diagnosis: Diagnosed | None) -> list[str]:
+    """In which order signals left their usual range, where the diagnosis says so."""
+    return [str(onset) for onset in getattr(diagnosis, "timeline", ())]
 
 
 def skipped(diagnosis: Diagnosed | None) -> list[dict[str, str]]:

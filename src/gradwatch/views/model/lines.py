@@ -1,6 +1,5 @@
 """Curves over steps: scalars, learning rates, the series behind a finding, update ratios."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ BAND = (1e-5, 1e-1)
 """Update ratios outside it are what `update-ratio-too-small` and `-too-large` may mention."""
 INTERNAL = frozenset({"stale", "skipped", "backwards", "loss_nonfinite", "step_seconds"})
 MOST_SCALARS = 40
+LOG_ABOVE = 100
+"""Positive values that span more than two decades are shown on a log scale."""
 
 
 def scalars(run: Run, first: int, last: int) -> list[dict[str, Any]]:
@@ -65,6 +66,9 @@ def evidence_chart(run: Run, item: Evidence, first: int, last: int) -> dict[str,
         curve = _curve(window.bands(what.stat), names.index(item.subject))
     if not curve["x"]:
         return None
+    if item.limit and item.limit > 0 and min(curve["low"]) > 0:
+        far = max(*curve["high"], item.limit) / min(*curve["low"], item.limit)
+        curve["log"] = bool(far > LOG_ABOVE)
     return {
         "title": title,
         "unit": unit,
@@ -101,7 +105,7 @@ def _curve(bands: Bands, column: int) -> dict[str, Any]:
     there = np.isfinite(last)
     low, high, last = low[there], high[there], last[there]
     positive = bool(there.any()) and float(low.min()) > 0
-    log = positive and math.log10(float(high.max()) / float(low.min())) > 2
+    log = positive and float(high.max()) / float(low.min()) > LOG_ABOVE
     return {
         "x": bands.last_steps[there].tolist(),
         "low": numbers(low),

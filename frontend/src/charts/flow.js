@@ -1,0 +1,89 @@
+// The flow network as SVG, at one moment of the run.
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+
+import { BAD, colour, inkOn } from "../colour.js";
+import { isLevel, level, NONFINITE, NO_GRADIENT, value, ZERO } from "../data.js";
+import { moment } from "../flow.js";
+import { html } from "../html.js";
+import { number, plain, shortened } from "../text.js";
+import { curve, NODE, placed } from "./place.js";
+
+function fill(byte, scheme) {
+  if (isLevel(byte)) return [colour(scheme, level(byte)), inkOn(scheme, level(byte))];
+  if (byte === NONFINITE) return [BAD, "#fff"];
+  if (byte === NO_GRADIENT) return ["#808080", "#fff"];
+  if (byte === ZERO) return ["#46465a", "#fff"];
+  return ["var(--panel-2)", "var(--ink)"];
+}
+
+function worded(map, byte) {
+  if (byte === NONFINITE) return "NaN or Inf";
+  if (byte === NO_GRADIENT) return "no gradient";
+  const found = value(map.scale, byte);
+  return found === null ? "no weights of its own" : number(found);
+}
+
+function Box({ node, box, byte, signs, map, scheme, chosen, open }) {
+  const [paint, ink] = fill(byte, scheme);
+  const words = signs.map(([, word]) => word).join(", ");
+  const told = `${plain(node.name)}${node.kind ? ` (${plain(node.kind)})` : ""}: ${worded(map, byte)}${words ? `, ${words}` : ""}`;
+  return html`<g
+    class=${`node ${chosen ? "chosen" : ""}`}
+    tabindex="0"
+    role="button"
+    aria-label=${told}
+    transform=${`translate(${box.x} ${box.y})`}
+    onClick=${open}
+    onKeyDown=${(event) => event.key === "Enter" && open()}
+  >
+    <title>${told}</title>
+    <rect width=${NODE.width} height=${NODE.height} rx="6" style=${{ fill: paint }} stroke-dasharray=${node.opaque ? "4 3" : undefined} />
+    <text x="7" y="14" style=${{ fill: ink }}>${shortened(node.name, 15)}</text>
+    <text x="7" y="27" class="small" style=${{ fill: ink }}>${isLevel(byte) || byte >= NO_GRADIENT ? worded(map, byte) : shortened(node.kind, 16)}</text>
+    ${signs.length > 0 && html`<text class="mark" x=${NODE.width - 5} y="29" text-anchor="end" style=${{ fill: ink }}>${signs.map(([sign]) => sign).join("")}</text>`}
+  </g>`;
+}
+
+export function FlowChart({ model, map, marks, column, step, scheme, state, change }) {
+  const box = useRef(null);
+  const [width, setWidth] = useState(900);
+  useEffect(() => {
+    const watch = new ResizeObserver(([entry]) => setWidth(Math.round(entry.contentRect.width)));
+    watch.observe(box.current);
+    return () => watch.disconnect();
+  }, []);
+  const plan = useMemo(() => placed(model.flow, width), [model.flow, width]);
+  const now = moment(model, map, marks, column, step);
+  const { nodes, edges } = model.flow;
+  const open = (node) => () => {
+    if (node.layers.length) change({ layer: model.layers[node.layers[0]].name });
+  };
+  const chosen = (node) => node.layers.some((i) => model.layers[i].name === state.layer);
+  return html`<div class="flow" ref=${box}>
+    <svg width=${plan.width} height=${plan.height} viewBox=${`0 0 ${plan.width} ${plan.height}`} role="group" aria-label="flow of the gradient through the layers">
+      ${edges.map(([from, to], i) => {
+        const skips = nodes[to].rank - nodes[from].rank > 1;
+        return html`<path
+          key=${i}
+          class=${`edge ${skips ? "skip" : ""}`}
+          d=${curve(plan.boxes[from], plan.boxes[to], skips)}
+          stroke-width=${(0.8 + 6 * now.flows[i]).toFixed(1)}
+        />`;
+      })}
+      ${nodes.map(
+        (node, i) => html`<${Box}
+          key=${i}
+          node=${node}
+          box=${plan.boxes[i]}
+          byte=${now.bytes[i]}
+          signs=${now.signs[i]}
+          map=${map}
+          scheme=${scheme}
+          chosen=${chosen(node)}
+          open=${open(node)}
+        />`,
+      )}
+    </svg>
+  </div>`;
+}

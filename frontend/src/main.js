@@ -1,0 +1,79 @@
+// Where the page begins: a report or player with its model inside, or the live page.
+
+import { render } from "preact";
+import { useEffect, useState } from "preact/hooks";
+
+import { opened } from "./data.js";
+import { html } from "./html.js";
+import { detailOf, useRun } from "./live.js";
+import { Player } from "./parts/player.js";
+import { RunPage } from "./parts/run.js";
+import { Runs } from "./parts/runs.js";
+import { linked, useAddress } from "./state.js";
+
+function remembered() {
+  try {
+    return localStorage.getItem("gradwatch-theme");
+  } catch {
+    return null;
+  }
+}
+
+function useTheme() {
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  const [theme, set] = useState(remembered() ?? system);
+  document.documentElement.dataset.theme = theme;
+  const change = (next) => {
+    document.documentElement.dataset.theme = next;
+    try {
+      localStorage.setItem("gradwatch-theme", next);
+    } catch {
+      // a page from disk may have no storage: then the choice lasts as long as the page
+    }
+    set(next);
+  };
+  return [theme, change];
+}
+
+function LiveRun({ id, state, change, theme, setTheme }) {
+  const { model, error, word } = useRun(id);
+  const back = html`<a class="back" href=${linked({})}>← runs</a>`;
+  const live = html`<span class=${`live ${word}`}>${word}</span>`;
+  const problem = error ?? (word === "gone" ? "This run is no longer there." : null);
+  if (!model)
+    return html`<div class="page"><header><div class="title">${back}</div></header><main>
+      ${problem ? html`<p class="problem" role="alert">${problem}</p>` : html`<p class="soft" role="status">opening the run …</p>`}
+    </main></div>`;
+  return html`
+    ${problem && html`<p class="problem" role="alert">${problem} What was seen last is still shown.</p>`}
+    <${RunPage} model=${model} state=${state} change=${change} theme=${theme} setTheme=${setTheme} detail=${detailOf(id)} live=${live} head=${back} />
+  `;
+}
+
+function Live() {
+  const [state, change] = useAddress();
+  const [theme, setTheme] = useTheme();
+  const known = /^[A-Za-z0-9_-]{1,64}$/.test(state.run ?? "");
+  if (!known) return html`<${Runs} theme=${theme} setTheme=${setTheme} />`;
+  return html`<${LiveRun} key=${state.run} id=${state.run} state=${state} change=${change} theme=${theme} setTheme=${setTheme} />`;
+}
+
+function Embedded({ model, scheme, player }) {
+  const [state, change] = useAddress();
+  const [theme, setTheme] = useTheme();
+  useEffect(() => {
+    document.body.dataset.ready = "yes";
+  }, []);
+  if (player) return html`<${Player} model=${model} state=${state} change=${change} theme=${theme} scheme=${scheme} />`;
+  return html`<${RunPage} model=${model} state=${state} change=${change} theme=${theme} setTheme=${setTheme} />`;
+}
+
+const root = document.getElementById("page");
+const { mode, scheme } = document.body.dataset;
+if (mode === "live") render(html`<${Live} />`, root);
+else {
+  const model = JSON.parse(document.getElementById("model").textContent);
+  opened(model).then((found) =>
+    render(html`<${Embedded} model=${found} scheme=${scheme} player=${mode === "player"} />`, root),
+  );
+}

@@ -1,0 +1,56 @@
+// Loss and the user's other scalars, learning rates, and update ratios with their healthy band.
+
+import { useMemo } from "preact/hooks";
+
+import { curveLines, Line } from "../charts/line.js";
+import { html } from "../html.js";
+import { number, plain } from "../text.js";
+
+function Curve({ curve, theme, height, moving, range }) {
+  const { lines, bands } = useMemo(() => curveLines(curve, plain(curve.title)), [curve]);
+  return html`<${Line} title=${plain(curve.title)} x=${curve.x} lines=${lines} bands=${bands} log=${curve.log} theme=${theme} height=${height} moving=${moving} range=${range} />`;
+}
+
+const MAIN = new Set(["loss", "val_loss"]);
+
+export function Losses({ model, theme, moving }) {
+  const main = model.scalars.filter((curve) => MAIN.has(curve.name));
+  const others = model.scalars.filter((curve) => !MAIN.has(curve.name));
+  if (!model.scalars.length && !model.learning_rates.length) return null;
+  return html`<section id="loss">
+    <h2>Loss and learning rate</h2>
+    <div class="charts">
+      ${main.map((curve) => html`<${Curve} key=${curve.name} curve=${curve} theme=${theme} height=${220} moving=${moving} range=${model.window} />`)}
+      ${model.learning_rates.map((curve) => html`<${Curve} key=${curve.name} curve=${curve} theme=${theme} height=${220} moving=${moving} range=${model.window} />`)}
+    </div>
+    ${others.length > 0 &&
+    html`<details class="others">
+      <summary>${others.length} more logged</summary>
+      <div class="charts">${others.map((curve) => html`<${Curve} key=${curve.name} curve=${curve} theme=${theme} height=${130} range=${model.window} />`)}</div>
+    </details>`}
+  </section>`;
+}
+
+export function Updates({ model, theme }) {
+  const found = model.updates;
+  const lines = useMemo(
+    () =>
+      found && [
+        { label: "median", values: found.median, width: 2 },
+        { label: "90 %", values: found.ninetieth, width: 1 },
+        { label: "10 %", values: found.tenth, width: 1 },
+        { label: "highest", values: found.highest, width: 1, dash: [3, 3] },
+        { label: "lowest", values: found.lowest, width: 1, dash: [3, 3] },
+      ],
+    [found],
+  );
+  if (!found) return null;
+  return html`<section id="updates">
+    <h2>Update ratios</h2>
+    <p class="soft">
+      How far one step moves a weight, relative to its size: over all weight tensors. The shaded band from
+      ${` ${number(found.band[0])} to ${number(found.band[1])} `} is where trainings usually are.
+    </p>
+    <${Line} title="update / weight" x=${found.x} lines=${lines} bands=${[[2, 3]]} log=${true} band=${found.band} theme=${theme} height=${240} range=${model.window} />
+  </section>`;
+}

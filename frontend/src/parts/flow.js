@@ -1,0 +1,85 @@
+// The flow network with playback: play, pause, scrub, speed.
+
+import { useEffect, useMemo, useState } from "preact/hooks";
+
+import { FlowChart } from "../charts/flow.js";
+import { Legend } from "../charts/legend.js";
+import { columnOf, span } from "../data.js";
+import { MARK_WORDS, marksOf } from "../flow.js";
+import { html } from "../html.js";
+import { steps, whole } from "../text.js";
+import { Choice } from "./map.js";
+
+const SPEEDS = [["5", "slow"], ["15", "normal"], ["45", "fast"]];
+
+/** The column shown and the means to change it; plays by itself while asked to. */
+export function usePlayback(model, map, state, change) {
+  const [playing, setPlaying] = useState(false);
+  const [speed, setSpeed] = useState("15");
+  const [at, setAt] = useState(null);
+  const last = Math.max(map.width - 1, 0);
+  const given = state.step === undefined ? last : columnOf(model, map, Number(state.step));
+  const column = Math.min(at ?? given, last);
+  useEffect(() => setAt(null), [state.step]);
+  useEffect(() => {
+    if (!playing) return undefined;
+    const timer = setInterval(() => {
+      setAt((now) => {
+        const next = (now ?? given) + 1;
+        if (next > last) {
+          setPlaying(false);
+          return last;
+        }
+        return next;
+      });
+    }, 1000 / Number(speed));
+    return () => clearInterval(timer);
+  }, [playing, speed, last]);
+  const go = (to) => {
+    const next = Math.max(0, Math.min(last, to));
+    setAt(next);
+    change({ step: span(model, map, next)[0] });
+  };
+  const toggle = () => {
+    if (!playing && column === last) setAt(0);
+    setPlaying(!playing);
+  };
+  return { column, last, playing, toggle, go, speed, setSpeed };
+}
+
+export function Playback({ model, map, play }) {
+  const [first, end] = span(model, map, play.column);
+  return html`<div class="bar playback">
+    <button onClick=${play.toggle} aria-pressed=${String(play.playing)}>${play.playing ? "❚❚ pause" : "▶ play"}</button>
+    <input
+      type="range"
+      min="0"
+      max=${play.last}
+      value=${play.column}
+      aria-label="step"
+      aria-valuetext=${steps(first, end)}
+      onInput=${(event) => play.go(Number(event.target.value))}
+    />
+    <output class="num" id="flow-step">step ${whole(first)}</output>
+    <${Choice} label="speed" value=${play.speed} options=${SPEEDS} onChange=${play.setSpeed} />
+  </div>`;
+}
+
+export function FlowSection({ model, state, change, scheme, play, map }) {
+  const marks = useMemo(() => marksOf(model), [model]);
+  if (!map || !model.flow.nodes.length) return null;
+  const [first] = span(model, map, play.column);
+  const used = MARK_WORDS.filter(([check]) => model.findings.some((finding) => finding.check === check));
+  return html`<section id="flow">
+    <h2>Flow of the gradient</h2>
+    <p class="soft">
+      Colour is the ${map.title} of a layer, width how much of it passes.
+      ${model.flow.assumed ? " The order of the layers is assumed: no graph was recorded." : ""}
+      ${model.flow.grouped ? " Layers are grouped into blocks; a block shows its highest layer." : ""}
+      ${used.map(([, sign, word]) => ` ${sign} ${word}`)}
+    </p>
+    <${Playback} model=${model} map=${map} play=${play} />
+    <${Legend} map=${map} scheme=${scheme} />
+    <${FlowChart} model=${model} map=${map} marks=${marks} column=${play.column} step=${first} scheme=${scheme} state=${state} change=${change} />
+  </section>`;
+}

@@ -1,0 +1,34 @@
+// The top of the page: healthy or not, what is wrong, since when, where first, what to try.
+
+import { html } from "../html.js";
+import { many, plain, whole } from "../text.js";
+
+export const SIGNS = { healthy: "✓", info: "i", warning: "▲", critical: "✗", unknown: "?" };
+
+export function Badge({ state }) {
+  return html`<span class=${`badge ${state}`}>${SIGNS[state]} ${state}</span>`;
+}
+
+export function Health({ model, change }) {
+  const { health, findings, run } = model;
+  const worst = findings[0];
+  return html`<section class=${`health ${health.state}`} id="health" aria-label="health">
+    <p class="verdict"><${Badge} state=${health.state} /> <span id="health-line">${health.line}</span></p>
+    ${worst &&
+    health.state !== "healthy" &&
+    html`<dl class="facts">
+      <div><dt>what</dt><dd>${plain(worst.message)}</dd></div>
+      <div><dt>since</dt><dd>step ${whole(worst.first_step)}</dd></div>
+      <div><dt>where first</dt><dd>${
+        worst.layers.length
+          ? html`<button class="link" onClick=${() => change({ layer: worst.layers[0] })}>${plain(worst.layers[0])}</button>`
+          : "the whole run"
+      }</dd></div>
+      ${worst.advice.length > 0 && html`<div><dt>try</dt><dd>${plain(worst.advice[0])}</dd></div>`}
+    </dl>`}
+    <p class="soft">
+      ${many(run.steps, "recorded step")} (${whole(run.first_step)} to ${whole(run.last_step)}),${" "}
+      ${many(run.layers, "layer")}, ${many(run.tensors, "tensor")}${run.elements ? `, ${many(run.elements, "parameter")}` : ""}
+    </p>
+  </section>`;
+}

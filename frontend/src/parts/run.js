@@ -1,0 +1,130 @@
+// The page of one run: the same for the report and the live page.
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+
+import { span } from "../data.js";
+import { html } from "../html.js";
+import { many, plain } from "../text.js";
+import { Findings } from "./findings.js";
+import { FlowSection, usePlayback } from "./flow.js";
+import { Health } from "./health.js";
+import { LayerSection } from "./layer.js";
+import { Losses, Updates } from "./curves.js";
+import { MapSection } from "./map.js";
+import { Activations, Notes, Weights } from "./rest.js";
+
+export const VIEWS = ["health", "findings", "loss", "map", "flow", "updates", "activations", "weights", "notes"];
+const EMPTY_MAP = { width: 0, columns: [] };
+
+function Help({ close }) {
+  const keys = [
+    ["/", "search for a layer"],
+    ["1 … 9", "go to a part of the page"],
+    ["space", "play or pause the flow"],
+    [", and .", "one moment back or on"],
+    ["d", "dark or light"],
+    ["Escape", "close the layer, or this"],
+  ];
+  return html`<div class="help" role="dialog" aria-label="keys">
+    <table><tbody>${keys.map(([key, text]) => html`<tr><th>${key}</th><td>${text}</td></tr>`)}</tbody></table>
+    <button onClick=${close}>close</button>
+  </div>`;
+}
+
+function Search({ model, query, setQuery, change, field }) {
+  const found = query ? model.layers.filter((layer) => layer.name.toLowerCase().includes(query.toLowerCase())) : [];
+  return html`<div class="search">
+    <input
+      ref=${field}
+      type="search"
+      placeholder="search layers ( / )"
+      aria-label="search layers"
+      value=${query}
+      onInput=${(event) => setQuery(event.target.value)}
+      onKeyDown=${(event) => {
+        if (event.key === "Enter" && found.length) change({ layer: found[0].name }, { push: true });
+        if (event.key === "Escape") {
+          setQuery("");
+          event.target.blur();
+        }
+      }}
+    />
+    ${query && html`<span class="soft" id="search-count">${many(found.length, "layer")}</span>`}
+  </div>`;
+}
+
+export function Nav({ model, state, change }) {
+  const there = VIEWS.filter((view) => view !== "findings" || model.findings.length);
+  return html`<nav aria-label="parts of the page">
+    ${there.map(
+      (view) => html`<a
+        href=${`#view=${view}`}
+        aria-current=${state.view === view ? "true" : undefined}
+        onClick=${(event) => {
+          event.preventDefault();
+          change({ view });
+          document.getElementById(view)?.scrollIntoView();
+        }}
+      >${view}</a>`,
+    )}
+  </nav>`;
+}
+
+export function RunPage({ model, state, change, theme, setTheme, detail, live, head }) {
+  const [query, setQuery] = useState("");
+  const [scheme, setScheme] = useState("viridis");
+  const [help, setHelp] = useState(false);
+  const field = useRef(null);
+  const flowMap = model.maps.get("grad_rms") ?? EMPTY_MAP;
+  const play = usePlayback(model, flowMap, state, change);
+  useEffect(() => {
+    if (state.view) document.getElementById(state.view)?.scrollIntoView();
+  }, []);
+  useEffect(() => {
+    const key = (event) => {
+      if (event.target.closest?.("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+      const number = Number(event.key);
+      if (event.key === "/") field.current?.focus();
+      else if (event.key === "?") setHelp(!help);
+      else if (event.key === "d") setTheme(theme === "dark" ? "light" : "dark");
+      else if (event.key === "Escape") help ? setHelp(false) : change({ layer: null });
+      else if (event.key === " " && !event.target.closest?.("button, summary, a, [role=button]")) play.toggle();
+      else if (event.key === "," || event.key === ".") play.go(play.column + (event.key === "." ? 1 : -1));
+      else if (number >= 1 && number <= VIEWS.length) document.getElementById(VIEWS[number - 1])?.scrollIntoView();
+      else return;
+      event.preventDefault();
+    };
+    addEventListener("keydown", key);
+    return () => removeEventListener("keydown", key);
+  });
+  const step = state.step === undefined ? null : Number(state.step);
+  const shared = { model, state, change, theme, scheme, query };
+  const hasFlow = flowMap.width > 0;
+  useMemo(() => {
+    document.title = `${plain(model.run.name)}: ${model.health.state}`;
+  }, [model]);
+  return html`<div class="page">
+    <header>
+      <div class="title">${head}<h1>${plain(model.run.name)}</h1>${live}</div>
+      <${Search} model=${model} query=${query} setQuery=${setQuery} change=${change} field=${field} />
+      <div class="tools">
+        <button onClick=${() => setTheme(theme === "dark" ? "light" : "dark")} aria-label="dark or light">${theme === "dark" ? "☀" : "☾"}</button>
+        <button onClick=${() => setHelp(!help)} aria-label="keys">?</button>
+      </div>
+      <${Nav} model=${model} state=${state} change=${change} />
+    </header>
+    ${help && html`<${Help} close=${() => setHelp(false)} />`}
+    <main>
+      <${Health} model=${model} change=${change} />
+      <${LayerSection} ...${shared} />
+      <${Findings} ...${shared} />
+      <${Losses} model=${model} theme=${theme} moving=${hasFlow && (play.playing || step !== null) ? span(model, flowMap, play.column)[0] : step} />
+      <${MapSection} ...${shared} setScheme=${setScheme} detail=${detail} />
+      ${hasFlow && html`<${FlowSection} ...${shared} play=${play} map=${flowMap} />`}
+      <${Updates} model=${model} theme=${theme} />
+      <${Activations} ...${shared} />
+      <${Weights} model=${model} />
+      <${Notes} model=${model} />
+    </main>
+  </div>`;
+}

@@ -1,0 +1,47 @@
+// Numbers and names for people: the same forms as gradwatch.views.text, so that views agree.
+
+export function number(value) {
+  if (value === null || value === undefined) return "–";
+  if (Number.isNaN(value)) return "nan";
+  if (!Number.isFinite(value)) return value > 0 ? "inf" : "-inf";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e-2 && size < 1e4) {
+    return size < 1000 ? String(Number(value.toPrecision(3))) : value.toFixed(0);
+  }
+  const [digits, power] = value.toExponential(1).split("e");
+  const sign = power[0];
+  return `${digits}e${sign}${power.slice(1).padStart(2, "0")}`;
+}
+
+export function whole(value) {
+  return String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+}
+
+const ODD = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
+
+/** A name in which nothing is invisible or turns the text around. */
+export function plain(name) {
+  const text = name === "" ? "(model)" : name;
+  return text.replace(ODD, (sign) => {
+    const code = sign.codePointAt(0);
+    if (code < 256) return `\\x${code.toString(16).padStart(2, "0")}`;
+    return `\\u${code.toString(16).padStart(4, "0")}`;
+  });
+}
+
+/** At most `width` characters, cut in the middle, where names differ least. */
+export function shortened(name, width) {
+  const text = plain(name);
+  if (text.length <= width) return text;
+  const tail = Math.floor(((width - 1) * 2) / 3);
+  return `${text.slice(0, width - 1 - tail)}…${text.slice(-tail)}`;
+}
+
+export function many(count, word) {
+  return `${whole(count)} ${word}${count === 1 ? "" : "s"}`;
+}
+
+export function steps(first, last) {
+  return first === last ? `step ${whole(first)}` : `steps ${whole(first)}–${whole(last)}`;
+}

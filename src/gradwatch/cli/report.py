@@ -1,0 +1,40 @@
+"""`gradwatch report`: one HTML file that says and shows everything."""
+
+from pathlib import Path
+
+import click
+
+from gradwatch.store import open_run
+from gradwatch.views.model import build, diagnosed
+from gradwatch.views.page import report
+from gradwatch.views.text import plain
+from gradwatch.views.writing import refuse_taken, write_whole
+
+
+@click.command("report")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
+)
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+def command(run: Path, output: Path, force: bool) -> None:
+    """Write a run's report: one HTML file, no network needed, opens from disk."""
+    refuse_taken(output, force)
+    opened = open_run(run)
+    model = build(opened, diagnosed(opened))
+    text = report(model).encode()
+    size = write_whole(output, lambda file: void(file.write(text)), force=force)
+    click.echo(
+        f"{model['health']['state']}: {model['health']['line']}\n"
+        f"Wrote {plain(str(output))} ({size / 1e6:.2f} MB); open it in a browser.",
+        err=True,
+    )
+
+
+def void(_: object) -> None:
+    """Drops a result, where a callback must return nothing."""
