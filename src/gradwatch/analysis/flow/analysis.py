@@ -17,8 +17,10 @@ from gradwatch.analysis.flow.paths import CriticalGradientPath
 from gradwatch.analysis.flow.regions import GradientDeadZone, Region
 from gradwatch.analysis.gradients.health import column_medians
 from gradwatch.analysis.layers import LayerSeries
+from gradwatch.analysis.original import flow as original_flow
+from gradwatch.analysis.original.history import from_run
 from gradwatch.analysis.result import Result
-from gradwatch.analysis.rules import Rules, histories
+from gradwatch.analysis.rules import Rules
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.run import Run
 
@@ -71,10 +73,8 @@ def analyze_flow(
             Exit.USAGE,
         )
     if Rules(rules) is Rules.ORIGINAL:
-        from gradwatch.analysis.original import flow as original
-
         last = int(run.steps[-1]) if len(run.steps) else 0
-        return original.analyze(histories(run), current_step=last)
+        return original_flow.analyze_flow(from_run(run), current_step=last)
     series = LayerSeries.of(run)
     pairs = network.contracted(run.graph, series.names)
     edges = network.edges_of(
@@ -93,9 +93,7 @@ def analyze_flow(
             for column, name in enumerate(series.names)
         },
         _temporal(series, temporal_window) if show_temporal_flows else (),
-        FlowNetwork(
-            tuple(nodes), tuple(edges), network.metrics(series, ordered, pairs, edges, nodes)
-        ),
+        FlowNetwork(tuple(nodes), tuple(edges), metrics),
         paths.critical_paths(ordered, edges) if show_critical_paths else (),
         regions.vanishing(series, pairs) if show_problem_regions else (),
         regions.exploding(series, pairs) if show_problem_regions else (),
