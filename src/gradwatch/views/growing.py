@@ -1,11 +1,11 @@
-"""A run that is still being written, opened again whenever it has grown."""
+"""A run that is still being written, read on whenever it has grown."""
 
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gradwatch.run import Run
-from gradwatch.store import open_run
+from gradwatch.store import follow
 
 SECONDS = 1.0
 
@@ -15,8 +15,9 @@ def growing(
 ) -> Iterator[Run]:
     """Yield the run now and each time it has new steps, until it says that it is complete."""
     seen: tuple[int, int] | None = None
+    follower = follow(path)
     while True:
-        run = open_run(path)
+        run = follower.refresh()
         mark = (len(run.steps), len(run.events))
         if mark != seen:
             seen = mark

@@ -20,12 +20,7 @@ class Diagnosed(Protocol):
     @property
     def findings(self) -> Sequence[Finding]: ...
     @property
-    def timeline(diagnosis: Diagnosed | None) -> list[str]:
-    """In which order signals left their usual range, where the diagnosis says so."""
-    return [str(onset) for onset in getattr(diagnosis, "timeline", ())]
-
-
-def skipped(self) -> Sequence[Skipped]: ...
+    def skipped(self) -> Sequence[Skipped]: ...
     @property
     def healthy(self) -> bool | None: ...
 
@@ -109,6 +104,11 @@ def _shown(
         "explanation": explained.get(item.check, ""),
         "charts": charts,
     }
+
+
+def timeline(diagnosis: Diagnosed | None) -> list[str]:
+    """In which order signals left their usual range, where the diagnosis says so."""
+    return [str(onset) for onset in getattr(diagnosis, "timeline", ())]
 
 
 def timeline(diagnosis: Diagnosed | None) -> list[str]:
