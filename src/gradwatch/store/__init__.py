@@ -3,10 +3,12 @@
 from gradwatch.store.folder import folder_name
 from gradwatch.store.listing import RunSummary, delete_run, list_runs
 from gradwatch.store.opening import Follower, follow, open_run
+from gradwatch.store.retention import Retention
 from gradwatch.store.writer import Writer
 
 __all__ = [
     "Follower",
+    "Retention",
     "RunSummary",
     "Writer",
     "delete_run",

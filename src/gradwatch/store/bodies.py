@@ -13,8 +13,8 @@ from gradwatch.run.event import Event, EventKind
 from gradwatch.run.histogram import Histogram
 from gradwatch.store.records import BODY_LIMIT, JSON_LIMIT, padded
 
-STEP_HEAD = struct.Struct("<ddII")
-"""Monotonic clock, wall clock, number of subjects, bytes of one row."""
+STEP_HEAD = struct.Struct("<II")
+"""Number of subjects, bytes of one row."""
 SCALAR_ROW = np.dtype([("step", "<i8"), ("name", "<u4"), ("zero", "<u4"), ("value", "<f8")])
 HIST_HEAD = struct.Struct("<IiIIQQQQ")
 DEPTH_LIMIT = 32

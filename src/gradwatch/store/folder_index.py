@@ -1,5 +1,6 @@
 """One writer's folder as read so far; refreshing it reads only what is new."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.graph import Graph
-from gradwatch.run.event import Event
+from gradwatch.run.event import Event, EventKind
 from gradwatch.run.histogram import Histogram
 from gradwatch.run.subject import Subject
 from gradwatch.stats import Family
@@ -20,8 +21,10 @@ from gradwatch.store.bodies import (
     unpack_histograms,
     unpack_scalars,
 )
+from gradwatch.store.column_file import ColumnFile
 from gradwatch.store.folder import WriterFolder
 from gradwatch.store.journal_reading import JournalFile
+from gradwatch.store.level_block import standing_in
 from gradwatch.store.records import FAMILIES, NO_SEQ, PACKED, Found, Type
 
 
@@ -41,48 +44,128 @@ class Side:
 
 
 class FolderIndex:
-    """Journals, sealed files and levels of one writer."""
+    """Journals, sealed files, small records and levels of one writer."""
 
     def __init__(self, folder: WriterFolder) -> None:
         self.folder = folder
         self.side = Side()
         self._seen: set[int] = set()
         self._journals: dict[str, JournalFile] = {}
+        self._small: dict[str, JournalFile] = {}
+        self._columns: dict[str, ColumnFile] = {}
 
     def refresh(self) -> None:
         """Look for new files and new bytes."""
-        try:
-            names = {path.name for path in self.folder.path.iterdir()}
-        except OSError:
-            names = set()
-        for name in sorted(names):
-            if name.startswith("j") and name.endswith(".gwj") and name not in self._journals:
-                self._journals[name] = JournalFile(self.folder.path / name)
-        for name in sorted(self._journals):
-            for found in self._journals[name].refresh():
-                self._absorb(found)
+        for _ in range(3):
+            names = self._names()
+            for name in sorted(names):
+                self._notice(name)
+            if all(file.opened for file in self._journals.values()):
+                break
+            # a journal was sealed between listing and opening: look again
+            self._journals = {n: file for n, file in self._journals.items() if file.opened}
+        for files in (self._small, self._journals, self._columns):
+            for name in sorted(files):
+                for found in files[name].refresh():
+                    self._absorb(found)
+        self._forget_sealed(names)
 
     def blocks(self) -> list[Block]:
-        """All rows, in the order in which they were written."""
-        found: list[Block] = []
-        for name in sorted(self._journals):
-            found += self._journals[name].blocks()
-        return sorted(found, key=lambda block: int(block.seqs[-1]))
+        """All rows, in the order in which they were written; levels where rows are no longer."""
+        columns = [b for name in sorted(self._columns) for b in self._columns[name].blocks()]
+        fine: list[Block] = [block for block in columns if block.level == 0]
+        if self._journals:
+            sealed = frozenset(int(seq) for block in fine for seq in block.seqs.tolist())
+            for name in sorted(self._journals):
+                again = f"s{name[1:6]}.gws" in self._columns
+                fine += self._journals[name].blocks(sealed if again else frozenset())
+        levels = [block for block in columns if block.level]
+        if levels:
+            covered = np.concatenate([b.seqs for b in fine] or [np.empty(0, np.uint64)])
+            fine += standing_in(levels, covered)
+        return sorted(fine, key=lambda block: int(block.seqs[-1]))
 
     def damage(self) -> list[Damage]:
-        """What could not be read."""
+        """What could not be read, as far as is known now."""
         found = list(self.side.damage)
-        for name in sorted(self._journals):
-            found += self._journals[name].damage
+        for files in (self._small, self._journals, self._columns):
+            for name in sorted(files):
+                found += files[name].damage
         return found
+
+    def missing(self, blocks: Sequence[Block]) -> list[Damage]:
+        """Records that were written before others that are there, and are gone."""
+        known = [np.fromiter(self._seen, np.uint64, len(self._seen))]
+        known += [block.seqs for block in blocks]
+        known += [
+            np.fromiter(file.bad_seqs, np.uint64, len(file.bad_seqs))
+            for file in (*self._journals.values(), *self._small.values())
+        ]
+        seqs = np.unique(np.concatenate(known))
+        edges = np.concatenate([[-1], seqs.astype(np.int64)])
+        gaps = np.flatnonzero(np.diff(edges) > 1)
+        return [
+            damage
+            for at in gaps[:1000]
+            if (damage := self._gap(int(edges[at]) + 1, int(edges[at + 1]) - 1, blocks))
+        ]
+
+    def _gap(self, first: int, last: int, blocks: Sequence[Block]) -> Damage | None:
+        for event in self.side.events:
+            if event.kind in (EventKind.RETENTION, EventKind.GAP):
+                for low, high in _ranges(event.data.get("seqs")):
+                    if low <= first and last <= high:
+                        return None
+        before, after = None, None
+        for block in blocks:
+            at = int(np.searchsorted(block.seqs, np.uint64(first)))
+            if at:
+                step = int(block.steps[at - 1])
+                before = step if before is None else max(before, step)
+            if at < len(block.steps):
+                step = int(block.steps[at])
+                after = step if after is None else min(after, step)
+        text = f"records {first} to {last} are missing"
+        if before is None and after is None:
+            return Damage(text)
+        low = -(1 << 62) if before is None else before + 1
+        high = (1 << 62) if after is None else after - 1
+        return Damage(text, None, low, high) if low <= high else Damage(text)
+
+    def _names(self) -> set[str]:
+        try:
+            return {path.name for path in self.folder.path.iterdir()}
+        except OSError:
+            return set()
+
+    def _notice(self, name: str) -> None:
+        path = self.folder.path / name
+        match name[:1], name[6:]:
+            case "j", ".gwj":
+                if name not in self._journals:
+                    self._journals[name] = JournalFile(path)
+            case "x", ".gwx":
+                if name not in self._small:
+                    self._small[name] = JournalFile(path)
+            case ("s", ".gws") | ("a" | "b" | "c", ".gwl"):
+                if name not in self._columns:
+                    self._columns[name] = ColumnFile(path)
+
+    def _forget_sealed(self, names: set[str]) -> None:
+        """Journals that are gone and sealed; column files that retention took."""
+        for name in list(self._journals):
+            if name not in names and f"s{name[1:6]}.gws" in self._columns:
+                del self._journals[name]
+        for name in list(self._columns):
+            if name not in names:
+                del self._columns[name]
 
     def _absorb(self, found: Found) -> None:
         head, body, side = found.head, found.body, self.side
         if head.seq != NO_SEQ:
             if head.seq in self._seen:
                 return
-            if body is not None:
-                self._seen.add(head.seq)
+            self._seen.add(head.seq)
         try:
             if body is None:
                 raise BadBody("its checksum does not hold")
@@ -120,6 +203,14 @@ def absorb(side: Side, found: Found, body: memoryview, rank: int) -> None:
                 side.histograms.setdefault((family, subject), {})[head.step] = histogram
         case _:
             pass  # a newer writer may add types; what we do not know we leave
+
+
+def _ranges(data: Any) -> Iterator[tuple[int, int]]:
+    if isinstance(data, list):
+        for item in data:
+            match item:
+                case [int(low), int(high)]:
+                    yield low, high
 
 
 def _subjects(side: Side, rows: Any) -> None:

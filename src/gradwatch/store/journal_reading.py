@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from gradwatch.stats import Family, Stat, family_stats
 from gradwatch.store.block import WORST_STATE, Damage, narrowed
 from gradwatch.store.bodies import STEP_HEAD, BadBody, from_json
 from gradwatch.store.folder import open_regular, pread
+from gradwatch.store.planes import from_brain, to_brain
 from gradwatch.store.records import FAMILIES, HEAD_BYTES, WIDE, Found, Head, Scan, Type, padded
 
 Layout = tuple[tuple[str, str, int], ...]
@@ -55,10 +56,13 @@ class StepRecord:
 class JournalFile:
     """A journal as far as it has been read; `refresh` reads only new bytes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, breathe: Callable[[], None] | None = None) -> None:
         self.path = path
+        self._breathe = breathe
         self.steps: dict[tuple[Family, Layout, bytes, bool], list[StepRecord]] = {}
         self.damage: list[Damage] = []
+        self.bad_seqs: set[int] = set()
+        """Records that are there but damaged: not to be reported as missing as well."""
         self._end = 0
         self._layouts: dict[Family, Layout] = {}
         descriptor = open_regular(path)
@@ -70,7 +74,9 @@ class JournalFile:
         while self._handle:
             raw = self._handle.read(_PIECE, self._end)
             scan = Scan(raw)
-            for found in scan:
+            for number, found in enumerate(scan):
+                if self._breathe and number % 16 == 0:
+                    self._breathe()
                 if found.head.type == Type.STEP:
                     self._step(found, self._end)
                 elif found.head.type == Type.SCHEMA:
@@ -94,14 +100,21 @@ class JournalFile:
         except OSError:
             return 0
 
-    def blocks(self) -> "list[JournalBlock]":
-        """The rows read so far, grouped by family and subjects."""
+    @property
+    def opened(self) -> bool:
+        """Whether there was a regular file to open."""
+        return self._handle is not None
+
+    def blocks(self, elsewhere: frozenset[int] = frozenset()) -> "list[JournalBlock]":
+        """The rows read so far, by family and subjects, without those known from elsewhere."""
         if self._handle is None:
             return []
-        return [
-            JournalBlock.of(family, layout, ids, wide, tuple(records), self._handle)
-            for (family, layout, ids, wide), records in self.steps.items()
-        ]
+        made = []
+        for (family, layout, ids, wide), records in self.steps.items():
+            kept = tuple(record for record in records if record.seq not in elsewhere)
+            if kept:
+                made.append(JournalBlock.of(family, layout, ids, wide, kept, self._handle))
+        return made
 
     def _schema(self, found: Found) -> None:
         family = FAMILIES.get(found.head.family)
@@ -121,6 +134,7 @@ class JournalFile:
         record = None if body is None else self._parsed(head, body, base + found.offset)
         layout = self._layouts.get(family) or built_in(family)
         if record is None or record.length != len(record.ids) // 4 * _dtype(layout).itemsize:
+            self.bad_seqs.add(head.seq)
             self.damage.append(
                 Damage(
                     f"the {family} rows of step {head.step} are damaged",
@@ -135,7 +149,7 @@ class JournalFile:
     def _parsed(self, head: Head, body: memoryview, offset: int) -> StepRecord | None:
         if len(body) < STEP_HEAD.size:
             return None
-        _, _, count, width = STEP_HEAD.unpack_from(body)
+        count, width = STEP_HEAD.unpack_from(body)
         begin = STEP_HEAD.size + padded(5 * count)
         if count != head.rows or begin + count * width != len(body):
             return None
@@ -184,17 +198,19 @@ class JournalBlock:
     def stats(self) -> frozenset[Stat]:
         return frozenset(STATS[name] for name, _, _ in self.layout if name in STATS)
 
-    def states(self) -> NDArray[np.uint8] | None:
+    def states(self, stat: Stat | None = None) -> NDArray[np.uint8] | None:
         flat = np.frombuffer(b"".join(record.states for record in self.records), np.uint8)
         return np.minimum(flat, WORST_STATE).reshape(len(self.records), len(self.ids))
 
-    def rows(self) -> NDArray[np.void] | None:
+    def rows(self, breathe: Callable[[], None] | None = None) -> NDArray[np.void] | None:
         """All rows [step, subject] as they were put, read from the file in one go."""
         dtype = _dtype(self.layout)
         out = np.empty((len(self.records), len(self.ids)), dtype)
         flat = out.reshape(-1).view(np.uint8)
         at = 0
-        for record in self.records:
+        for number, record in enumerate(self.records):
+            if breathe and number % 32 == 0:
+                breathe()
             raw = self.handle.read(record.length, record.offset)
             if len(raw) != record.length:
                 return None
@@ -209,6 +225,8 @@ class JournalBlock:
         values = rows[str(stat)]
         if values.dtype == np.float64 and not self.wide:
             return narrowed(values)
+        if values.ndim > 2 and values.dtype == np.float32 and not self.wide:
+            return from_brain(to_brain(values))
         return values
 
 

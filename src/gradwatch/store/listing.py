@@ -35,7 +35,7 @@ def list_runs(folder: str | os.PathLike[str]) -> list[RunSummary]:
         inside = [path for path in root.iterdir() if not path.is_symlink()]
     except OSError as error:
         raise GradwatchError(
-            f"Expected a folder of runs at {str(root)!r}, but it cannot be read ({error.strerror}). "
+            f"Expected a folder of runs at {str(root)!r}, which cannot be read: {error.strerror}. "
             "Runs are kept in `runs` beside the training unless told otherwise."
         ) from None
     found = [summary(path) for path in inside if is_run(path)]

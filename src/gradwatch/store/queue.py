@@ -1,7 +1,6 @@
 """What waits for the writer's thread: rows in the ring, everything else in a short list."""
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -72,7 +71,7 @@ class Queue:
             self.rows(family, step, ids[:half], rows[:half], states[:half])
             self.rows(family, step, ids[half:], rows[half:], states[half:])
             return
-        front = STEP_HEAD.pack(time.monotonic(), time.time(), count, width)
+        front = STEP_HEAD.pack(count, width)
         with self.lock:
             at = self._room(total)
             if at < 0:

@@ -30,7 +30,8 @@ class Attempt:
     number: int
     side: Side
     blocks: Sequence[Block]
-    damage: Sequence[Damage]
+    missing: Sequence[Damage]
+    index: FolderIndex
 
     @classmethod
     def of(cls, index: FolderIndex) -> "Attempt":
@@ -44,7 +45,13 @@ class Attempt:
             side.graph,
             side.closed,
         )
-        return cls(index.folder.attempt, frozen, index.blocks(), index.damage())
+        blocks = index.blocks()
+        return cls(index.folder.attempt, frozen, blocks, index.missing(blocks), index)
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What cannot be read; reading columns may find more."""
+        return [*self.index.damage(), *self.missing]
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
@@ -114,13 +121,13 @@ class RankSource:
             column.setflags(write=False)
         return table
 
-    @cached_property
+    @property
     def events(self) -> tuple[Event, ...]:
         found = [event for attempt in self.attempts for event in attempt.side.events]
         for attempt in self.attempts:
             found += [
                 Event(
-                    damage.first_step or 0,
+                    max(damage.first_step or 0, 0),
                     EventKind.DAMAGE,
                     f"Attempt {attempt.number}, rank {self.rank}: {damage.text}.",
                     rank=self.rank,
@@ -202,12 +209,10 @@ class RankSource:
         if not mine.any():
             return
         columns = self._columns_of(block, attempt)
-        column, state = block.column(stat), block.states()
-        if column is None or column.shape[2:] != values.shape[2:]:
+        column, state = block.column(stat), block.states(stat)
+        if column is None or state is None or column.shape[2:] != values.shape[2:]:
             _put(states, rows, columns, mine, np.full((len(rows), len(columns)), State.DAMAGED))
             return
-        if state is None:
-            state = np.full((len(rows), len(columns)), State.MEASURED, np.uint8)
         _put(values, rows, columns, mine, column)
         _put(states, rows, columns, mine, state)
 
@@ -240,7 +245,7 @@ class RankSource:
         self, attempt: Attempt, position: int, family: Family, states: NDArray[np.uint8]
     ) -> None:
         for damage in attempt.damage:
-            if damage.first_step is None or damage.family is not family:
+            if damage.first_step is None or damage.family not in (None, family):
                 continue
             last = damage.first_step if damage.last_step is None else damage.last_step
             begin = np.searchsorted(self.steps, damage.first_step)

@@ -6,16 +6,24 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from gradwatch.run.event import Event, EventKind
 from gradwatch.stats import Family, family_stats
-from gradwatch.store.bodies import to_json
+from gradwatch.store.bodies import pack_event, to_json
 from gradwatch.store.folder import make_writer_folder, next_attempt, write_run_json
 from gradwatch.store.journal import Journal
 from gradwatch.store.queue import Queue
 from gradwatch.store.records import FAMILY_CODES, NO_SEQ, Head, Type, pack
+from gradwatch.store.retention import Retention
+from gradwatch.store.sealer import Sealer
 from gradwatch.store.stage import Stage
 
 FLUSH_SECONDS = 1.0
 SYNC_SECONDS = 10.0
+SEAL_BYTES = 16 << 20
+SEAL_STEPS = 4096
+SMALLEST_SEALED = 64 << 10
+"""At the end, a journal smaller than this stays one."""
+_BREATH = 0.0002
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 5.0
 
 
@@ -31,6 +39,7 @@ class Scribe(threading.Thread):
         queue: Queue,
         wide: bool,
         versions: Mapping[str, str],
+        retention: Retention | None,
     ) -> None:
         super().__init__(name=f"gradwatch-writer-{rank}", daemon=True)
         self.queue = queue
@@ -48,6 +57,13 @@ class Scribe(threading.Thread):
         self._wait = 0.0
         self._next_try = 0.0
         self._next_sync = time.monotonic() + SYNC_SECONDS
+        self._next_seal = 0.0
+        self._steps = 0
+        self._full: list[tuple[Path, int]] = []
+        self._sealer: Sealer | None = None
+        self._wide, self._retention = wide, retention
+        self.safe = threading.Event()
+        """Everything is in the file, and the file on the disk."""
         self.finished = threading.Event()
         self.failure: OSError | None = None
 
@@ -86,14 +102,30 @@ class Scribe(threading.Thread):
         if time.monotonic() < self._next_try:
             return
         try:
-            while self._stage.size or self._stage.fill():
-                self._write()
+            self._drain()
             if self._journal and time.monotonic() > self._next_sync:
                 self._sync()
             if self._closing:
                 self._finish()
         except OSError as error:
             self._back_off(error)
+        self._seal_full()
+        if self.safe.is_set():
+            self.finished.set()
+
+    def _drain(self) -> None:
+        while self._stage.size or self._stage.fill():
+            self._write()
+
+    def _breathe(self) -> None:
+        """Between two pieces of sealing: give the interpreter back, and rows come first."""
+        time.sleep(_BREATH)
+        if (self._asked or self.queue.pressing) and time.monotonic() >= self._next_try:
+            self._asked = False
+            try:
+                self._drain()
+            except OSError as error:
+                self._back_off(error)
 
     def _write(self) -> None:
         journal = self._ready_journal()
@@ -106,7 +138,43 @@ class Scribe(threading.Thread):
         with self.wake:
             self.flushed += self._stage.records
             self.wake.notify_all()
+        self._steps += self._stage.steps
         self._stage.clear()
+        if journal.size >= SEAL_BYTES or self._steps >= SEAL_STEPS:
+            self._roll()
+
+    def _roll(self) -> None:
+        """The journal is full: the next record begins a new one, this one waits to be sealed."""
+        journal, self._journal, self._steps = self._journal, None, 0
+        if journal:
+            self._full.append((journal.path, self._number))
+            journal.sync()
+            journal.close()
+            self.synced = self.flushed
+
+    def _seal_full(self) -> None:
+        while self._full and time.monotonic() >= self._next_seal:
+            path, number = self._full[0]
+            try:
+                self._sealed(path, number)
+            except OSError:
+                self._next_seal = time.monotonic() + _LONGEST_WAIT
+                return
+            except Exception:
+                pass  # a journal that cannot be sealed stays a journal, and is read as one
+            self._full.pop(0)
+
+    def _sealed(self, path: Path, number: int) -> None:
+        if self._sealer is None or self._sealer.folder != path.parent:
+            self._sealer = Sealer(path.parent, self._wide, self._retention, self._breathe)
+        gone = self._sealer.seal(path, number)
+        if gone:
+            text = f"{len(gone)} files of older rows were deleted; coarser levels cover them."
+            seqs = [[file.first_seq, file.last_seq] for file in gone]
+            event = Event(
+                gone[-1].last_step, EventKind.RETENTION, text, data={"seqs": seqs}, wall=time.time()
+            )
+            self._stage.add(Type.EVENT, pack_event(event), step=event.step)
 
     def _ready_journal(self) -> Journal:
         if self._journal and not self._journal.intact:
@@ -142,10 +210,12 @@ class Scribe(threading.Thread):
             Type.CLOSE, to_json({"flushed": self.flushed, "dropped": self.queue.dropped})
         )
         self._write()
-        self._sync()
         if self._journal:
-            self._journal.close()
-        self.finished.set()
+            if self._journal.size > SMALLEST_SEALED:
+                self._roll()
+            else:
+                self._sync()
+        self.safe.set()
 
     def _back_off(self, error: OSError) -> None:
         self.failure = error

@@ -77,15 +77,29 @@ class Stage:
                 if len(scalars) == 256:
                     self._put_scalars(scalars)
                 continue
-            self._put_side(item)
+            self._put_side(item, self._same_histograms(item))
         self._put_scalars(scalars)
 
-    def _put_side(self, item: Side) -> None:
+    def _same_histograms(self, item: Side) -> list[Side]:
+        """Histograms of the same family and step that wait behind this one: they share a record."""
+        found: list[Side] = []
+        queue = self._queue
+        while item.type == Type.HIST and queue.side and len(found) < 64:
+            with queue.lock:
+                behind = queue.side[0]
+                if isinstance(behind, Scalar) or behind[:3] != item[:3]:
+                    break
+                queue.side.popleft()
+            found.append(behind)
+        self.records += len(found)
+        return found
+
+    def _put_side(self, item: Side, more: list[Side]) -> None:
         try:
-            body = item.pack()
+            body = item.pack() + b"".join(other.pack() for other in more)
         except (ValueError, TypeError, MemoryError, RecursionError):
             return  # what cannot be packed must not stop the rest
-        self._append(item.type, item.family, item.step, item.rows, body)
+        self._append(item.type, item.family, item.step, item.rows + len(more), body)
         self._pause(_BREATH)
 
     def _put_scalars(self, scalars: list[Scalar]) -> None:
@@ -137,7 +151,7 @@ class Stage:
 
 
 def _step_length(body: memoryview) -> int:
-    _, _, count, width = STEP_HEAD.unpack_from(body)
+    count, width = STEP_HEAD.unpack_from(body)
     return int(STEP_HEAD.size + padded(5 * count) + count * width)
 
 

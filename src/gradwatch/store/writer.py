@@ -22,6 +22,7 @@ from gradwatch.stats import Family, Kind, row_dtype
 from gradwatch.store.bodies import pack_event, pack_histogram, to_json
 from gradwatch.store.queue import Queue, Side
 from gradwatch.store.records import FAMILY_CODES, Type
+from gradwatch.store.retention import Retention
 from gradwatch.store.scribe import Scribe
 
 RING_BYTES = 32 << 20
@@ -57,6 +58,7 @@ class Writer:
         world: int = 1,
         info: Mapping[str, Any] | None = None,
         wide: bool = False,
+        keep: Retention | None = None,
         attempt: int | None = None,
         ring_bytes: int = RING_BYTES,
     ) -> "Writer":
@@ -70,7 +72,7 @@ class Writer:
                 f"Expected a rank from 0 to {world - 1}, got {rank} of {world}.", Exit.USAGE
             )
         versions = dict((info or {}).get("versions", {}))
-        scribe = Scribe(Path(path), name, rank, attempt, Queue(ring_bytes), wide, versions)
+        scribe = Scribe(Path(path), name, rank, attempt, Queue(ring_bytes), wide, versions, keep)
         error = scribe.prepare()
         if error:
             warnings.warn(
@@ -203,13 +205,13 @@ class Writer:
         return True
 
     def close(self, timeout: float = EXIT_SECONDS) -> bool:
-        """Ask the thread to finish and wait for it; whether it did within `timeout` seconds."""
+        """Ask the thread to finish, wait for it; whether all was safe within `timeout` seconds."""
         if self._off:
-            return self._scribe.finished.is_set()
+            return self._scribe.safe.is_set()
         self._scribe.ask(closing=True)
-        done = self._scribe.finished.wait(timeout)
+        self._scribe.finished.wait(timeout)
         self._off = True
-        return done
+        return self._scribe.safe.is_set()
 
     def _add(self, item: Side) -> None:
         if not self._off:

@@ -1,0 +1,259 @@
+"""Reading sealed files and levels: heads and directories first, columns when asked for."""
+
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.stats import Family, Stat
+from gradwatch.store.block import WORST_STATE, Damage
+from gradwatch.store.bodies import BadBody
+from gradwatch.store.columns import (
+    STATE,
+    TAIL,
+    BlockHead,
+    Part,
+    column_name,
+    shape_of,
+    unpack_block,
+    unpack_column,
+    unpack_directory,
+    unpack_tail,
+)
+from gradwatch.store.folder import open_regular
+from gradwatch.store.journal_reading import STATS, Handle
+from gradwatch.store.records import (
+    FAMILIES,
+    HEAD_BYTES,
+    MAGIC,
+    Found,
+    Head,
+    Type,
+    padded,
+    unpack_head,
+)
+
+_WINDOW = 1 << 20
+Key = tuple[int, int, int]
+"""Family, level, sequence number of the first row."""
+
+
+@dataclass(frozen=True)
+class ColumnBlock:
+    """A block of a sealed file or a level; every read goes back to the file and checks it."""
+
+    family: Family
+    level: int
+    head: BlockHead
+    places: dict[tuple[str, int], int]
+    """Offset of each column by name and part."""
+    file: "ColumnFile"
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        return self.head.steps
+
+    @property
+    def seqs(self) -> NDArray[np.uint64]:
+        return self.head.seqs
+
+    @property
+    def ids(self) -> NDArray[np.uint32]:
+        return self.head.ids
+
+    @property
+    def stats(self) -> frozenset[Stat]:
+        return frozenset(STATS[name] for name, _ in self.places if name in STATS)
+
+    def states(self, stat: Stat) -> NDArray[np.uint8] | None:
+        found = self.part(STATE, Part.VALUE)
+        return None if found is None else np.minimum(found, WORST_STATE).astype(np.uint8)
+
+    def column(self, stat: Stat) -> NDArray[Any] | None:
+        return self.part(str(stat), Part.VALUE)
+
+    def part(self, name: str, part: Part) -> NDArray[Any] | None:
+        """[step or bucket, subject(, width)], or None where it cannot be read."""
+        offset = self.places.get((name, int(part)))
+        body = None if offset is None else self.file.body(offset, Type.COLUMN)
+        try:
+            if body is None:
+                raise BadBody("it cannot be read or its checksum does not hold")
+            found, kind, flat = unpack_column(body)
+            shape = shape_of(STATS.get(name), self.head)
+            if found != name or kind != part or flat.size != np.prod(shape, dtype=object):
+                raise BadBody("it is not the column it should be")
+        except BadBody as error:
+            self.file.note_damage(
+                Damage(
+                    f"{name} of steps {self.steps.min()} to {self.steps.max()} is damaged: {error}",
+                    self.family,
+                    int(self.steps.min()),
+                    int(self.steps.max()),
+                )
+            )
+            return None
+        return np.swapaxes(flat.reshape(shape), 0, 1)
+
+
+@dataclass
+class _Listing:
+    blocks: dict[Key, BlockHead] = field(default_factory=dict)
+    places: dict[Key, dict[tuple[str, int], int]] = field(default_factory=dict)
+    histograms: list[int] = field(default_factory=list)
+
+
+class ColumnFile:
+    """One file of blocks and columns; a sealed one has a directory, a level grows without."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damage: list[Damage] = []
+        self._listing = _Listing()
+        self._end = 0
+        self._listed = False
+        self._told: set[str] = set()
+
+    def refresh(self) -> list[Found]:
+        """Look for new blocks; gives back the histograms found."""
+        handle = self._open()
+        if handle is None:
+            return []
+        size = os.fstat(handle.descriptor).st_size
+        before = len(self._listing.histograms)
+        if not self._listed:
+            self._listed = self._by_directory(handle, size)
+        if not self._listed:
+            self._by_walking(handle, size)
+        found = []
+        for offset in self._listing.histograms[before:]:
+            parsed = _record(handle, offset)
+            if parsed is not None:
+                found.append(parsed)
+        return found
+
+    def blocks(self) -> list[ColumnBlock]:
+        """The blocks whose head is sound; columns without one are damage."""
+        made = []
+        for key, head in self._listing.blocks.items():
+            family = FAMILIES.get(key[0])
+            places = self._listing.places.get(key, {})
+            if family is not None:
+                made.append(ColumnBlock(family, key[1], head, places, self))
+        return made
+
+    def body(self, offset: int, type_: Type) -> memoryview | None:
+        """The body of the record at `offset`, if it is sound and of this type."""
+        handle = self._open()
+        found = None if handle is None else _record(handle, offset)
+        return found.body if found is not None and found.head.type == type_ else None
+
+    def note_damage(self, damage: Damage) -> None:
+        """Remember damage found while reading, once."""
+        if damage.text not in self._told:
+            self._told.add(damage.text)
+            self.damage.append(damage)
+
+    def _open(self) -> Handle | None:
+        descriptor = open_regular(self.path)
+        return None if descriptor is None else Handle(descriptor)
+
+    def _by_directory(self, handle: Handle, size: int) -> bool:
+        if size < TAIL.size:
+            return False
+        offset = unpack_tail(handle.read(TAIL.size, size - TAIL.size))
+        found = None if offset is None or offset >= size else _record(handle, offset)
+        if found is None or found.body is None or found.head.type != Type.DIRECTORY:
+            return False
+        try:
+            entries, names = unpack_directory(found.body)
+        except BadBody:
+            return False
+        for place, seq, first, last, _, name, type_, family, part, level, _ in entries.tolist():
+            key = (family, level, seq)
+            if place >= size:
+                return False
+            match type_:
+                case Type.BLOCK:
+                    self._take_block(handle, key, place, first, last)
+                case Type.COLUMN:
+                    self._listing.places.setdefault(key, {})[names[name], part] = place
+                case Type.HIST:
+                    self._listing.histograms.append(place)
+        return True
+
+    def _by_walking(self, handle: Handle, size: int) -> None:
+        """Without a directory: from head to head, past damage, leaving columns unread."""
+        for head, offset in self._heads(handle, size):
+            key = (head.family, head.level, head.seq)
+            match head.type:
+                case Type.BLOCK:
+                    self._take_block(handle, key, offset, head.step, head.step)
+                case Type.COLUMN:
+                    raw = memoryview(handle.read(min(head.length, 256), offset + HEAD_BYTES))
+                    try:
+                        name, part, _ = column_name(raw)
+                    except BadBody:
+                        continue
+                    self._listing.places.setdefault(key, {})[name, part] = offset
+                case Type.HIST:
+                    self._listing.histograms.append(offset)
+
+    def _heads(self, handle: Handle, size: int) -> Iterator[tuple[Head, int]]:
+        at = self._end
+        while at + HEAD_BYTES <= size:
+            parsed = unpack_head(handle.read(HEAD_BYTES, at))
+            if parsed is None:
+                start, at = at, _next_head(handle, at + 1, size)
+                if at < size or size - start > TAIL.size:
+                    self.note_damage(
+                        Damage(f"{at - start} bytes of {self.path.name} are no record")
+                    )
+                continue
+            head, _ = parsed
+            if at + HEAD_BYTES + head.length > size:
+                break
+            yield head, at
+            at += HEAD_BYTES + padded(head.length)
+            self._end = at
+
+    def _take_block(self, handle: Handle, key: Key, offset: int, first: int, last: int) -> None:
+        found = _record(handle, offset)
+        try:
+            if found is None or found.body is None or found.head.type != Type.BLOCK:
+                raise BadBody("its checksum does not hold")
+            self._listing.blocks[key] = unpack_block(found.body)
+        except BadBody as error:
+            family = FAMILIES.get(key[0])
+            text = f"a block of {family} rows from step {first} to {last} is damaged: {error}"
+            self.note_damage(Damage(text, family, first, last))
+
+
+def _record(handle: Handle, offset: int) -> Found | None:
+    """The record at `offset`; its body is None where the checksum does not hold."""
+    parsed = unpack_head(handle.read(HEAD_BYTES, offset))
+    if parsed is None:
+        return None
+    head, body_crc = parsed
+    body = handle.read(head.length, offset + HEAD_BYTES)
+    if len(body) != head.length or zlib.crc32(body) != body_crc:
+        return Found(head, offset, None)
+    return Found(head, offset, memoryview(body))
+
+
+def _next_head(handle: Handle, at: int, size: int) -> int:
+    """Where the next sound head begins, or the end."""
+    while at < size:
+        raw = handle.read(_WINDOW + HEAD_BYTES, at)
+        place = raw.find(MAGIC)
+        while 0 <= place < _WINDOW:
+            if unpack_head(raw[place : place + HEAD_BYTES]) is not None:
+                return at + place
+            place = raw.find(MAGIC, place + 1)
+        at += _WINDOW
+    return size

@@ -1,0 +1,115 @@
+"""The files of the coarser levels: appended when buckets are whole, never rewritten."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gradwatch.stats import Family
+from gradwatch.store.columns import BlockHead, block_record, column_record
+from gradwatch.store.journal import Journal
+from gradwatch.store.journal_reading import JournalBlock
+from gradwatch.store.levels import LEVELS, Rolled, combine, singles
+from gradwatch.store.retention import SealedRange
+
+LETTERS = {1: "a", 2: "b", 3: "c"}
+LEVEL_FILE_BYTES = 8 << 20
+OPEN_BUCKETS = 64
+"""Groups of subjects whose open buckets are kept; beyond, the oldest group starts anew."""
+
+_Key = tuple[Family, bytes, int]
+
+
+class LevelWriter:
+    """Keeps the open buckets of every family and group of subjects, and writes the whole ones."""
+
+    def __init__(self, folder: Path, wide: bool, breathe: Callable[[], None]) -> None:
+        self._folder = folder
+        self._wide = wide
+        self._breathe = breathe
+        self._open: dict[_Key, Rolled] = {}
+        self._files: dict[int, Journal | None] = {}
+        self._numbers = dict.fromkeys(LEVELS, 0)
+        self.finished: dict[int, list[SealedRange]] = {level: [] for level in LEVELS}
+        """Files that are full, oldest first."""
+        self._ranges: dict[int, SealedRange] = {}
+        self._forgotten = 1 << 63
+        """First row that is in no level because its group was given up; it must stay in full."""
+
+    def add(self, blocks: Sequence[JournalBlock]) -> None:
+        """Roll up the rows of a journal; everything is on disk, or nothing of it counts."""
+        opened = dict(self._open)
+        pending: dict[int, list[tuple[BlockHead, bytes]]] = {level: [] for level in LEVELS}
+        for block in blocks:
+            rows, states = block.rows(self._breathe), block.states()
+            if rows is None or states is None:
+                raise OSError("the journal cannot be read back")
+            head = BlockHead(block.steps, block.seqs, block.ids, np.empty(0, np.uint32))
+            rolled = singles(head, rows, states)
+            for level in LEVELS:
+                key = (block.family, block.ids.tobytes(), level)
+                if key in opened:
+                    rolled = opened.pop(key).joined(rolled)
+                rolled, opened[key] = combine(rolled)
+                self._breathe()
+                if not len(rolled.head.sizes):
+                    break
+                pending[level].append((rolled.head, self._packed(block.family, level, rolled)))
+        for level, records in pending.items():
+            if records:
+                self._append(level, records)
+        while len(opened) > OPEN_BUCKETS * len(LEVELS):
+            forgotten = opened.pop(next(iter(opened)))
+            self._forgotten = min([self._forgotten, *forgotten.head.seqs.tolist()])
+        self._open = opened
+
+    def covered(self, level: int) -> int:
+        """The first sequence number that is still in an open bucket of `level`."""
+        waiting = [
+            int(rolled.head.seqs[0])
+            for (_, _, of), rolled in self._open.items()
+            if of == level and len(rolled.head.seqs)
+        ]
+        return min([self._forgotten, *waiting])
+
+    def close(self) -> None:
+        for journal in self._files.values():
+            if journal:
+                journal.close()
+
+    def _packed(self, family: Family, level: int, rolled: Rolled) -> bytes:
+        parts = [block_record(family, level, rolled.head)]
+        for column in rolled.columns():
+            parts.append(column_record(family, level, rolled.head, column, self._wide))
+            self._breathe()
+        return b"".join(parts)
+
+    def _append(self, level: int, records: list[tuple[BlockHead, bytes]]) -> None:
+        journal = self._files.get(level)
+        if journal is None:
+            self._numbers[level] += 1
+            path = self._folder / f"{LETTERS[level]}{self._numbers[level]:05d}.gwl"
+            journal = self._files[level] = Journal(path)
+            self._ranges[level] = SealedRange(path, -(1 << 62), 1 << 63, 0)
+        try:
+            for _, record in records:
+                journal.append(record)
+                self._breathe()
+            journal.sync()
+        except OSError:
+            self._files[level] = None
+            raise
+        steps = max(int(head.steps.max()) for head, _ in records)
+        low = min(int(head.seqs.min()) for head, _ in records)
+        high = max(int(head.seqs.max()) for head, _ in records)
+        known = self._ranges[level]
+        self._ranges[level] = SealedRange(
+            known.path,
+            max(known.last_step, steps),
+            min(known.first_seq, low),
+            max(known.last_seq, high),
+        )
+        if journal.size > LEVEL_FILE_BYTES:
+            journal.close()
+            self._files[level] = None
+            self.finished[level].append(self._ranges[level])

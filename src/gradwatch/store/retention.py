@@ -1,0 +1,58 @@
+"""Retention, off by default: fine files go, oldest first, once a coarser level covers them."""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class SealedRange:
+    """A finished file and how far it reaches."""
+
+    path: Path
+    last_step: int
+    first_seq: int
+    last_seq: int
+
+
+class Levels(Protocol):
+    """What retention asks the levels."""
+
+    finished: dict[int, list[SealedRange]]
+
+    def covered(self, level: int) -> int: ...
+
+
+@dataclass
+class Retention:
+    """How many of the newest steps are kept in full, by tens and by hundreds."""
+
+    raw: int = 10_000
+    tens: int = 100_000
+    hundreds: int = 1_000_000
+    _files: list[SealedRange] = field(default_factory=list)
+    _newest: int = -(1 << 62)
+
+    def sealed(self, file: SealedRange) -> None:
+        """A level-0 file was finished."""
+        self._files.append(file)
+        self._newest = max(self._newest, file.last_step)
+
+    def apply(self, levels: Levels) -> list[SealedRange]:
+        """Delete what is old enough and covered; what went."""
+        gone: list[SealedRange] = []
+        kept: Mapping[int, tuple[list[SealedRange], int]] = {
+            0: (self._files, self.raw),
+            1: (levels.finished[1], self.tens),
+            2: (levels.finished[2], self.hundreds),
+        }
+        for level, (files, keep) in kept.items():
+            safe = levels.covered(level + 1)
+            while files and self._newest - files[0].last_step >= keep and files[0].last_seq < safe:
+                file = files.pop(0)
+                with contextlib.suppress(OSError):
+                    file.path.unlink(missing_ok=True)
+                gone.append(file)
+        return gone

@@ -1,0 +1,238 @@
+"""Sealing: a finished journal becomes a column file; small records and levels are kept beside.
+
+Order is what makes it safe: first the small records and the levels (appended, synced), then the
+column file (written beside, synced, renamed), and only then the journal goes. A kill in between
+leaves things twice, never not at all, and the reader knows each record by its number.
+"""
+
+import contextlib
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gradwatch.stats import Family
+from gradwatch.store.columns import (
+    ENTRY,
+    BlockHead,
+    Part,
+    block_record,
+    column_record,
+    directory_record,
+    row_columns,
+)
+from gradwatch.store.journal import Journal, sync_folder
+from gradwatch.store.journal_reading import JournalBlock, JournalFile
+from gradwatch.store.level_writer import LevelWriter
+from gradwatch.store.records import (
+    FAMILY_CODES,
+    PACKED,
+    Found,
+    Head,
+    Type,
+    pack,
+)
+from gradwatch.store.retention import Retention, SealedRange
+
+CHUNK_ROWS = 1 << 19
+"""Rows of one block at most: 4 MB in a 64-bit column."""
+SIDE_FILE_BYTES = 8 << 20
+
+
+@dataclass
+class _Progress:
+    """How far the sealing of one journal came, so that a retry repeats nothing that is appended."""
+
+    number: int
+    side_done: bool = False
+    levels_done: bool = False
+
+
+class Sealer:
+    """Belongs to the writer's thread; `breathe` is called between small pieces of work."""
+
+    def __init__(
+        self, folder: Path, wide: bool, retention: Retention | None, breathe: Callable[[], None]
+    ) -> None:
+        self.folder = folder
+        self._wide = wide
+        self._breathe = breathe
+        self._levels = LevelWriter(folder, wide, breathe)
+        self._retention = retention
+        self._side: Journal | None = None
+        self._side_number = 0
+        self._progress = _Progress(0)
+
+    def seal(self, journal: Path, number: int) -> list[SealedRange]:
+        """Turn journal `number` into its sealed form; the files that retention took away."""
+        if self._progress.number != number:
+            self._progress = _Progress(number)
+        reading = JournalFile(journal, self._breathe)
+        others = reading.refresh()
+        blocks = reading.blocks()
+        if not self._progress.side_done:
+            self._keep_side([found for found in others if found.head.type != Type.HIST])
+            self._progress.side_done = True
+        if not self._progress.levels_done:
+            self._levels.add(blocks)
+            self._progress.levels_done = True
+        histograms = [found for found in others if found.head.type == Type.HIST]
+        if blocks or histograms:
+            self._write_columns(number, blocks, histograms)
+        journal.unlink(missing_ok=True)
+        if not self._retention:
+            return []
+        return self._retain(number, blocks)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._levels.close()
+        if self._side:
+            self._side.close()
+
+    # -- small records ---------------------------------------------------------------------------
+
+    def _keep_side(self, others: list[Found]) -> None:
+        records = [pack(f.head, bytes(f.body)) for f in others if f.body is not None]
+        if not records:
+            return
+        if self._side and self._side.size > SIDE_FILE_BYTES:
+            self._side.close()
+            self._side = None
+        if self._side is None:
+            self._side_number += 1
+            self._side = Journal(self.folder / f"x{self._side_number:05d}.gwx")
+        try:
+            self._side.append(b"".join(records))
+            self._side.sync()
+        except OSError:
+            self._side = None
+            raise
+
+    # -- columns ---------------------------------------------------------------------------------
+
+    def _write_columns(
+        self, number: int, blocks: list[JournalBlock], histograms: list[Found]
+    ) -> None:
+        target = self.folder / f"s{number:05d}.gws"
+        beside = self.folder / f"s{number:05d}.part"
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        out = Journal(beside)
+        try:
+            directory = _Directory()
+            for record in self._column_records(blocks):
+                directory.add(record, out.size)
+                out.append(record)
+                self._breathe()
+            for found in histograms:
+                if found.body is not None:
+                    record = _packed_histogram(found)
+                    directory.add(record, out.size)
+                    out.append(record)
+                    self._breathe()
+            out.append(directory.record(out.size))
+            out.sync()
+            out.close()
+            os.rename(beside, target)
+        except BaseException:
+            out.close()
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise
+        sync_folder(self.folder)
+
+    def _column_records(self, blocks: list[JournalBlock]) -> Iterator["_Record"]:
+        for block in blocks:
+            rows, states = block.rows(self._breathe), block.states()
+            if rows is None or states is None:
+                raise OSError("the journal cannot be read back")
+            size = max(1, CHUNK_ROWS // max(1, len(block.ids)))
+            for at in range(0, len(block.steps), size):
+                part = slice(at, at + size)
+                head = BlockHead(
+                    block.steps[part], block.seqs[part], block.ids, np.empty(0, np.uint32)
+                )
+                key = _Record.of(block.family, head)
+                yield key.with_data(block_record(block.family, 0, head), Type.BLOCK, "", 0)
+                for column in row_columns(rows[part], states[part]):
+                    data = column_record(block.family, 0, head, column, self._wide)
+                    yield key.with_data(data, Type.COLUMN, column.name, column.part)
+
+    # -- retention -------------------------------------------------------------------------------
+
+    def _retain(self, number: int, blocks: list[JournalBlock]) -> list[SealedRange]:
+        assert self._retention is not None
+        if blocks:
+            steps = np.concatenate([block.steps for block in blocks])
+            seqs = np.concatenate([block.seqs for block in blocks])
+            path = self.folder / f"s{number:05d}.gws"
+            self._retention.sealed(
+                SealedRange(path, int(steps.max()), int(seqs.min()), int(seqs.max()))
+            )
+        return self._retention.apply(self._levels)
+
+
+class _Record(bytes):
+    """A record with what the directory says about it."""
+
+    entry: tuple[int, int, int, int, str, int, int, int]
+
+    @classmethod
+    def of(cls, family: Family, head: BlockHead) -> "_Record":
+        made = cls()
+        made.entry = (
+            int(head.seqs[0]),
+            int(head.steps.min()),
+            int(head.steps.max()),
+            FAMILY_CODES[family],
+            "",
+            0,
+            0,
+            0,
+        )
+        return made
+
+    def with_data(self, data: bytes, type_: Type, name: str, part: Part | int) -> "_Record":
+        made = _Record(data)
+        made.entry = (*self.entry[:4], name, int(type_), int(part), 0)
+        return made
+
+
+class _Directory:
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, ...]] = []
+        self._names: dict[str, int] = {"": 0}
+
+    def add(self, record: _Record, offset: int) -> None:
+        key, first, last, family, name, type_, part, level = record.entry
+        number = self._names.setdefault(name, len(self._names))
+        length = int.from_bytes(record[24:28], "little")
+        self._rows.append((offset, key, first, last, length, number, type_, family, part, level, 0))
+
+    def record(self, offset: int) -> bytes:
+        return directory_record(np.array(self._rows, ENTRY), list(self._names), offset)
+
+
+def _packed_histogram(found: Found) -> _Record:
+    assert found.body is not None
+    head = found.head
+    body = bytes(found.body)
+    if not head.flags & PACKED:
+        body = len(body).to_bytes(4, "little") + zlib.compress(body, 1)
+    packed = Head(
+        head.type,
+        head.family,
+        head.level,
+        head.flags | PACKED,
+        head.seq,
+        head.step,
+        len(body),
+        head.rows,
+    )
+    made = _Record(pack(packed, body))
+    made.entry = (head.seq, head.step, head.step, head.family, "", head.type, 0, 0)
+    return made
