@@ -75,22 +75,22 @@ def as_floats(bits: NDArray[np.generic], element: Element) -> NDArray[np.floatin
         return (bits.astype(np.uint32) << 16).view(np.float32)
     if element is Element.FLOAT16:
         return bits.astype(np.float32)
-    values, _ = measurable(bits, element)
-    return values  # type: ignore[return-value]
+    values: NDArray[np.floating] = measurable(bits, element)[0]  # type: ignore[assignment]
+    return values
 
 
 @cache
 def _table(element: Element) -> NDArray[np.float32]:
     codes = np.arange(256, dtype=np.uint8)
     if element is Element.FLOAT8_E5M2:  # the upper half of a float16
-        halves: NDArray[np.float16] = (codes.astype(np.uint16) << 8).view(np.float16)
+        halves: NDArray[np.float16] = np.left_shift(codes.astype(np.uint16), 8).view(np.float16)
         return halves.astype(np.float32)
     if element is Element.FLOAT8_E4M3FN:
         return _e4m3fn(codes)
     if element is Element.INT8:
         return codes.view(np.int8).astype(np.float32)
     if element is Element.BOOL:
-        return (codes != 0).astype(np.float32)
+        return np.minimum(codes, 1).astype(np.float32)
     return codes.astype(np.float32)
 
 
@@ -101,4 +101,5 @@ def _e4m3fn(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
     mantissa = (codes & 7).astype(np.float64)
     normal = (8 + mantissa) * 2.0 ** (exponent - 10)
     value = sign * np.where(exponent == 0, mantissa * 2.0**-9, normal)
-    return np.where(codes & 0x7F == 0x7F, np.nan, value).astype(np.float32)
+    found: NDArray[np.float32] = np.where(codes & 0x7F == 0x7F, np.nan, value).astype(np.float32)
+    return found

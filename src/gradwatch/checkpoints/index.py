@@ -34,6 +34,8 @@ class Piece:
     """Bytes of the deflated member that holds the piece; 0 where the bytes lie open."""
     skip: int = 0
     """Bytes to pass over after inflating: a `.npy` header."""
+    crc: int = 0
+    """Of the inflated member, header included."""
 
     @property
     def count(self) -> int:
@@ -45,6 +47,16 @@ class Piece:
         if not self.count:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def lines(self) -> int:
+        """Rows (dimension 0); a vector has as many lines as elements, a number one."""
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def line(self) -> int:
+        """Elements of one line."""
+        return math.prod(self.shape[1:])
 
     @property
     def contiguous(self) -> bool:
@@ -102,6 +114,15 @@ class Index:
     def bytes(self) -> int:
         return sum(tensor.bytes for tensor in self.tensors)
 
+    @property
+    def reach(self) -> int:
+        """Bytes that must be read, gaps inside views included."""
+        return sum(
+            max(piece.packed, piece.extent * tensor.element.size)
+            for tensor in self.tensors
+            for piece in tensor.pieces
+        )
+
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides of a contiguous array, in elements."""
@@ -124,7 +145,7 @@ def to_dict(index: Index) -> dict[str, Any]:
                 t.shape,
                 t.element,
                 [
-                    [p.file, p.offset, p.shape, p.strides, p.start, p.packed, p.skip]
+                    [p.file, p.offset, p.shape, p.strides, p.start, p.packed, p.skip, p.crc]
                     for p in t.pieces
                 ],
                 t.aliases,
@@ -151,7 +172,7 @@ def from_dict(data: Mapping[str, Any]) -> Index:
                 tuple(shape),
                 Element(element),
                 tuple(
-                    Piece(p[0], p[1], tuple(p[2]), tuple(p[3]), tuple(p[4]), p[5], p[6])
+                    Piece(p[0], p[1], tuple(p[2]), tuple(p[3]), tuple(p[4]), p[5], p[6], p[7])
                     for p in pieces
                 ),
                 tuple(aliases),

@@ -25,8 +25,8 @@ FREE_EXPANSION = 1 << 30
 HOLES = 64
 """A file of which less than one part in this many is on the disk is refused as a sparse one."""
 
-BLOCK_BYTES = 16 * MIB
-"""What is looked at in one go: it fits the last cache and keeps the memory of a worker small."""
+BLOCK = 4 * MIB
+"""Elements looked at in one go: they fit the last cache and keep the memory of a worker small."""
 TASK_BYTES = 128 * MIB
 """What a worker process gets at once."""
 ALONE_BYTES = 64 * MIB
@@ -37,5 +37,7 @@ COLUMNS_LOOKED_AT = 1 << 18
 """Rows longer than this are not examined column by column."""
 SAMPLED_ROWS = 128
 """Rows, spread evenly, from which the norms of the columns of large tensors are estimated."""
+SAMPLED_COLUMNS = 64
+"""Columns, spread evenly, from which the norms of the rows of large tensors are estimated."""
 WHOLE_BYTES = 1 << 18
 """Tensors up to this size are never sampled."""

@@ -23,6 +23,11 @@ _NOT_WEIGHTS = (
 )
 
 
+def has_weights(names: list[str]) -> bool:
+    """Whether a folder with these files is itself a checkpoint."""
+    return any(n.endswith((INDEX_SUFFIX, *_SUFFIXES)) and n not in _NOT_WEIGHTS for n in names)
+
+
 def main_file(folder: Path) -> str:
     """The name in the folder that stands for it: an index, or the one file of weights."""
     names = names_in(folder, MAX_FILES)

@@ -68,7 +68,13 @@ def read_npz(path: Path) -> Index:
             packed = member.packed if deflated else 0
             tensors.append(
                 _tensor(
-                    name.removesuffix(".npy"), head, member.offset, member.length, packed, str(path)
+                    name.removesuffix(".npy"),
+                    head,
+                    member.offset,
+                    member.length,
+                    packed,
+                    str(path),
+                    member.crc,
                 )
             )
         checksums = tuple(
@@ -96,7 +102,9 @@ def _inflated_head(file: OpenFile, member: archives.Member) -> bytes:
         ) from None
 
 
-def _tensor(name: str, head: bytes, begin: int, length: int, packed: int, path: str) -> Tensor:
+def _tensor(
+    name: str, head: bytes, begin: int, length: int, packed: int, path: str, crc: int = 0
+) -> Tensor:
     """The tensor behind a header that begins at `begin` and goes on for `length` bytes."""
     element, fortran, shape, skip = _header(head, name, path)
     if length - skip != math.prod(shape) * element.size:
@@ -109,7 +117,7 @@ def _tensor(name: str, head: bytes, begin: int, length: int, packed: int, path: 
         # Deflated bytes come in one order only: the transposed array has the same elements.
         shape, strides = shape[::-1], row_major(shape[::-1])
     offset = begin if packed else begin + skip
-    piece = Piece(0, offset, shape, strides, (0,) * len(shape), packed, skip if packed else 0)
+    piece = Piece(0, offset, shape, strides, (0,) * len(shape), packed, skip if packed else 0, crc)
     return Tensor(checked_name(name, path), shape, element, (piece,))
 
 
