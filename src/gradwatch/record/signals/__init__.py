@@ -36,7 +36,7 @@ def instruments(
     """
     order: dict[str, int] = {}
     found: list[Instrument] = [
-        LayerGraph(model, names, order),  # first: it puts the layers of the others in order
+        LayerGraph(model, order),  # first: it puts the layers of the others in order
         Inputs(model),
         Probe(model, names, order),
         LossGuess(model),

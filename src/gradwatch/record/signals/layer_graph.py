@@ -1,7 +1,7 @@
 """The layer graph, from the autograd graph of the first recorded steps, contracted to layers."""
 
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -31,15 +31,9 @@ class LayerGraph:
     kept up to date with it, for the other instruments.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        names: Collection[str] = (),
-        order: dict[str, int] | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, order: dict[str, int] | None = None) -> None:
         self._order = {} if order is None else order
         self._model = weakref.ref(model)
-        self._names = names
         self._hooks = Hooks("layer graph")
         self._trail = Trail({})
         self._layers: dict[str, Layer] = {}
@@ -72,7 +66,7 @@ class LayerGraph:
         model = self._model()
         if self._done or not due or model is None or self._hooks.failure is not None:
             return
-        self._layers = {layer.name: layer for layer in layers(model, self._names)}
+        self._layers = {layer.name: layer for layer in layers(model)}
         table = owners(model)
         self._trail = Trail(table, joined=self._found, passed=self._passed)
         self._begin()
@@ -104,14 +98,17 @@ class LayerGraph:
             self._dark.append(layer)
             return
         given, made = list(tensors((args, kwargs))), list(tensors(output))
+        changed = nodes_of(made)
         if made and all(any(out is one for one in given) for out in made):
-            self._unchanged.add(layer)  # an identity, such as a dropout that drops nothing
-            return
-        found = dict.fromkeys(self._trail.sources(nodes_of(given)))
+            changed = [node for node in changed if not self._trail.knows(node)]
+            if not changed:
+                self._unchanged.add(layer)  # an identity, such as a dropout that drops nothing
+                return
+        found = dict.fromkeys(self._trail.sources(_entering(nodes_of(given), changed)))
         found.update(dict.fromkeys(self._without_gradient(given)))
         self._joined(tuple(found) or self._guessed(layer, given), layer)
         self._dark.clear()
-        self._trail.mark(nodes_of(made), layer)
+        self._trail.mark(changed, layer)
         for tensor in made:
             if tensor.grad_fn is None:
                 self._made[id(tensor)] = weakref.ref(tensor), layer
@@ -216,3 +213,14 @@ class LayerGraph:
         self._hooks.clear()
         if self.graph is None and self._layers:
             self._assume()
+
+
+def _entering(given: list[AutogradNode], made: list[AutogradNode]) -> list[AutogradNode]:
+    """The nodes before the layer. One that works in place has given its input its own node."""
+    before: list[AutogradNode] = []
+    for node in given:
+        if any(node is one for one in made):
+            before.extend(child for child, _ in node.next_functions if child is not None)
+        else:
+            before.append(node)
+    return before

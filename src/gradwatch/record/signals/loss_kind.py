@@ -22,11 +22,14 @@ _KINDS = {
 _NLL = ("NllLossBackward0", "NllLoss2DBackward0")
 _LOG_SOFTMAX = "LogSoftmaxBackward0"
 _SQUASHED = ("SoftmaxBackward0", "SafeSoftmaxBackward0", "SigmoidBackward0")
-_RESHAPING = frozenset(
-    "View UnsafeView Reshape Transpose Permute T Squeeze Unsqueeze Slice Select Index Expand "
-    "AsStrided Alias Clone ToCopy".split()
-)
-_ARITHMETIC = frozenset("Mean Sum Neg Mul Div Add Sub Pow Abs MaskedFill Where Cat Stack".split())
+_RESHAPING = {
+    *("View", "UnsafeView", "Reshape", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze"),
+    *("Slice", "Select", "Index", "Expand", "AsStrided", "Alias", "Clone", "ToCopy"),
+}
+_ARITHMETIC = {
+    *("Mean", "Sum", "Neg", "Mul", "Div", "Add", "Sub", "Pow", "Abs"),
+    *("MaskedFill", "Where", "Cat", "Stack"),
+}
 _SUM = 2  # torch's number of reduction="sum"
 _LIMIT = 200
 
@@ -39,11 +42,10 @@ def describe_loss(loss: Any) -> dict[str, Any]:
     if not isinstance(loss, torch.Tensor) or loss.grad_fn is None:
         return {}
     found = [node for node in _arithmetic(loss.grad_fn) if _kind(node) is not None]
+    if any(node.name() in _NLL for node in found):
+        # label smoothing shows the log-softmax itself beside the loss
+        found = [node for node in found if node.name() != _LOG_SOFTMAX]
     kinds = {kind for node in found if (kind := _kind(node)) is not None}
-    if "cross_entropy" in kinds or "nll" in kinds:
-        # label smoothing and soft targets show the log-softmax itself beside the loss
-        found = [node for node in found if node.name() in _NLL] or found
-        kinds = {kind for node in found if (kind := _kind(node)) is not None}
     if not found:
         return _from_arithmetic(loss.grad_fn)
     if len(kinds) > 1:
@@ -148,6 +150,8 @@ def _factor(start: Node, loss: Node) -> float | None:
             return factor
         stem = _stem(node)
         children = [child for child, _ in node.next_functions if child is not None]
+        if stem == "Div" and children and _stem(children[0]) == "Neg":
+            return factor  # soft targets: the mean over the batch
         if stem in ("Mul", "Div") and len(children) == 1:
             number = _number(node)
             if number is None or number == 0.0:

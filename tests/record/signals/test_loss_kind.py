@@ -1,0 +1,175 @@
+"""What is known of a loss from its graph, or from rows of the output where it is a number."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.record.signals.driving import drive
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from gradwatch.record.signals import LossGuess, describe_loss
+
+torch.set_num_threads(1)
+LABELS = torch.tensor([0, 3, 1, 4, 2, 2])
+TEN = math.log(10)
+
+
+def logits() -> Tensor:
+    torch.manual_seed(0)
+    return nn.Linear(4, 10)(torch.randn(6, 4))
+
+
+def ce(classes: int = 10, fed: str = "logits", factor: float = 1.0) -> dict[str, Any]:
+    return {
+        "loss_kind": "cross_entropy",
+        "classes": classes,
+        "chance": pytest.approx(math.log(classes) * factor),
+        "loss_fed_with": fed,
+    }
+
+
+CASES: dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any]]] = {
+    "cross entropy": (lambda x: F.cross_entropy(x, LABELS), ce()),
+    "weighted": (lambda x: F.cross_entropy(x, LABELS, weight=torch.ones(10)), ce()),
+    "smoothed": (lambda x: F.cross_entropy(x, LABELS, label_smoothing=0.1), ce()),
+    "soft targets": (lambda x: F.cross_entropy(x, torch.full((6, 10), 0.1)), ce()),
+    "of probabilities": (
+        lambda x: F.cross_entropy(x.softmax(-1), LABELS),
+        ce(fed="probabilities"),
+    ),
+    "of reshaped probabilities": (
+        lambda x: F.cross_entropy(x.softmax(-1).view(2, 3, 10).view(6, 10), LABELS),
+        ce(fed="probabilities"),
+    ),
+    "nll of log softmax": (lambda x: F.nll_loss(F.log_softmax(x, 1), LABELS), ce()),
+    "nll of logs": (
+        lambda x: F.nll_loss(x.softmax(1).log(), LABELS),
+        {"loss_kind": "nll", "classes": 10, "chance": pytest.approx(TEN)},
+    ),
+    "for an accumulation of 4": (lambda x: F.cross_entropy(x, LABELS) / 4, ce(factor=0.25)),
+    "halved": (lambda x: 0.5 * F.cross_entropy(x, LABELS), ce(factor=0.5)),
+    "own mean": (lambda x: F.cross_entropy(x, LABELS, reduction="none").mean(), ce()),
+    "summed": (
+        lambda x: F.cross_entropy(x, LABELS, reduction="sum"),
+        {"loss_kind": "cross_entropy", "classes": 10, "loss_fed_with": "logits"},
+    ),
+    "per pixel": (
+        lambda x: F.cross_entropy(x.view(6, 5, 2, 1), torch.zeros(6, 2, 1, dtype=torch.long)),
+        ce(5),
+    ),
+    "language": (lambda x: F.cross_entropy(x.view(2, 3, 10).flatten(0, 1), LABELS), ce()),
+    "bce": (
+        lambda x: F.binary_cross_entropy(x.sigmoid(), torch.ones(6, 10)),
+        {"loss_kind": "bce", "classes": 2, "chance": pytest.approx(math.log(2))},
+    ),
+    "bce of logits": (
+        lambda x: F.binary_cross_entropy_with_logits(x, torch.ones(6, 10)),
+        {
+            "loss_kind": "bce_logits",
+            "classes": 2,
+            "chance": pytest.approx(math.log(2)),
+            "loss_fed_with": "logits",
+        },
+    ),
+    "bce of sigmoids": (
+        lambda x: F.binary_cross_entropy_with_logits(x.sigmoid(), torch.ones(6, 10)),
+        {
+            "loss_kind": "bce_logits",
+            "classes": 2,
+            "chance": pytest.approx(math.log(2)),
+            "loss_fed_with": "probabilities",
+        },
+    ),
+    "mse": (lambda x: F.mse_loss(x, torch.zeros(6, 10)), {"loss_kind": "mse"}),
+    "mse by hand": (lambda x: ((x - 1) ** 2).mean(), {"loss_kind": "mse"}),
+    "l1": (lambda x: F.l1_loss(x, torch.zeros(6, 10)), {"loss_kind": "l1"}),
+    "huber": (lambda x: F.huber_loss(x, torch.zeros(6, 10)), {"loss_kind": "huber"}),
+    "smooth l1": (lambda x: F.smooth_l1_loss(x, torch.zeros(6, 10)), {"loss_kind": "smooth_l1"}),
+    "two losses": (
+        lambda x: F.cross_entropy(x, LABELS) + F.mse_loss(x, torch.zeros(6, 10)),
+        {"loss_kind": "sum"},
+    ),
+    "unknown": (lambda x: x.exp().sum(), {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_losses(case: str) -> None:
+    make, expected = CASES[case]
+    assert describe_loss(make(logits())) == expected
+
+
+def test_after_the_backward_too() -> None:
+    loss = F.cross_entropy(logits(), LABELS)
+    loss.backward()
+    assert describe_loss(loss) == ce()
+
+
+@pytest.mark.parametrize("value", [0.5, torch.tensor(0.5), None])
+def test_a_number_says_nothing(value: object) -> None:
+    assert describe_loss(value) == {}
+
+
+def test_a_checkpoint_behind_the_loss_is_not_run() -> None:
+    calls = [0]
+
+    def inner(x: Tensor) -> Tensor:
+        calls[0] += 1
+        return F.cross_entropy(x.softmax(-1), LABELS) * 0.5
+
+    described = describe_loss(checkpoint(inner, logits(), use_reentrant=False))
+    assert calls == [1]
+    assert described == ce(fed="probabilities", factor=0.5)
+
+
+class Ends(nn.Module):
+    def __init__(self, end: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.end = nn.Linear(4, 5), end
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.end(self.body(x))
+
+
+GUESSES: dict[str, tuple[nn.Module, Callable[[Tensor], Tensor], dict[str, Any]]] = {
+    "logits": (nn.Identity(), lambda y: F.cross_entropy(y, LABELS), ce(5)),
+    "probabilities": (
+        nn.Softmax(-1),
+        lambda y: F.cross_entropy(y, LABELS),
+        ce(5, "probabilities"),
+    ),
+    "log-probabilities": (
+        nn.LogSoftmax(-1),
+        lambda y: F.nll_loss(y, LABELS),
+        {"loss_kind": "nll", "classes": 5, "chance": pytest.approx(math.log(5))},
+    ),
+    "regression": (nn.Identity(), lambda y: F.mse_loss(y, torch.ones(6, 5)), {}),
+    "probabilities with mse": (
+        nn.Softmax(-1),
+        lambda y: F.mse_loss(y, F.one_hot(LABELS, 5).float()),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GUESSES)
+def test_guesses_from_output_and_gradient(case: str) -> None:
+    end, loss, expected = GUESSES[case]
+    model = Ends(end)
+    instrument = LossGuess(model)
+    data = torch.randn(6, 4)
+    drive(instrument, model, lambda model: loss(model(data)), steps=2)
+    assert instrument.loss_guess == expected
+    instrument.detach()
+
+
+def test_it_stops_after_three_steps() -> None:
+    model = Ends(nn.Identity())
+    instrument = LossGuess(model)
+    drive(instrument, model, lambda model: model(torch.randn(6, 4)).sum(), steps=5)
+    assert not model._forward_hooks
