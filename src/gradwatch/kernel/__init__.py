@@ -47,6 +47,7 @@ __all__ = [
     "measure",
     "measure_arrays",
     "measure_with_histograms",
+    "measure_with_sketches",
     "merge",
     "read",
     "row_spread",
@@ -86,6 +87,20 @@ def measure_with_histograms(
     check(batch)
     check_touched(touched, batch)
     return _kernel.measure_with_histograms(batch, touched)
+
+
+def measure_with_sketches(
+    batch: Batch, seeds: ArrayLike, offsets: ArrayLike, *, touched: Touched = None
+) -> tuple[NDArray[np.void], NDArray[np.float32]]:
+    """The records and the sketches (see `sketch`) of every tensor, in one pass."""
+    check(batch)
+    check_touched(touched, batch)
+    return _kernel.measure_with_sketches(
+        batch,
+        per_tensor(seeds, batch, np.uint64),
+        per_tensor(offsets, batch, np.int64),
+        touched,
+    )
 
 
 def histograms(batch: Batch) -> list[Bins]:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,14 @@ class Kernel(Protocol):
     """What the C and the numpy module both offer, to callers that have checked their batches."""
 
     def measure(self, batch: Batch, touched: _Touched = None) -> _Records: ...
+
+    def measure_with_sketches(
+        self,
+        batch: Batch,
+        seeds: NDArray[np.uint64],
+        offsets: NDArray[np.int64],
+        touched: _Touched = None,
+    ) -> tuple[_Records, NDArray[np.float32]]: ...
 
     def measure_with_histograms(
         self, batch: Batch, touched: _Touched = None
@@ -52,7 +61,17 @@ class Kernel(Protocol):
 
 def available() -> tuple[str, ...]:
     """The instruction sets of this machine and build, the best first; "none" (numpy) always."""
-    return (NONE,)
+    return (*_native_sets(), NONE)
+
+
+@cache
+def _native_sets() -> tuple[str, ...]:
+    """What the extension offers; nothing where it was not built for this Python and machine."""
+    try:
+        from gradwatch.kernel import _native
+    except ImportError:
+        return ()
+    return tuple(_native.instruction_sets())
 
 
 def first() -> str:
@@ -72,4 +91,9 @@ def module(name: str) -> Kernel:
     """The module that answers for an instruction set."""
     if name not in available():
         raise ValueError(f"{name!r} is none of {', '.join(available())}")
-    return plain
+    if name == NONE:
+        return plain
+    from gradwatch.kernel import _native, compiled
+
+    _native.select(name)
+    return compiled

@@ -2,7 +2,7 @@
 
 from gradwatch.kernel.plain.marks import hashes, sketch
 from gradwatch.kernel.plain.memory import copy, read
-from gradwatch.kernel.plain.moments import measure, measure_with_histograms
+from gradwatch.kernel.plain.moments import measure, measure_with_histograms, measure_with_sketches
 from gradwatch.kernel.plain.rows import row_spread
 from gradwatch.kernel.plain.steps import adam, update
 
@@ -12,6 +12,7 @@ __all__ = [
     "hashes",
     "measure",
     "measure_with_histograms",
+    "measure_with_sketches",
     "read",
     "row_spread",
     "sketch",

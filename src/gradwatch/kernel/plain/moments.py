@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from gradwatch.kernel.batch import MOMENTS, Batch, Bins
 from gradwatch.kernel.merging import blank, merge, row
+from gradwatch.kernel.plain.marks import sketch
 from gradwatch.kernel.plain.memory import pieces
 from gradwatch.kernel.plain.rows import touched_rows
 
@@ -27,6 +28,16 @@ def measure(
         )
         _note_rows(batch, index, result[index], touched[index] if touched is not None else None)
     return result
+
+
+def measure_with_sketches(
+    batch: Batch,
+    seeds: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    touched: Sequence[NDArray[np.uint8] | None] | None = None,
+) -> tuple[NDArray[np.void], NDArray[np.float32]]:
+    """The records and the sketches of all tensors."""
+    return measure(batch, touched), sketch(batch, seeds, offsets)
 
 
 def measure_with_histograms(
@@ -73,7 +84,7 @@ def _fill(record: np.void, x: NDArray[np.float64]) -> None:
 
 
 def _note_rows(batch: Batch, index: int, record: np.void, marks: NDArray[np.uint8] | None) -> None:
-    if batch.rows[index] == 0:
+    if batch.rows[index] == 0 or batch.counts[index] == 0:
         return
     touched = touched_rows(batch, index)
     record["zero_rows"] = np.count_nonzero(~touched)

@@ -1,0 +1,1 @@
+"""Measurements of what gradwatch costs; `python -m benchmarks NAME`."""

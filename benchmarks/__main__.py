@@ -1,0 +1,23 @@
+"""`python -m benchmarks` runs every benchmark; `python -m benchmarks kernel` runs one."""
+
+import importlib
+import sys
+
+# Name on the command line → module with a `main()` that prints its figures.
+BENCHMARKS = {
+    "kernel": "benchmarks.kernel",
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"No benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}.", file=sys.stderr)
+        return 2
+    for name in names or BENCHMARKS:
+        importlib.import_module(BENCHMARKS[name]).main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

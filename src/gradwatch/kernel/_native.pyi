@@ -1,0 +1,36 @@
+"""The C kernel. Arrays are numpy's; batches are (pointers u8, counts i8, dtypes u1, rows i8)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Batch = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
+_Sketches = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]
+
+def measure(
+    batch: _Batch,
+    records: NDArray[np.void],
+    touched: Sequence[NDArray[np.uint8] | None] | None,
+    bins: NDArray[np.uint64] | None,
+    sketches: _Sketches | None,
+    /,
+) -> None: ...
+def update(
+    before: _Batch, after: _Batch, grads: _Batch | None, records: NDArray[np.void], /
+) -> None: ...
+def adam(
+    grads: _Batch,
+    second_moments: _Batch,
+    correction: NDArray[np.float64],
+    eps: NDArray[np.float64],
+    records: NDArray[np.void],
+    /,
+) -> None: ...
+def sketch(batch: _Batch, sketches: _Sketches, /) -> None: ...
+def hashes(batch: _Batch, offsets: NDArray[np.int64], marks: NDArray[np.uint64], /) -> None: ...
+def row_spread(batch: _Batch, spreads: NDArray[np.float32], /) -> None: ...
+def copy(source: _Batch, target: _Batch, /) -> None: ...
+def read(batch: _Batch, /) -> float: ...
+def instruction_sets() -> list[str]: ...
+def select(name: str, /) -> None: ...

@@ -1,0 +1,117 @@
+"""The C kernel behind the same signatures as `plain`: makes the arrays it fills."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.kernel import _native
+from gradwatch.kernel.batch import ADAM, MOMENTS, SKETCH_WIDTH, UPDATE, Batch, Bins, Dtype
+
+_Touched = Sequence[NDArray[np.uint8] | None] | None
+_Buffers = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
+
+FLOAT_BINS = (-149, 277)
+DOUBLE_BINS = (-1074, 2098)
+"""Lowest exponent and number of bins, for batches without and with float64."""
+
+
+def _buffers(batch: Batch) -> _Buffers:
+    return batch.pointers, batch.counts, batch.dtypes, batch.rows
+
+
+def measure(batch: Batch, touched: _Touched = None) -> NDArray[np.void]:
+    """The record of every tensor."""
+    records = np.empty(len(batch), MOMENTS)
+    _native.measure(_buffers(batch), records, touched, None, None)
+    return records
+
+
+def measure_with_sketches(
+    batch: Batch,
+    seeds: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    touched: _Touched = None,
+) -> tuple[NDArray[np.void], NDArray[np.float32]]:
+    """The records and the sketches, in one pass."""
+    records = np.empty(len(batch), MOMENTS)
+    sketches = np.empty((len(batch), SKETCH_WIDTH), np.float32)
+    _native.measure(_buffers(batch), records, touched, None, (seeds, offsets, sketches))
+    return records, sketches
+
+
+def measure_with_histograms(
+    batch: Batch, touched: _Touched = None
+) -> tuple[NDArray[np.void], list[Bins]]:
+    """The records and the histograms, in one pass."""
+    records = np.empty(len(batch), MOMENTS)
+    lowest, width = DOUBLE_BINS if (batch.dtypes == Dtype.F64).any() else FLOAT_BINS
+    counts = np.zeros((len(batch), 2, width), np.uint64)
+    _native.measure(_buffers(batch), records, touched, counts, None)
+    return records, _sparse(counts, lowest)
+
+
+def _sparse(counts: NDArray[np.uint64], lowest: int) -> list[Bins]:
+    """Cut each tensor's dense counts down to the stretch that is occupied."""
+    used: NDArray[np.bool_] = (counts != 0).any(axis=1)
+    first = used.argmax(axis=1)
+    last = used.shape[1] - used[:, ::-1].argmax(axis=1)
+    last = np.where(used.any(axis=1), last, first)
+    return [
+        Bins(lowest + int(a) if b > a else 0, dense[0, a:b].copy(), dense[1, a:b].copy())
+        for dense, a, b in zip(counts, first, last, strict=True)
+    ]
+
+
+def update(before: Batch, after: Batch, grads: Batch | None) -> NDArray[np.void]:
+    """Norms and counts of the change of every tensor."""
+    records = np.empty(len(before), UPDATE)
+    _native.update(
+        _buffers(before), _buffers(after), None if grads is None else _buffers(grads), records
+    )
+    return records
+
+
+def adam(
+    grads: Batch,
+    second_moments: Batch,
+    correction: NDArray[np.float64],
+    eps: NDArray[np.float64],
+) -> NDArray[np.void]:
+    """How g/(√v̂+ε) is distributed."""
+    records = np.empty(len(grads), ADAM)
+    _native.adam(_buffers(grads), _buffers(second_moments), correction, eps, records)
+    return records
+
+
+def sketch(
+    batch: Batch, seeds: NDArray[np.uint64], offsets: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """32 signed sums per tensor."""
+    sketches = np.empty((len(batch), SKETCH_WIDTH), np.float32)
+    _native.sketch(_buffers(batch), (seeds, offsets, sketches))
+    return sketches
+
+
+def hashes(batch: Batch, offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """A mark of the bits of every tensor."""
+    marks = np.empty(len(batch), np.uint64)
+    _native.hashes(_buffers(batch), offsets, marks)
+    return marks
+
+
+def row_spread(batch: Batch) -> NDArray[np.float32]:
+    """The spread of up to 16 rows around row 0."""
+    spreads = np.empty(len(batch), np.float32)
+    _native.row_spread(_buffers(batch), spreads)
+    return spreads
+
+
+def copy(source: Batch, target: Batch) -> None:
+    """Copy the bytes of every tensor."""
+    _native.copy(_buffers(source), _buffers(target))
+
+
+def read(batch: Batch) -> float:
+    """Touch every byte once."""
+    return _native.read(_buffers(batch))

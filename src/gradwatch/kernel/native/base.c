@@ -1,0 +1,45 @@
+/* 16-byte vectors: what every processor of a 64-bit architecture has (SSE2, NEON). */
+#include "kernel.h"
+
+#define WIDTH 16
+#define NAME(name) name##_base
+#define SET "base"
+#include "lanes.h"
+
+static inline vf vf_pick(vi mask, vf yes, vf no) {
+    return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
+}
+static inline vd vd_pick(vl mask, vd yes, vd no) {
+    return (vd)(((vl)yes & mask) | ((vl)no & ~mask));
+}
+#if defined(__SSE2__)
+#include <emmintrin.h>
+static inline vf vf_min(vf a, vf b) { return (vf)_mm_min_ps((__m128)a, (__m128)b); }
+static inline vf vf_max(vf a, vf b) { return (vf)_mm_max_ps((__m128)a, (__m128)b); }
+static inline vd vd_min(vd a, vd b) { return (vd)_mm_min_pd((__m128d)a, (__m128d)b); }
+static inline vd vd_max(vd a, vd b) { return (vd)_mm_max_pd((__m128d)a, (__m128d)b); }
+#else
+static inline vf vf_min(vf a, vf b) { return vf_pick(a < b, a, b); }
+static inline vf vf_max(vf a, vf b) { return vf_pick(a > b, a, b); }
+static inline vd vd_min(vd a, vd b) { return vd_pick(a < b, a, b); }
+static inline vd vd_max(vd a, vd b) { return vd_pick(a > b, a, b); }
+#endif
+
+static inline vf vf_sqrt(vf v) {
+    for (int i = 0; i < LANES; i++) v[i] = sqrtf(v[i]);
+    return v;
+}
+
+static inline vi count_zero(vi counter, vf v) { return counter - (vi)(v == vf_all(0.0f)); }
+
+/* float16 by arithmetic: its exponent and mantissa moved into a float's place are 2^112 too small,
+ * and one product mends normal and subnormal values alike. Inf and NaN get their exponent back. */
+static inline vf half_to_float(vh half) {
+    vu bits = __builtin_convertvector(half, vu);
+    vu magnitude = (bits & vu_all(0x7fff)) << 13;
+    vu finite = (vu)((vf)magnitude * vf_all(0x1p112f));
+    vu special = (vu)(magnitude >= vu_all(0x0f800000)) & vu_all(0x7f800000);
+    return (vf)(finite | special | ((bits & vu_all(0x8000)) << 16));
+}
+
+#include "body.h"

@@ -1,0 +1,21 @@
+/* The kernel itself, included once per instruction set after lanes.h and its few own operations. */
+#include "sums.h"
+
+#include "load.h"
+#include "moments.h"
+#include "histogram.h"
+#include "marks.h"
+#include "rows.h"
+#include "steps.h"
+#include "measure.h"
+
+const Kernel NAME(kernel) = {
+    .name = SET,
+    .measure = measure,
+    .update = update,
+    .adam = adam,
+    .sketch = sketch,
+    .hashes = hashes,
+    .row_spread = row_spread,
+    .read = read_all,
+};

@@ -1,0 +1,99 @@
+/* What the parts of the kernel tell one another. No Python here, except in module.c. */
+#ifndef GRADWATCH_KERNEL_H
+#define GRADWATCH_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { F32, F64, BF16, F16, DTYPES };
+enum { SKETCH_WIDTH = 32, SPREAD_ROWS = 16 };
+
+/* Elements handled at a time: as floats they stay in the first-level cache between the passes. The
+ * structure of blocks is fixed, so a tensor's results never depend on who measures it. */
+enum { BLOCK = 2048 };
+
+static inline size_t itemsize(int dtype) {
+    return dtype == F64 ? 8 : dtype == F32 ? 4 : 2;
+}
+
+static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+/* Tensors by address; `rows` may be 0 (none). Checked by module.c before anything is read. */
+typedef struct {
+    size_t n;
+    const uint64_t *pointers;
+    const int64_t *counts;
+    const uint8_t *dtypes;
+    const int64_t *rows;
+} Batch;
+
+/* One tensor of a batch. */
+typedef struct {
+    const char *data;
+    size_t count;
+    int dtype;
+    size_t rows;
+} Tensor;
+
+static inline Tensor tensor_of(const Batch *batch, size_t index) {
+    return (Tensor){(const char *)(uintptr_t)batch->pointers[index], (size_t)batch->counts[index],
+                    batch->dtypes[index], batch->rows ? (size_t)batch->rows[index] : 0};
+}
+
+/* MOMENTS, UPDATE and ADAM of batch.py. */
+typedef struct {
+    uint64_t count, zeros, nan, pos_inf, neg_inf, zero_rows;
+    double mean, std, skewness, kurtosis, norm, abs_mean, abs_max, min, max;
+} Record;
+
+typedef struct {
+    double update_norm, before_norm;
+    uint64_t changed, lost, with_gradient;
+} UpdateRecord;
+
+typedef struct {
+    double ratio_rms, eps_fraction;
+} AdamRecord;
+
+/* What measuring fills; all but `records` may be NULL. */
+typedef struct {
+    Record *records;
+    uint8_t *const *touched; /* per tensor: NULL or one byte per row */
+    uint64_t *bins;          /* [n][negative, positive][width], first bin 2^lowest */
+    int lowest;
+    size_t width;
+    const uint64_t *seeds; /* with offsets and sketches: [n][SKETCH_WIDTH] */
+    const int64_t *offsets;
+    float *sketches;
+} Outputs;
+
+/* One instruction set's functions. */
+typedef struct {
+    const char *name;
+    void (*measure)(const Batch *batch, const Outputs *out);
+    void (*update)(const Batch *before, const Batch *after, const Batch *grads, UpdateRecord *out);
+    void (*adam)(const Batch *grads, const Batch *second, const double *correction,
+                 const double *eps, AdamRecord *out);
+    void (*sketch)(const Batch *batch, const uint64_t *seeds, const int64_t *offsets, float *out);
+    void (*hashes)(const Batch *batch, const int64_t *offsets, uint64_t *out);
+    void (*row_spread)(const Batch *batch, float *out);
+    uint64_t (*read)(const Batch *batch);
+} Kernel;
+
+extern const Kernel kernel_base, kernel_avx2, kernel_avx512;
+
+/* The kernels this processor can run, the best first, NULL at the end. */
+const Kernel *const *supported_kernels(void);
+
+/* splitmix64's finisher: every output bit depends on every input bit. */
+#define GOLDEN 0x9E3779B97F4A7C15u
+#define FIRST 0xBF58476D1CE4E5B9u
+#define SECOND 0x94D049BB133111EBu
+
+static inline uint64_t scramble(uint64_t word) {
+    word = (word ^ (word >> 30)) * FIRST;
+    word = (word ^ (word >> 27)) * SECOND;
+    return word ^ (word >> 31);
+}
+
+#endif

@@ -1,0 +1,147 @@
+/* Sketches and hashes: additive over shards, because the flat index in the whole tensor is mixed in.
+ *
+ * A sketch adds every element, with a random sign, to one of 32 buckets. 32 consecutive elements
+ * (a group) share one scrambled word: 32 sign bits, and 5 bits by which the lanes are turned, so
+ * that a column of a matrix does not always meet the same bucket. Turning lanes is dear; instead
+ * each turn has its own row of sums, and the rows are turned once, when the sketch is finished. */
+
+typedef struct {
+    uint64_t seed;
+    double buckets[SKETCH_WIDTH];
+    float rows[SKETCH_WIDTH][SKETCH_WIDTH] __attribute__((aligned(64))); /* [turn][lane] */
+    size_t groups; /* added to the rows since they were emptied */
+} Sketch;
+
+static void sketch_start(Sketch *s, uint64_t seed) {
+    s->seed = seed;
+    s->groups = 0;
+    memset(s->buckets, 0, sizeof s->buckets);
+    memset(s->rows, 0, sizeof s->rows);
+}
+
+static inline uint64_t group_word(const Sketch *s, uint64_t group) {
+    return scramble(s->seed + group * GOLDEN);
+}
+
+static void sketch_empty_rows(Sketch *s) {
+    if (s->groups == 0) return;
+    double turned[2 * SKETCH_WIDTH] = {0};
+    for (size_t turn = 0; turn < SKETCH_WIDTH; turn++)
+        for (size_t lane = 0; lane < SKETCH_WIDTH; lane++)
+            turned[turn + lane] += s->rows[turn][lane];
+    for (size_t i = 0; i < 2 * SKETCH_WIDTH; i++) s->buckets[i % SKETCH_WIDTH] += turned[i];
+    memset(s->rows, 0, sizeof s->rows);
+    s->groups = 0;
+}
+
+/* A few elements of one group, in double. */
+static void sketch_some(Sketch *s, const float *x, size_t n, uint64_t position) {
+    uint64_t word = group_word(s, position / SKETCH_WIDTH);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t lane = (position + i) % SKETCH_WIDTH;
+        double value = isfinite(x[i]) ? x[i] : 0.0;
+        s->buckets[(lane + (word >> 32)) % SKETCH_WIDTH] += word >> lane & 1 ? -value : value;
+    }
+}
+
+/* The sign bits of LANES neighbours, moved to where floats have their sign. */
+static inline vu sign_bits(uint32_t word, vu bit) {
+    return (vu)((vu_all(word) & bit) != vu_all(0)) & vu_all(0x80000000);
+}
+
+static void sketch_groups(Sketch *s, const float *x, size_t groups, uint64_t group) {
+    vu bit;
+    for (int lane = 0; lane < LANES; lane++) bit[lane] = 1u << lane;
+    for (size_t g = 0; g < groups; g++, x += SKETCH_WIDTH) {
+        uint64_t word = group_word(s, group + g);
+        float *row = s->rows[word >> 32 & (SKETCH_WIDTH - 1)];
+        for (int lane = 0; lane < SKETCH_WIDTH; lane += LANES) {
+            vu value = (vu)vf_finite(load_vf(x + lane)) ^ sign_bits((uint32_t)word >> lane, bit);
+            vf sum = load_vf(row + lane) + (vf)value;
+            memcpy(row + lane, &sum, sizeof sum);
+        }
+    }
+    s->groups += groups;
+    /* About 32 groups per row: then the float sums must be emptied. */
+    if (s->groups >= 32 * SKETCH_WIDTH) sketch_empty_rows(s);
+}
+
+static void sketch_floats(Sketch *s, const float *x, size_t n, uint64_t position) {
+    size_t head = smaller(n, (SKETCH_WIDTH - position % SKETCH_WIDTH) % SKETCH_WIDTH);
+    if (head) sketch_some(s, x, head, position);
+    x += head, n -= head, position += head;
+    size_t groups = n / SKETCH_WIDTH;
+    sketch_groups(s, x, groups, position / SKETCH_WIDTH);
+    x += groups * SKETCH_WIDTH, position += groups * SKETCH_WIDTH;
+    if (n % SKETCH_WIDTH) sketch_some(s, x, n % SKETCH_WIDTH, position);
+}
+
+static void sketch_doubles(Sketch *s, const double *x, size_t n, uint64_t position) {
+    for (size_t i = 0; i < n; i++, position++) {
+        uint64_t word = group_word(s, position / SKETCH_WIDTH), lane = position % SKETCH_WIDTH;
+        double value = isfinite(x[i]) ? x[i] : 0.0;
+        s->buckets[(lane + (word >> 32)) % SKETCH_WIDTH] += word >> lane & 1 ? -value : value;
+    }
+}
+
+static void sketch_finish(Sketch *s, float *out) {
+    sketch_empty_rows(s);
+    for (size_t i = 0; i < SKETCH_WIDTH; i++) out[i] = (float)s->buckets[i];
+}
+
+static void sketch(const Batch *batch, const uint64_t *seeds, const int64_t *offsets, float *out) {
+    float scratch[BLOCK];
+    Sketch s;
+    for (size_t t = 0; t < batch->n; t++) {
+        Tensor tensor = tensor_of(batch, t);
+        sketch_start(&s, seeds[t]);
+        for (size_t i = 0; i < tensor.count; i += BLOCK) {
+            size_t n = smaller(BLOCK, tensor.count - i);
+            uint64_t position = (uint64_t)offsets[t] + i;
+            if (tensor.dtype == F64)
+                sketch_doubles(&s, (const double *)tensor.data + i, n, position);
+            else
+                sketch_floats(&s, load_floats(&tensor, i, n, scratch), n, position);
+        }
+        sketch_finish(&s, out + t * SKETCH_WIDTH);
+    }
+}
+
+/* The mark of one element: its bits and its place, multiplied apart. */
+static inline vq mark(vq bits, vq place) {
+    vq word = bits + place;
+    word = (word ^ (word >> 32)) * FIRST;
+    return word ^ (word >> 29);
+}
+
+static inline vq load_bits(const Tensor *tensor, size_t i) {
+    if (tensor->dtype == F64) return load_vq(tensor->data + 8 * i);
+    if (tensor->dtype == F32)
+        return __builtin_convertvector(load_vu_half(tensor->data + 4 * i), vq);
+    return __builtin_convertvector(load_vh_half(tensor->data + 2 * i), vq);
+}
+
+static uint64_t hash_tensor(const Tensor *tensor, uint64_t offset) {
+    vq total = {0}, place, step = vq_all(WIDE * GOLDEN);
+    for (int lane = 0; lane < WIDE; lane++) place[lane] = (offset + (uint64_t)lane) * GOLDEN;
+    size_t i = 0;
+    for (; i + WIDE <= tensor->count; i += WIDE, place += step)
+        total += mark(load_bits(tensor, i), place);
+    uint64_t sum = vl_sum((vl)total);
+    if (i < tensor->count) {
+        char padded[WIDTH] = {0};
+        size_t rest = tensor->count - i, size = itemsize(tensor->dtype);
+        memcpy(padded, tensor->data + i * size, rest * size);
+        Tensor tail = {padded, WIDE, tensor->dtype, 0};
+        vq marks = mark(load_bits(&tail, 0), place);
+        for (size_t lane = 0; lane < rest; lane++) sum += marks[lane];
+    }
+    return sum;
+}
+
+static void hashes(const Batch *batch, const int64_t *offsets, uint64_t *out) {
+    for (size_t t = 0; t < batch->n; t++) {
+        Tensor tensor = tensor_of(batch, t);
+        out[t] = hash_tensor(&tensor, (uint64_t)offsets[t]);
+    }
+}

@@ -1,0 +1,388 @@
+/* The door to Python: takes buffers (numpy arrays), checks every address, count and type before a
+ * byte is read, lets the interpreter go on (no GIL) while the kernel works.
+ *
+ * A batch arrives as a tuple of four buffers: pointers u64, counts i64, dtypes u8, rows i64. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <fenv.h>
+#include <string.h>
+
+#include "kernel.h"
+
+static const Kernel *chosen;
+
+/* ---- buffers ------------------------------------------------------------------------------- */
+
+/* Buffers of one call, released together. */
+enum { MOST_BUFFERS = 24 };
+typedef struct {
+    Py_buffer views[MOST_BUFFERS];
+    int n;
+} Buffers;
+
+static void release(Buffers *held) {
+    while (held->n > 0) PyBuffer_Release(&held->views[--held->n]);
+}
+
+/* The memory of `object`, which must hold exactly `items` of `size` bytes; NULL with an error. */
+static void *take(Buffers *held, PyObject *object, size_t items, size_t size, int writable) {
+    if (held->n == MOST_BUFFERS) {
+        PyErr_SetString(PyExc_ValueError, "too many buffers in one call");
+        return NULL;
+    }
+    Py_buffer *view = &held->views[held->n];
+    if (PyObject_GetBuffer(object, view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0) return NULL;
+    held->n++;
+    if ((size_t)view->len != items * size || (uintptr_t)view->buf % (size > 8 ? 8 : size) != 0) {
+        PyErr_Format(PyExc_ValueError, "expected %zu aligned items of %zu bytes, got %zd bytes",
+                     items, size, view->len);
+        return NULL;
+    }
+    /* An empty buffer may have no memory; NULL is kept for errors. */
+    return view->buf ? view->buf : (void *)held;
+}
+
+/* ---- batches ------------------------------------------------------------------------------- */
+
+static int refuse(size_t index, const char *reason) {
+    PyErr_Format(PyExc_ValueError, "tensor %zu: %s", index, reason);
+    return -1;
+}
+
+static int check_tensor(const Batch *batch, size_t i) {
+    int64_t count = batch->counts[i], rows = batch->rows[i];
+    if (batch->dtypes[i] >= DTYPES) return refuse(i, "the dtype is none of the kernel's");
+    if (count < 0) return refuse(i, "the count is negative");
+    if (count >> 56) return refuse(i, "the count is larger than any memory");
+    if (count > 0 && batch->pointers[i] == 0) return refuse(i, "the pointer is null");
+    if (batch->pointers[i] % itemsize(batch->dtypes[i]) != 0)
+        return refuse(i, "the pointer is not aligned to its elements");
+    if (rows < 0 || (rows > 0 && count % rows != 0))
+        return refuse(i, "the rows do not divide the count");
+    return 0;
+}
+
+static int take_batch(Buffers *held, PyObject *tuple, Batch *batch) {
+    PyObject *pointers, *counts, *dtypes, *rows;
+    if (!PyTuple_Check(tuple)) {
+        PyErr_SetString(PyExc_ValueError, "a batch is a tuple of four buffers");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(tuple, "OOOO", &pointers, &counts, &dtypes, &rows)) return -1;
+    Py_ssize_t n = PyObject_Size(pointers);
+    if (n < 0) return -1;
+    batch->n = (size_t)n;
+    if (!(batch->pointers = take(held, pointers, batch->n, 8, 0)) ||
+        !(batch->counts = take(held, counts, batch->n, 8, 0)) ||
+        !(batch->dtypes = take(held, dtypes, batch->n, 1, 0)) ||
+        !(batch->rows = take(held, rows, batch->n, 8, 0)))
+        return -1;
+    for (size_t i = 0; i < batch->n; i++)
+        if (check_tensor(batch, i) < 0) return -1;
+    return 0;
+}
+
+/* Two batches that are walked together; `may_lack`: the second may have empty tensors. */
+static int check_match(const Batch *a, const Batch *b, int same_dtype, int may_lack) {
+    if (a->n != b->n) {
+        PyErr_Format(PyExc_ValueError, "batches of %zu and %zu tensors", a->n, b->n);
+        return -1;
+    }
+    for (size_t i = 0; i < a->n; i++) {
+        if (a->counts[i] != b->counts[i] && !(may_lack && b->counts[i] == 0))
+            return refuse(i, "the counts of the two batches differ");
+        if (same_dtype && a->dtypes[i] != b->dtypes[i])
+            return refuse(i, "the dtypes of the two batches differ");
+    }
+    return 0;
+}
+
+/* ---- without the GIL ----------------------------------------------------------------------- */
+
+/* torch.set_flush_denormal makes the processor treat small numbers as zero, which would make our
+ * counts wrong: the kernel works in the default environment and puts the caller's back. */
+#define WORK(call)                 \
+    Py_BEGIN_ALLOW_THREADS;        \
+    fenv_t callers;                \
+    fegetenv(&callers);            \
+    fesetenv(FE_DFL_ENV);          \
+    call;                          \
+    fesetenv(&callers);            \
+    Py_END_ALLOW_THREADS
+
+static PyObject *done(Buffers *held) {
+    release(held);
+    Py_RETURN_NONE;
+}
+
+static PyObject *failed(Buffers *held) {
+    release(held);
+    return NULL;
+}
+
+/* ---- measure ------------------------------------------------------------------------------- */
+
+static int has_doubles(const Batch *batch) {
+    for (size_t i = 0; i < batch->n; i++)
+        if (batch->dtypes[i] == F64) return 1;
+    return 0;
+}
+
+/* Bins from 2^-149 to 2^127 hold every float; doubles need those from 2^-1074 to 2^1023. */
+static int take_bins(Buffers *held, PyObject *object, const Batch *batch, Outputs *out) {
+    out->lowest = has_doubles(batch) ? -1074 : -149;
+    out->width = has_doubles(batch) ? 2098 : 277;
+    out->bins = take(held, object, batch->n * 2 * out->width, 8, 1);
+    return out->bins ? 0 : -1;
+}
+
+static int take_sketches(Buffers *held, PyObject *tuple, const Batch *batch, Outputs *out) {
+    PyObject *seeds, *offsets, *sketches;
+    if (!PyArg_ParseTuple(tuple, "OOO", &seeds, &offsets, &sketches)) return -1;
+    out->seeds = take(held, seeds, batch->n, 8, 0);
+    out->offsets = out->seeds ? take(held, offsets, batch->n, 8, 0) : NULL;
+    out->sketches = out->offsets ? take(held, sketches, batch->n * SKETCH_WIDTH, 4, 1) : NULL;
+    return out->sketches ? 0 : -1;
+}
+
+/* The rows to mark: a sequence with None or a buffer of one byte per row for each tensor. */
+typedef struct {
+    Py_buffer *views;
+    uint8_t **marks;
+    size_t n;
+} Touched;
+
+static void release_touched(Touched *touched) {
+    for (size_t i = 0; touched->views && i < touched->n; i++)
+        if (touched->marks[i]) PyBuffer_Release(&touched->views[i]);
+    PyMem_Free(touched->views);
+    PyMem_Free(touched->marks);
+}
+
+static int take_marks(Touched *touched, size_t i, PyObject *object, const Batch *batch) {
+    if (object == Py_None) return 0;
+    if (PyObject_GetBuffer(object, &touched->views[i], PyBUF_WRITABLE) < 0) return -1;
+    if (touched->views[i].len != batch->rows[i]) {
+        PyBuffer_Release(&touched->views[i]);
+        return refuse(i, "touched rows need one byte per row");
+    }
+    if (batch->rows[i] == 0) PyBuffer_Release(&touched->views[i]);
+    else touched->marks[i] = touched->views[i].buf;
+    return 0;
+}
+
+static int take_touched(Touched *touched, PyObject *sequence, const Batch *batch) {
+    if (sequence == Py_None) return 0;
+    if (PySequence_Size(sequence) != (Py_ssize_t)batch->n) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "touched rows need one entry per tensor");
+        return -1;
+    }
+    touched->n = batch->n;
+    touched->views = PyMem_Calloc(batch->n + 1, sizeof *touched->views);
+    touched->marks = PyMem_Calloc(batch->n + 1, sizeof *touched->marks);
+    if (!touched->views || !touched->marks) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t i = 0; i < batch->n; i++) {
+        PyObject *item = PySequence_GetItem(sequence, (Py_ssize_t)i);
+        int status = item ? take_marks(touched, i, item, batch) : -1;
+        Py_XDECREF(item);
+        if (status < 0) return -1;
+    }
+    return 0;
+}
+
+static PyObject *py_measure(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *tuple, *records, *touched_rows, *bins, *sketches;
+    if (!PyArg_ParseTuple(args, "OOOOO", &tuple, &records, &touched_rows, &bins, &sketches))
+        return NULL;
+    Buffers held = {.n = 0};
+    Batch batch;
+    Outputs out = {0};
+    Touched touched = {0};
+    if (take_batch(&held, tuple, &batch) < 0 ||
+        !(out.records = take(&held, records, batch.n, sizeof(Record), 1)) ||
+        (bins != Py_None && take_bins(&held, bins, &batch, &out) < 0) ||
+        (sketches != Py_None && take_sketches(&held, sketches, &batch, &out) < 0) ||
+        take_touched(&touched, touched_rows, &batch) < 0) {
+        release_touched(&touched);
+        return failed(&held);
+    }
+    out.touched = touched.marks;
+    WORK(chosen->measure(&batch, &out));
+    release_touched(&touched);
+    return done(&held);
+}
+
+/* ---- the others ---------------------------------------------------------------------------- */
+
+static PyObject *py_update(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *before_tuple, *after_tuple, *grads_tuple, *records;
+    if (!PyArg_ParseTuple(args, "OOOO", &before_tuple, &after_tuple, &grads_tuple, &records))
+        return NULL;
+    Buffers held = {.n = 0};
+    Batch before, after, grads;
+    int has_grads = grads_tuple != Py_None;
+    UpdateRecord *out;
+    if (take_batch(&held, before_tuple, &before) < 0 || take_batch(&held, after_tuple, &after) < 0 ||
+        check_match(&before, &after, 1, 0) < 0 ||
+        (has_grads && (take_batch(&held, grads_tuple, &grads) < 0 ||
+                       check_match(&before, &grads, 0, 1) < 0)) ||
+        !(out = take(&held, records, before.n, sizeof *out, 1)))
+        return failed(&held);
+    WORK(chosen->update(&before, &after, has_grads ? &grads : NULL, out));
+    return done(&held);
+}
+
+static PyObject *py_adam(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *grads_tuple, *second_tuple, *corrections, *epsilons, *records;
+    if (!PyArg_ParseTuple(args, "OOOOO", &grads_tuple, &second_tuple, &corrections, &epsilons,
+                          &records))
+        return NULL;
+    Buffers held = {.n = 0};
+    Batch grads, second;
+    const double *correction, *eps;
+    AdamRecord *out;
+    if (take_batch(&held, grads_tuple, &grads) < 0 || take_batch(&held, second_tuple, &second) < 0 ||
+        check_match(&grads, &second, 0, 0) < 0 ||
+        !(correction = take(&held, corrections, grads.n, 8, 0)) ||
+        !(eps = take(&held, epsilons, grads.n, 8, 0)) ||
+        !(out = take(&held, records, grads.n, sizeof *out, 1)))
+        return failed(&held);
+    WORK(chosen->adam(&grads, &second, correction, eps, out));
+    return done(&held);
+}
+
+static PyObject *py_sketch(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *tuple, *sketches;
+    if (!PyArg_ParseTuple(args, "OO", &tuple, &sketches)) return NULL;
+    Buffers held = {.n = 0};
+    Batch batch;
+    Outputs out = {0};
+    if (take_batch(&held, tuple, &batch) < 0 || take_sketches(&held, sketches, &batch, &out) < 0)
+        return failed(&held);
+    WORK(chosen->sketch(&batch, out.seeds, out.offsets, out.sketches));
+    return done(&held);
+}
+
+static PyObject *py_hashes(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *tuple, *starts, *marks;
+    if (!PyArg_ParseTuple(args, "OOO", &tuple, &starts, &marks)) return NULL;
+    Buffers held = {.n = 0};
+    Batch batch;
+    const int64_t *offsets;
+    uint64_t *out;
+    if (take_batch(&held, tuple, &batch) < 0 || !(offsets = take(&held, starts, batch.n, 8, 0)) ||
+        !(out = take(&held, marks, batch.n, 8, 1)))
+        return failed(&held);
+    WORK(chosen->hashes(&batch, offsets, out));
+    return done(&held);
+}
+
+static PyObject *py_row_spread(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *tuple, *spreads;
+    if (!PyArg_ParseTuple(args, "OO", &tuple, &spreads)) return NULL;
+    Buffers held = {.n = 0};
+    Batch batch;
+    float *out;
+    if (take_batch(&held, tuple, &batch) < 0 || !(out = take(&held, spreads, batch.n, 4, 1)))
+        return failed(&held);
+    WORK(chosen->row_spread(&batch, out));
+    return done(&held);
+}
+
+static void copy_all(const Batch *source, const Batch *target) {
+    for (size_t i = 0; i < source->n; i++) {
+        Tensor from = tensor_of(source, i), to = tensor_of(target, i);
+        if (from.count) memmove((char *)to.data, from.data, from.count * itemsize(from.dtype));
+    }
+}
+
+static PyObject *py_copy(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *source_tuple, *target_tuple;
+    if (!PyArg_ParseTuple(args, "OO", &source_tuple, &target_tuple)) return NULL;
+    Buffers held = {.n = 0};
+    Batch source, target;
+    if (take_batch(&held, source_tuple, &source) < 0 ||
+        take_batch(&held, target_tuple, &target) < 0 || check_match(&source, &target, 1, 0) < 0)
+        return failed(&held);
+    WORK(copy_all(&source, &target));
+    return done(&held);
+}
+
+static PyObject *py_read(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *tuple;
+    if (!PyArg_ParseTuple(args, "O", &tuple)) return NULL;
+    Buffers held = {.n = 0};
+    Batch batch;
+    uint64_t sum = 0;
+    if (take_batch(&held, tuple, &batch) < 0) return failed(&held);
+    WORK(sum = chosen->read(&batch));
+    release(&held);
+    return PyFloat_FromDouble((double)sum);
+}
+
+/* ---- instruction sets ---------------------------------------------------------------------- */
+
+static PyObject *py_instruction_sets(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    PyObject *names = PyList_New(0);
+    for (const Kernel *const *k = supported_kernels(); names && *k; k++) {
+        PyObject *name = PyUnicode_FromString((*k)->name);
+        if (!name || PyList_Append(names, name) < 0) Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+static PyObject *py_select(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    if (!PyArg_ParseTuple(args, "s", &name)) return NULL;
+    for (const Kernel *const *k = supported_kernels(); *k; k++) {
+        if (strcmp((*k)->name, name) != 0) continue;
+        chosen = *k;
+        Py_RETURN_NONE;
+    }
+    PyErr_Format(PyExc_ValueError, "this processor has no instruction set '%s'", name);
+    return NULL;
+}
+
+static PyMethodDef functions[] = {
+    {"measure", py_measure, METH_VARARGS, "measure(batch, records, touched, bins, sketches)"},
+    {"update", py_update, METH_VARARGS, "update(before, after, grads, records)"},
+    {"adam", py_adam, METH_VARARGS, "adam(grads, second_moments, correction, eps, records)"},
+    {"sketch", py_sketch, METH_VARARGS, "sketch(batch, (seeds, offsets, sketches))"},
+    {"hashes", py_hashes, METH_VARARGS, "hashes(batch, offsets, marks)"},
+    {"row_spread", py_row_spread, METH_VARARGS, "row_spread(batch, spreads)"},
+    {"copy", py_copy, METH_VARARGS, "copy(source, target)"},
+    {"read", py_read, METH_VARARGS, "read(batch)"},
+    {"instruction_sets", py_instruction_sets, METH_NOARGS, "the sets of this processor"},
+    {"select", py_select, METH_VARARGS, "select(instruction_set)"},
+    {NULL, NULL, 0, NULL},
+};
+
+static int start(PyObject *module) {
+    (void)module;
+    chosen = supported_kernels()[0];
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, start}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_doc = "The kernel in C.",
+    .m_methods = functions, .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,124 @@
+/* What is asked of whole rows, and the read floor. */
+
+/* All bits but the signs, so that −0 is zero too. */
+static inline uint64_t magnitude_bits(int dtype) {
+    return dtype == F64   ? 0x7fffffffffffffff
+           : dtype == F32 ? 0x7fffffff7fffffff
+                          : 0x7fff7fff7fff7fff;
+}
+
+static inline int is_any(vq v) {
+    uint64_t any = 0;
+    for (int lane = 0; lane < WIDE; lane++) any |= v[lane];
+    return any != 0;
+}
+
+/* Whether some element is not zero; most rows are left at their first vector. */
+static int is_touched(const char *row, size_t bytes, vq mask) {
+    size_t i = 0;
+    for (; i + WIDTH <= bytes; i += WIDTH)
+        if (is_any(load_vq(row + i) & mask)) return 1;
+    char padded[WIDTH] = {0};
+    memcpy(padded, row + i, bytes - i);
+    return is_any(load_vq(padded) & mask);
+}
+
+/* The number of rows that are all zero; marks the others where asked to. */
+static uint64_t zero_rows(const Tensor *tensor, uint64_t zeros, uint8_t *touched) {
+    if (tensor->rows == 0 || tensor->count == 0) return 0;
+    size_t length = tensor->count / tensor->rows;
+    if (zeros < length) { /* too few zeros for one row: nothing to look for */
+        if (touched) memset(touched, 1, tensor->rows);
+        return 0;
+    }
+    size_t bytes = length * itemsize(tensor->dtype);
+    vq mask = vq_all(magnitude_bits(tensor->dtype));
+    uint64_t found = 0;
+    for (size_t row = 0; row < tensor->rows; row++) {
+        int is_marked = is_touched(tensor->data + row * bytes, bytes, mask);
+        found += !is_marked;
+        if (touched) touched[row] |= (uint8_t)is_marked;
+    }
+    return found;
+}
+
+/* Σ x² and Σ (x − first row)² of one row, in units of 4^exponent. */
+typedef struct {
+    double norm, distance;
+} RowSums;
+
+static RowSums row_sums(const Tensor *tensor, size_t row, size_t length, int exponent) {
+    double mine[BLOCK], first[BLOCK];
+    RowSums sums = {0.0, 0.0};
+    for (size_t i = 0; i < length; i += BLOCK) {
+        size_t n = smaller(BLOCK, length - i);
+        const double *x = load_doubles(tensor, row * length + i, n, mine);
+        const double *y = load_doubles(tensor, i, n, first);
+        for (size_t k = 0; k < n; k++) {
+            double a = exponent ? ldexp(x[k], -exponent) : x[k];
+            double b = exponent ? ldexp(y[k], -exponent) : y[k];
+            sums.norm += a * a;
+            sums.distance += (a - b) * (a - b);
+        }
+    }
+    return sums;
+}
+
+static double row_largest(const Tensor *tensor, size_t row, size_t length) {
+    double scratch[BLOCK], largest = 0.0;
+    for (size_t i = 0; i < length; i += BLOCK) {
+        size_t n = smaller(BLOCK, length - i);
+        const double *x = load_doubles(tensor, row * length + i, n, scratch);
+        for (size_t k = 0; k < n; k++) {
+            if (!isfinite(x[k])) return INFINITY;
+            largest = fmax(largest, fabs(x[k]));
+        }
+    }
+    return largest;
+}
+
+/* The k-th row compared with row 0: at most 16, evenly spread. */
+static inline size_t spread_row(size_t k, size_t others, size_t rows) {
+    return 1 + k * (rows - 1) / others;
+}
+
+static double tensor_spread(const Tensor *tensor) {
+    if (tensor->rows < 2 || tensor->count == 0) return NAN;
+    size_t rows = tensor->rows, length = tensor->count / rows;
+    size_t others = smaller(SPREAD_ROWS, rows - 1);
+    double largest = row_largest(tensor, 0, length);
+    for (size_t k = 0; k < others; k++)
+        largest = fmax(largest, row_largest(tensor, spread_row(k, others, rows), length));
+    if (!isfinite(largest)) return NAN;
+    if (largest == 0.0) return 0.0;
+    int exponent = common_exponent(largest);
+    double norm = row_sums(tensor, 0, length, exponent).norm, distance = 0.0;
+    for (size_t k = 0; k < others; k++) {
+        RowSums sums = row_sums(tensor, spread_row(k, others, rows), length, exponent);
+        norm = fmax(norm, sums.norm);
+        distance = fmax(distance, sums.distance);
+    }
+    return sqrt(distance / norm);
+}
+
+static void row_spread(const Batch *batch, float *out) {
+    for (size_t t = 0; t < batch->n; t++) {
+        Tensor tensor = tensor_of(batch, t);
+        out[t] = (float)tensor_spread(&tensor);
+    }
+}
+
+/* Read every byte and add: eight sums, so that only the memory is waited for. */
+static uint64_t read_all(const Batch *batch) {
+    vq sums[8] = {{0}};
+    uint64_t rest = 0;
+    for (size_t t = 0; t < batch->n; t++) {
+        Tensor tensor = tensor_of(batch, t);
+        size_t bytes = tensor.count * itemsize(tensor.dtype), i = 0;
+        for (; i + 8 * WIDTH <= bytes; i += 8 * WIDTH)
+            for (size_t k = 0; k < 8; k++) sums[k] += load_vq(tensor.data + i + k * WIDTH);
+        for (; i < bytes; i++) rest += (unsigned char)tensor.data[i];
+    }
+    for (size_t k = 0; k < 8; k++) rest += vl_sum((vl)sums[k]);
+    return rest;
+}
