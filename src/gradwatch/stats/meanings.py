@@ -1,0 +1,118 @@
+"""`docs/what-is-recorded.md`, made from the catalogue: `python -m gradwatch.stats.meanings`."""
+
+from gradwatch.stats.catalogue import Cadence, Entry, Family, family_stats
+from gradwatch.stats.states import State
+
+_HEAD = """\
+# What is recorded
+
+This page is made from the table in the code (`python -m gradwatch.stats.meanings`); a test keeps
+the two equal.
+
+Steps count from 0. Statistics describe the finite elements; NaN and Inf are counted beside them.
+Gradients are those before the user's clipping, with the factor of the clipping beside them;
+weights are those before the update of the step. *k* is 1 to begin with and is doubled where the
+budget would otherwise be exceeded; the first ten steps record everything, and `every=n` makes
+every family due on each n-th step.
+"""
+
+_TITLES = {
+    Family.GRAD: "Gradients, per parameter",
+    Family.WEIGHT: "Weights, per parameter",
+    Family.UPDATE: "Updates, per parameter",
+    Family.OPTIM: "Optimizer state, per parameter",
+    Family.ACT: "Activations, per layer",
+    Family.PROBE: "Probes, per layer",
+    Family.GROUP: "Groups of the optimizer",
+}
+_COSTS = {
+    Family.GRAD: "one pass over the gradients",
+    Family.WEIGHT: "one pass over the weights",
+    Family.UPDATE: "a copy of the weights before the step and one pass after it",
+    Family.OPTIM: "one pass over gradients and second moments",
+    Family.ACT: "one pass over every layer's output, and over what relu, tanh and sigmoid gave; "
+    "16 rows of 16 heads of a softmax or attention",
+    Family.PROBE: "up to 4,096 elements per layer; a row is written on recorded steps, where "
+    "something is not finite, and where a norm layer changed its mode",
+    Family.GROUP: "nothing to speak of",
+}
+_NOTES = {
+    Family.ACT: "A forward without gradients or without a backward, a validation for one, is "
+    "dropped. What lies behind a checkpoint or a saved-tensor hook is not looked into. Under "
+    "`torch.compile` activations are not recorded, because they would change the compiled "
+    "arithmetic; the run says so.",
+    Family.PROBE: "Modules that cannot make a NaN of finite numbers (ReLU, pooling, dropout …) are "
+    "not probed. After the first hit of a step all elements are looked at.",
+}
+
+SCALARS: tuple[tuple[str, str, str], ...] = (
+    ("loss, val_loss", "where logged", "what `watcher.log` was given; any other name as well"),
+    ("loss_nonfinite", "where logged", "1 where the logged loss is NaN or infinite"),
+    ("input_rms", "every step", "RMS of the finite elements of the model's float inputs"),
+    ("input_abs_max", "every step", "largest magnitude among them"),
+    ("input_nonfinite", "every step", "NaN and infinite elements among them"),
+    ("clip_factor", "every k steps", "what the user's clipping multiplied the gradient by"),
+    ("backwards", "every k steps", "backward passes since the step before"),
+    ("stale", "every k steps", "1 where gradients were not zero before the first backward"),
+    ("skipped", "every step", "1 where a gradient scaler left the step out"),
+    ("step_seconds", "every step", "wall time of the step"),
+)
+"""Scalars beside the user's own: name, cadence, meaning."""
+
+_STATES = {
+    State.MEASURED: "measured on every element",
+    State.NOT_SAMPLED: "not due on this step",
+    State.NO_GRADIENT: "the gradient was None",
+    State.SKIPPED_STEP: "the step was skipped by a gradient scaler",
+    State.UNSUPPORTED: "a tensor we cannot read (its layout, type or device)",
+    State.SAMPLED: "measured on a fixed sample of the coordinates",
+    State.PARTIAL: "not all shards of this step were there",
+    State.CLIPPED: "measured after a clipping that cannot be undone",
+    State.DAMAGED: "was recorded, but the file no longer holds it",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    families = "\n".join(_family(family) for family in Family)
+    return f"{_HEAD}\n{families}\n{_scalars()}\n{_states()}"
+
+
+def _family(family: Family) -> str:
+    cadence = str(family.cadence)
+    if family.cadence is Cadence.STEP:
+        cadence += ", as long as the budget allows"
+    parts = [f"## {_TITLES[family]}\n", f"Cadence: {cadence}. Cost: {_COSTS[family]}.\n"]
+    if family in _NOTES:
+        parts.append(f"{_NOTES[family]}\n")
+    parts += ["| statistic | unit | meaning |", "|---|---|---|"]
+    parts += [_row(entry) for entry in family_stats(family)]
+    return "\n".join(parts) + "\n"
+
+
+def _row(entry: Entry) -> str:
+    meaning = entry.meaning.replace("|", r"\|")
+    return f"| `{entry.stat}` | {entry.unit or '–'} | {meaning} |"
+
+
+def _scalars() -> str:
+    lines = ["## Scalars, per step\n", "| name | cadence | meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | {cadence} | {meaning} |" for name, cadence, meaning in SCALARS]
+    return "\n".join(lines) + "\n"
+
+
+def _states() -> str:
+    lines = [
+        "## Why a value is missing\n",
+        "NaN in a series only says that there is no finite number; `run.state(stat)` says why.\n",
+        "| state | meaning |",
+        "|---|---|",
+    ]
+    lines += [
+        f"| {state.name.lower().replace('_', ' ')} | {text} |" for state, text in _STATES.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
