@@ -1,1 +1,5 @@
-"""Joins recording and diagnosis: `watch` lives here."""
+"""Recording and judging joined: `watch` lives here."""
+
+from gradwatch.live.watch import watch
+
+__all__ = ["watch"]

@@ -1,0 +1,257 @@
+"""Keeps step, cadence, roster and recorder together; the hooks of the training end here."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakSet
+
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from gradwatch.record import cadence
+from gradwatch.record.barrier import Barrier
+from gradwatch.record.clock import StepClock
+from gradwatch.record.frame import Frame, has_closure
+from gradwatch.record.instrument import Instrument, Monitor, Sink
+from gradwatch.record.manual import ManualSteps
+from gradwatch.record.options import Options
+from gradwatch.record.pace import Pace
+from gradwatch.record.recorder import Recorder
+from gradwatch.record.roster import Roster
+from gradwatch.record.scaling import Scaling
+from gradwatch.record.sentinel import Sentinel
+from gradwatch.record.side_notes import SideNotes
+from gradwatch.record.ward import Ward
+from gradwatch.run import Event, EventKind
+from gradwatch.stats import Family
+
+
+class Conductor:
+    """One per watcher. Every public method is called inside the barrier."""
+
+    def __init__(
+        self,
+        model: Module,
+        *,
+        sink: Sink,
+        options: Options,
+        clock: StepClock,
+        barrier: Barrier,
+        scaling: Scaling,
+        instruments: Sequence[Instrument],
+        monitor: Monitor | None,
+    ) -> None:
+        self.sink = sink
+        self.options = options
+        self.clock = clock
+        self.barrier = barrier
+        self.recorder = Recorder(sink, options, scaling, instruments, monitor)
+        self.roster = Roster(
+            model, sink, options.wanted, self._make_sentinel, self.recorder.declared
+        )
+        self.pace = Pace(barrier.meter, options.budget)
+        self.notes = SideNotes(self.recorder, self.roster)
+        self.manual = ManualSteps(self.recorder, self.roster)
+        self._frames: list[Frame] = []
+        self._open: Ward | None = None
+        self._hollow: WeakSet[Optimizer] = WeakSet()
+        self._strangers: WeakSet[Optimizer] = WeakSet()
+        self._unstepped = False
+        self._armed: frozenset[Family] = frozenset()
+        self._ended = time.perf_counter()
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    def begin(self, optimizers: Sequence[Optimizer]) -> None:
+        """Take stock and arm the first step."""
+        for optimizer in optimizers:
+            self.roster.add(optimizer)
+        step = self.clock.number
+        self.roster.scan(step)
+        self.clock.expect(self.roster.wards)
+        self.sink.event(Event(step, EventKind.STARTED, "recording starts"))
+        for instrument in self.recorder.instruments:
+            instrument.attach()
+        self.notes.audit(step, optimizers)
+        self._arm(step)
+        if not optimizers:
+            self.manual.prepare(step, self.due(step))
+
+    def end(self, text: str) -> None:
+        """The last sample of the weights: they are those before the step that will not come."""
+        step = self.clock.coming
+        if step > self.clock.first and Family.WEIGHT in self.options.families:
+            self.recorder.weights(step, self.roster.all)
+        self.notes.read()
+        self.sink.event(Event(self.clock.made, EventKind.CLOSED, text))
+        self.sink.note({"complete": True, "overhead": self.barrier.meter.overhead})
+
+    def detach(self) -> None:
+        """Take away every hook but the heart-beat's."""
+        for ward in self.roster.all:
+            ward.sentinel.dismiss()
+        for instrument in self.recorder.instruments:
+            instrument.detach()
+
+    def due(self, step: int) -> frozenset[Family]:
+        if step == self.clock.first:
+            return self.options.families
+        return cadence.due(step, self.options.families, k=self.pace.k, every=self.options.every)
+
+    # -- the heart-beat --------------------------------------------------------------------------
+
+    def before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """An optimizer is about to step."""
+        ward = self.roster.find(optimizer) or self._adopt(optimizer)
+        if ward is None:
+            return
+        begins = self.clock.enter(ward)
+        step = self.clock.number
+        self._open = ward
+        due = self.due(step)
+        if not due:
+            return
+        full = self._is_full(step)
+        if full:
+            self._rescan(step)
+        for outer in self._frames:
+            outer.hollow = outer.hollow or not set(outer.ward.ids).isdisjoint(ward.ids)
+        frame = Frame(ward, step, due, full, has_closure(args, kwargs))
+        self._frames.append(frame)
+        self.recorder.before(frame, self.roster.rest if begins else None)
+        if self.clock.complete:
+            self.recorder.collect(step)
+            self.notes.read()
+
+    def after_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """An optimizer has stepped."""
+        ward = self.roster.find(optimizer)
+        if ward is None:
+            return
+        self._open = None
+        while self._frames:
+            frame = self._frames.pop()
+            if frame.ward is ward:
+                self.recorder.after(frame)
+                if frame.skipped:
+                    self._tell_skipped(frame.step)
+                break
+        ward.sentinel.stepped()
+        self._unstepped = False
+        if self.clock.complete:
+            self._finish(self.clock.number)
+
+    def step(self) -> None:
+        """The user says that the step is over."""
+        step = self.clock.number
+        if not self.clock.begun:
+            if self._unstepped and self.roster.wards and self.recorder.scaling.known:
+                self._skip(step)
+                return
+            self.manual.measure(step, self.due(step), self._is_full(step))
+            if self._is_full(step):
+                self._rescan(step)
+        self._unstepped = False
+        self.clock.advance()
+        self._finish(step)
+        if not self.roster.wards:
+            self.manual.prepare(step + 1, self.due(step + 1))
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Numbers from the user."""
+        step = self.clock.coming if self._unstepped else self.clock.made
+        self.notes.log(step, values)
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def _is_full(self, step: int) -> bool:
+        return step == self.clock.first or cadence.full(
+            step, k=self.pace.k, every=self.options.every
+        )
+
+    def _finish(self, step: int) -> None:
+        now = time.perf_counter()
+        if self._armed:
+            self.recorder.scalars(step, {"step_seconds": now - self._ended})
+            self.recorder.finish(step)
+            for instrument in self.recorder.instruments:
+                self._charge(instrument)
+        self._ended = now
+        if self.pace.after(step, bool(self._armed)) and self.options.every is None:
+            text = f"recording every {self.pace.k} steps to stay within the budget"
+            data = {"k": self.pace.k}
+            self.sink.event(Event(step, EventKind.STRETCHED, text, data=data))
+        self._arm(step + 1)
+
+    def _charge(self, instrument: Instrument) -> None:
+        """Time an instrument's own hooks have taken is ours too."""
+        spent = getattr(instrument, "spent", 0.0)
+        if spent:
+            self.barrier.meter.spent += spent
+            instrument.spent = 0.0  # type: ignore[attr-defined]
+
+    def _arm(self, step: int) -> None:
+        due = self.due(step)
+        for ward in self.roster.all:
+            ward.sentinel.sampling = Family.GRAD in due
+        if due or self._armed:
+            for instrument in self.recorder.instruments:
+                instrument.arm(step, due)
+        self._armed = due
+
+    def _rescan(self, step: int) -> None:
+        for event in self.roster.scan(step):
+            self.sink.event(event)
+        self._strangers.clear()
+
+    def _adopt(self, optimizer: Optimizer) -> Ward | None:
+        """An optimizer nobody told us about: ours if it steps a parameter of the model."""
+        if optimizer in self._strangers or optimizer in self._hollow:
+            return None
+        if not self.roster.owns_ours(optimizer):
+            self._strangers.add(optimizer)
+            return None
+        ward, gone = self.roster.add(optimizer)
+        for old in gone:
+            self.clock.replace(old)
+            if old is self._open and (outer := old.optimizer) is not None:
+                self._hollow.add(outer)  # it wraps the one that really steps
+        step = self.clock.number
+        self.roster.scan(step)
+        ward.sentinel.sampling = Family.GRAD in self._armed
+        text = f"{type(optimizer).__name__} steps watched parameters and is watched from now on"
+        self.sink.event(Event(step, EventKind.OPTIMIZER_ADOPTED, text))
+        self.manual.forget()
+        return ward
+
+    # -- backward passes -------------------------------------------------------------------------
+
+    def _make_sentinel(self) -> Sentinel:
+        return Sentinel(self.barrier, self._backward)
+
+    def _backward(self, sentinel: Sentinel, thrown_away: bool) -> None:
+        """A gradient was accumulated, or is about to be after the last one was thrown away."""
+        if not thrown_away:
+            self._unstepped = True
+        elif self._unstepped and self.recorder.scaling.search():
+            self._skip(self.clock.coming)
+
+    def _skip(self, step: int) -> None:
+        """A scaler found an overflow and did not step: the step counts, and is marked."""
+        if self.clock.complete:
+            self.clock.advance()
+        self.recorder.skipped(step, self.due(step), self.roster.all)
+        self._tell_skipped(step)
+        for ward in self.roster.all:
+            ward.sentinel.stepped()
+        self._unstepped = False
+        self.clock.advance()
+        self._finish(step)
+
+    def _tell_skipped(self, step: int) -> None:
+        text = "skipped by the scaler: the scaled gradients were not finite"
+        self.sink.event(Event(step, EventKind.SKIPPED_STEP, text))

@@ -1,0 +1,143 @@
+"""The weights as they were before a step, to be compared with what the step made of them."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradwatch import kernel
+from gradwatch.kernel import Batch, Dtype
+from gradwatch.record.coordinates import fixed_coordinates
+from gradwatch.record.placement import local
+from gradwatch.record.tracks import Gathered, aligned, gather, only
+from gradwatch.stats import State
+
+SAMPLE = 4096
+"""Coordinates per tensor where a whole copy would take too much memory."""
+SHARE = 0.1
+"""Of the free memory, what the copy may take."""
+
+_ALIGN = 64
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a step did to each tensor; `states` say where there is nothing to say."""
+
+    records: NDArray[np.void]
+    states: NDArray[np.uint8]
+
+
+class Copies:
+    """Copied before, compared after, never across two steps.
+
+    The buffer is kept from step to step: fresh memory would cost page faults each time.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = np.zeros(0, np.uint8)
+        self._before: Gathered | None = None
+        self._sampled = False
+
+    def plan(self, parameters: Sequence[Tensor | None]) -> None:
+        """Decide between whole copies and samples; asks the system, so not on every step."""
+        need = sum(p.numel() * p.itemsize for p in map(_local, parameters) if p is not None)
+        self._sampled = need > max(SHARE * free_memory(), len(self._buffer))
+        self._before = None
+
+    def take(self, parameters: Sequence[Tensor | None]) -> None:
+        """Copy the weights as they are now."""
+        source = self._gather(parameters)
+        target = self._room(source.batch)
+        kernel.copy(source.batch, target)
+        # Without the tensors: between the hooks nothing of ours keeps a parameter alive.
+        self._before = Gathered(target, source.states, [])
+
+    def drop(self) -> None:
+        """Forget what was taken: the step it belonged to will not be compared."""
+        self._before = None
+
+    def compare(
+        self, parameters: Sequence[Tensor | None], gradients: Sequence[Tensor | None]
+    ) -> Changes | None:
+        """What changed since `take`, or None if nothing was taken."""
+        before, self._before = self._before, None
+        if before is None or len(before.batch) != len(parameters):
+            return None
+        after = self._gather(parameters)
+        grads = self._gather(
+            [
+                None if p is None else aligned(g, p)
+                for p, g in zip(parameters, gradients, strict=True)
+            ]
+        )
+        old, new = before.batch, after.batch
+        states = np.maximum(before.states, after.states)
+        keep = (old.counts == new.counts) & (old.dtypes == new.dtypes) & (states == State.MEASURED)
+        states[~keep & (states == State.MEASURED)] = State.NOT_SAMPLED  # swapped during the step
+        with_gradient = keep & (grads.batch.counts == new.counts)
+        records = kernel.update(only(old, keep), only(new, keep), only(grads.batch, with_gradient))
+        if self._sampled:
+            _raise_to_whole(records, states, parameters, new.counts)
+        return Changes(records, states)
+
+    def _gather(self, tensors: Sequence[Tensor | None]) -> Gathered:
+        found = gather(tensors)
+        if not self._sampled:
+            return found
+        picked = gather([_pick(tensor) for tensor in found.tensors])
+        return Gathered(picked.batch, found.states, picked.tensors)
+
+    def _room(self, batch: Batch) -> Batch:
+        sizes = _sizes(batch)
+        starts = np.concatenate([[0], np.cumsum(-(-sizes // _ALIGN) * _ALIGN)])
+        if starts[-1] > len(self._buffer):
+            self._buffer = np.empty(int(starts[-1]), np.uint8)
+        pointers = (starts[:-1] + self._buffer.ctypes.data).astype(np.uint64)
+        return Batch(np.where(sizes > 0, pointers, 0), batch.counts, batch.dtypes, batch.rows)
+
+
+def free_memory() -> float:
+    """Bytes that are free for use, as far as the system tells; without word, none is claimed."""
+    try:
+        with open("/proc/meminfo", "rb") as lines:
+            for line in lines:
+                if line.startswith(b"MemAvailable:"):
+                    return float(line.split()[1]) * 1024
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
+
+
+def _pick(tensor: Tensor | None) -> Tensor | None:
+    if tensor is None or tensor.numel() <= SAMPLE:
+        return tensor
+    return tensor.detach().take(fixed_coordinates(tensor.numel(), SAMPLE, tensor.device))
+
+
+def _sizes(batch: Batch) -> NDArray[np.int64]:
+    return batch.counts * _ITEMSIZE[batch.dtypes]
+
+
+def _raise_to_whole(
+    records: NDArray[np.void],
+    states: NDArray[np.uint8],
+    parameters: Sequence[Tensor | None],
+    counts: NDArray[np.int64],
+) -> None:
+    """Norms of a sample as estimates of the whole tensors', and marked as such."""
+    whole = np.array([0 if p is None else p.numel() for p in map(_local, parameters)], float)
+    larger = np.sqrt(whole / np.maximum(counts, 1))
+    records["update_norm"] *= larger
+    records["before_norm"] *= larger
+    states[(states == State.MEASURED) & (whole > counts)] = State.SAMPLED
+
+
+def _local(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else local(tensor)
+
+
+_ITEMSIZE = np.array([Dtype(kind).itemsize for kind in sorted(Dtype)], np.int64)

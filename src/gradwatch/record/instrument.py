@@ -1,0 +1,91 @@
+"""What may be plugged into the watcher: instruments that measure, a monitor that judges."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.graph import Graph
+from gradwatch.run import Event, Histogram, Subject
+from gradwatch.stats import Family
+
+Reading = tuple[Family, Sequence[Subject], NDArray[np.void], NDArray[np.uint8]]
+
+
+class Instrument(Protocol):
+    """Measures something beside the parameters: activations, probes, the layer graph.
+
+    Called only from the watcher, inside its barrier and its meter.
+    """
+
+    def attach(self) -> None: ...
+
+    def arm(self, step: int, due: frozenset[Family]) -> None:
+        """The previous step has ended: what the coming one shall record."""
+        ...
+
+    def collect(self, step: int) -> Iterable[Reading]:
+        """What was recorded for this step; called before the optimizer changes the weights."""
+        ...
+
+    def scalars(self, step: int) -> dict[str, float]: ...
+
+    def events(self) -> list[Event]: ...
+
+    def detach(self) -> None: ...
+
+
+class Batch(NamedTuple):
+    """The rows of one family on one step, as they went to the writer."""
+
+    family: Family
+    ids: NDArray[np.uint32]
+    rows: NDArray[np.void]
+    states: NDArray[np.uint8]
+
+
+class Monitor(Protocol):
+    """Judges a step right after it, within the budget."""
+
+    @property
+    def should_stop(self) -> bool: ...
+
+    def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
+        """The subjects that ids stand for, whenever some are declared."""
+        ...
+
+    def after_step(
+        self, step: int, rows: Sequence[Batch], scalars: Mapping[str, float]
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Sink(Protocol):
+    """Where rows go: the store's writer, or a list in a test."""
+
+    def declare(self, subjects: Sequence[Subject]) -> NDArray[np.uint32]: ...
+
+    def put(
+        self,
+        family: Family,
+        step: int,
+        ids: NDArray[np.uint32],
+        rows: NDArray[np.void],
+        states: NDArray[np.uint8],
+    ) -> None: ...
+
+    def histograms(self, family: Family, step: int, id: int, histogram: Histogram) -> None: ...
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def event(self, event: Event) -> None: ...
+
+    def graph(self, graph: Graph) -> None: ...
+
+    def note(self, info: Mapping[str, Any]) -> None: ...
+
+    def flush(self, timeout: float = 30.0) -> bool: ...
+
+    def close(self, timeout: float = 2.0) -> object: ...

@@ -1,0 +1,44 @@
+"""Steps that only the user can tell: an optimizer of another library, an update by hand."""
+
+from gradwatch.record import measuring
+from gradwatch.record.frame import Frame
+from gradwatch.record.measuring import Measured
+from gradwatch.record.recorder import Recorder
+from gradwatch.record.roster import Roster
+from gradwatch.stats import Family
+
+
+class ManualSteps:
+    """Nobody calls us before such an update: what must be read before it is read a step early."""
+
+    def __init__(self, recorder: Recorder, roster: Roster) -> None:
+        self._recorder = recorder
+        self._roster = roster
+        self._weights: Measured | None = None
+
+    def prepare(self, step: int, due: frozenset[Family]) -> None:
+        """Between two steps: the weights as they are before the update of `step`."""
+        rest = self._roster.rest
+        self.forget()
+        if rest.tracks and Family.WEIGHT in due:
+            self._weights = measuring.weights(rest, histograms=self._recorder.histograms)
+        if rest.tracks and Family.UPDATE in due:
+            rest.copies.take(rest.parameters())
+
+    def forget(self) -> None:
+        """A torch optimizer has turned up: its hooks will see to everything."""
+        self._weights = None
+        self._roster.rest.copies.drop()
+
+    def measure(self, step: int, due: frozenset[Family], full: bool) -> None:
+        """The update of `step` is done: gradients, weights before it, what it changed."""
+        for ward in self._roster.all:
+            if ward.tracks:
+                frame = Frame(ward, step, due, full, closure=True)
+                if ward is self._roster.rest and self._weights is not None:
+                    frame.measured.append((ward, self._weights))
+                self._recorder.after(frame)
+                ward.sentinel.stepped()
+        self._weights = None
+        if due:
+            self._recorder.collect(step)

@@ -1,0 +1,152 @@
+"""One call of the kernel for all tensors of a ward, and the rows that come of it."""
+
+from collections.abc import Sequence
+from math import frexp
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradwatch import kernel
+from gradwatch.kernel import Batch, Bins
+from gradwatch.record.rows import blank, empty_rows, moment_rows
+from gradwatch.record.tracks import Gathered, gather
+from gradwatch.record.ward import Ward
+from gradwatch.run import Histogram
+from gradwatch.stats import Family, State
+
+
+class Measured(NamedTuple):
+    """The rows of one family, and its histograms where they were asked for."""
+
+    family: Family
+    rows: NDArray[np.void]
+    states: NDArray[np.uint8]
+    histograms: Sequence[Histogram | None] = ()
+
+
+def gradients(
+    ward: Ward, *, multiplier: float = 1.0, clipped: bool = False, histograms: bool = False
+) -> Measured:
+    """The gradients as they are in memory, times `multiplier`: what makes them raw."""
+    found = gather(ward.gradients())
+    touched = ward.memory.fresh(found.batch.rows)
+    records, bins = _measure(found.batch, touched, histograms)
+    states = found.states.copy()
+    if clipped:
+        states[states == State.MEASURED] = State.CLIPPED
+    rows = moment_rows(Family.GRAD, records, states, multiplier)
+    rows["grad_dead_rows"], rows["grad_untouched_rows"] = ward.memory.remember()
+    sketch = kernel.sketch(found.batch, ward.seeds, ward.offsets)
+    sketch = sketch * np.float32(multiplier)
+    rows["grad_sketch"] = sketch
+    seen = found.batch.counts > 0
+    rows["grad_cosine"] = _cosine(sketch, ward.last_sketch)
+    ward.last_sketch[seen] = sketch[seen]
+    if histograms and frexp(multiplier)[0] != 0.5:
+        bins = kernel.histograms(_scaled(found, multiplier).batch)
+        shift = 0
+    else:
+        shift = frexp(multiplier)[1] - 1
+    return Measured(
+        Family.GRAD,
+        blank(Family.GRAD, rows, states),
+        states,
+        [_histogram(r, b, shift) for r, b in zip(records, bins, strict=True)] if histograms else (),
+    )
+
+
+def mark_cut(measured: Measured) -> bool:
+    """Mark gradients cut off at a value, which a sample may have missed; whether there are any.
+
+    Where several tensors have the same largest and, negated, smallest element, to the bit, they
+    were cut there; no two gradients agree in both by chance.
+    """
+    rows, states = measured.rows, measured.states
+    top = rows["grad_abs_max"]
+    both = (rows["grad_max"] == top) & (rows["grad_min"] == -top) & (top > 0)
+    limits, counts = np.unique(top[both], return_counts=True)
+    if not (counts > 1).any():
+        return False
+    cut = np.isin(top, limits[counts > 1]) & (states == State.MEASURED)
+    states[cut] = State.CLIPPED
+    return True
+
+
+def weights(ward: Ward, *, histograms: bool = False) -> Measured:
+    """The weights as they are now, their hashes and the spread of their rows."""
+    found = gather(ward.parameters())
+    records, bins = _measure(found.batch, None, histograms)
+    rows = moment_rows(Family.WEIGHT, records, found.states)
+    rows["weight_row_spread"] = kernel.row_spread(found.batch)
+    rows["weight_hash"] = kernel.hashes(found.batch, ward.offsets)
+    return Measured(
+        Family.WEIGHT,
+        blank(Family.WEIGHT, rows, found.states),
+        found.states,
+        [_histogram(r, b, 0) for r, b in zip(records, bins, strict=True)] if histograms else (),
+    )
+
+
+def update(ward: Ward) -> Measured | None:
+    """What the step changed, if the weights were copied before it."""
+    changes = ward.copies.compare(ward.parameters(), ward.gradients())
+    if changes is None:
+        return None
+    records, states = changes.records, changes.states
+    rows = empty_rows(Family.UPDATE, len(records))
+    rows["update_norm"] = records["update_norm"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rows["update_ratio"] = records["update_norm"] / records["before_norm"]
+        rows["update_lost_fraction"] = records["lost"] / records["with_gradient"]
+    rows["update_ratio"][~np.isfinite(rows["update_ratio"])] = np.nan
+    return Measured(Family.UPDATE, blank(Family.UPDATE, rows, states), states)
+
+
+def nothing(family: Family, count: int, state: State) -> Measured:
+    """Rows that only say why there is no value."""
+    return Measured(family, empty_rows(family, count), np.full(count, state, np.uint8))
+
+
+def _measure(
+    batch: Batch, touched: Sequence[NDArray[np.uint8] | None] | None, histograms: bool
+) -> tuple[NDArray[np.void], list[Bins]]:
+    if histograms:
+        return kernel.measure_with_histograms(batch, touched=touched)
+    return kernel.measure(batch, touched=touched), []
+
+
+def _cosine(now: NDArray[np.float32], last: NDArray[np.float32]) -> NDArray[np.float64]:
+    a, b = now.astype(np.float64), last.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        dot = np.einsum("ij,ij->i", a, b)
+        size = np.sqrt(np.einsum("ij,ij->i", a, a) * np.einsum("ij,ij->i", b, b))
+        return np.where(size > 0, dot / size, np.nan)
+
+
+def _scaled(found: Gathered, multiplier: float) -> Gathered:
+    """Copies in raw units: a histogram's bins cannot be multiplied by just any number."""
+    scaled: list[Tensor | None] = [
+        None
+        if tensor is None
+        else tensor.detach().float().mul(multiplier)
+        if tensor.itemsize < 8
+        else tensor.detach().mul(multiplier)
+        for tensor in found.tensors
+    ]
+    return gather(scaled)
+
+
+def _histogram(record: np.void, bins: Bins, shift: int) -> Histogram | None:
+    if not record["count"]:
+        return None
+    return Histogram(
+        bins.first_exponent + shift,
+        bins.negative,
+        bins.positive,
+        int(record["zeros"]),
+        int(record["nan"]),
+        int(record["pos_inf"]),
+        int(record["neg_inf"]),
+    )

@@ -1,0 +1,99 @@
+"""What the user asked for, checked where it is asked."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from gradwatch.errors import Exit, GradwatchError
+from gradwatch.stats import Family
+
+Patterns = str | Iterable[str] | None
+
+
+class Record(StrEnum):
+    """The parts of a recording; each can be left out, so that its cost can be seen alone."""
+
+    GRADIENTS = "gradients"
+    WEIGHTS = "weights"
+    UPDATES = "updates"
+    HISTOGRAMS = "histograms"
+    ACTIVATIONS = "activations"
+
+
+ALL = frozenset(Record)
+
+_FAMILIES = {
+    Record.GRADIENTS: (Family.GRAD, Family.GROUP),
+    Record.WEIGHTS: (Family.WEIGHT,),
+    Record.UPDATES: (Family.UPDATE, Family.OPTIM),
+    Record.ACTIVATIONS: (Family.ACT, Family.PROBE),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to record."""
+
+    record: frozenset[Record]
+    families: frozenset[Family]
+    every: int | None
+    budget: float
+    wanted: Callable[[str], bool]
+    """Whether a parameter of this name is watched."""
+
+
+def options(
+    *,
+    record: Iterable[str],
+    every: int | None,
+    budget: float,
+    include: Patterns,
+    exclude: Patterns,
+) -> Options:
+    """The checked options, or a GradwatchError that says what is wrong."""
+    parts = _parts(record)
+    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        raise _usage(f"`every` must be a whole number of steps from 1 on, got {every!r}.")
+    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 < budget <= 1:
+        raise _usage(f"`budget` must be a share of the run above 0 and up to 1, got {budget!r}.")
+    families = frozenset(f for part in parts for f in _FAMILIES.get(part, ()))
+    return Options(parts, families, every, float(budget), _filter(include, exclude))
+
+
+def _parts(record: Iterable[str]) -> frozenset[Record]:
+    names = [record] if isinstance(record, str) else list(record)
+    known = ", ".join(Record)
+    try:
+        parts = frozenset(Record(name) for name in names)
+    except ValueError:
+        raise _usage(f"`record` may hold {known}; got {names!r}.") from None
+    if not parts - {Record.HISTOGRAMS}:
+        raise _usage(f"`record` names nothing to record: give some of {known}.")
+    return parts
+
+
+def _filter(include: Patterns, exclude: Patterns) -> Callable[[str], bool]:
+    taken, left = _patterns("include", include), _patterns("exclude", exclude)
+
+    def wanted(name: str) -> bool:
+        return (not taken or _matches(name, taken)) and not _matches(name, left)
+
+    return wanted
+
+
+def _patterns(what: str, given: Patterns) -> tuple[str, ...]:
+    patterns = () if given is None else (given,) if isinstance(given, str) else tuple(given)
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not pattern:
+            raise _usage(f"`{what}` takes parameter or layer names with * and ?, got {pattern!r}.")
+    return patterns
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    """A pattern fits the name itself or a layer above it: `encoder` takes `encoder.0.weight`."""
+    return any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*") for p in patterns)
+
+
+def _usage(message: str) -> GradwatchError:
+    return GradwatchError(message, Exit.USAGE)

@@ -1,0 +1,70 @@
+"""How often to record, so that the run's time spent on us stays within the budget."""
+
+from gradwatch.record.barrier import Meter
+from gradwatch.record.cadence import OPENING
+
+ALLOWANCE = 2.0
+"""Seconds that are free, so that short runs are recorded whole."""
+LONGEST = 1 << 14
+_WEIGHT = 0.1
+_REVIEW = 32
+
+
+class Pace:
+    """Chooses `k`, a power of two, from what the kinds of steps have cost so far.
+
+    Of every 16 recorded steps one records everything, three more the updates, the rest gradients
+    only; between them lie steps that record nothing but still pass through the hooks.
+    """
+
+    def __init__(self, meter: Meter, budget: float) -> None:
+        self.k = 1
+        self._meter = meter
+        self._budget = budget
+        self._cost = {0: 0.0, 1: 0.0, 4: 0.0, 16: 0.0}
+        self._step_time = 0.0
+        self._last_wall = meter.wall
+        self._last_spent = 0.0
+        self._steps = 0
+
+    def after(self, step: int, recorded: bool) -> bool:
+        """Take the step that just ended into account; whether `k` has changed."""
+        wall, spent = self._meter.wall, self._meter.spent
+        kind = self._kind(step) if recorded else 0
+        self._learn(kind, spent - self._last_spent, wall - self._last_wall)
+        self._last_wall, self._last_spent = wall, spent
+        self._steps += 1
+        if step < OPENING or self._steps % _REVIEW:
+            return False
+        old, self.k = self.k, self._choose(spent, wall)
+        return old != self.k
+
+    def _choose(self, spent: float, wall: float) -> int:
+        allowed = ALLOWANCE + self._budget * wall
+        if spent < allowed and self.k == 1:
+            return 1
+        # Somewhat under the budget while we are over what is allowed, up to it otherwise.
+        share = self._budget * (0.8 if spent > allowed else 1.0)
+        k = 1
+        while k < LONGEST and self._rate(k) > share * self._step_time:
+            k *= 2
+        if k < self.k and self._rate(k) > 0.8 * share * self._step_time:
+            return self.k  # not worth changing back and forth
+        return k
+
+    def _rate(self, k: int) -> float:
+        """Seconds per step spent on us with this `k`."""
+        c = self._cost
+        return (c[16] + 3 * c[4] + 12 * c[1] + 16 * (k - 1) * c[0]) / (16 * k)
+
+    def _kind(self, step: int) -> int:
+        turn = step // self.k
+        return 16 if step < OPENING or turn % 16 == 0 else 4 if turn % 4 == 0 else 1
+
+    def _learn(self, kind: int, cost: float, wall: float) -> None:
+        known = self._cost[kind]
+        self._cost[kind] = cost if known == 0.0 else known + _WEIGHT * (cost - known)
+        bare = max(wall - cost, 0.0)
+        self._step_time = (
+            bare if self._step_time == 0.0 else self._step_time + _WEIGHT * (bare - self._step_time)
+        )

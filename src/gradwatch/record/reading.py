@@ -1,0 +1,35 @@
+"""Numbers out of tensors without a scalar read."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradwatch.record.placement import local
+
+
+def number(value: Any) -> float:
+    """A Python number, numpy scalar or one-element CPU tensor as a float; NaN for anything else.
+
+    `tensor.item()` is a scalar read, which on an accelerator waits for it; on the CPU we look at
+    the memory through numpy instead, so that no path of ours ever asks for one.
+    """
+    if isinstance(value, Tensor):
+        value = local(value).detach()
+        if not value.is_cpu or value.numel() != 1 or value.is_complex():
+            return float("nan")
+        return float(as_array(value).reshape(()))
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """A CPU tensor as a numpy array (a copy in float32 where numpy has no such type)."""
+    tensor = tensor.detach()
+    if tensor.dtype is torch.bfloat16:
+        tensor = tensor.float()
+    array: np.ndarray[Any, Any] = tensor.resolve_conj().resolve_neg().numpy()
+    return array

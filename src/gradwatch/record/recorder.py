@@ -1,0 +1,192 @@
+"""What is measured when: before an optimizer's step, after it, and where it goes."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.record import measuring
+from gradwatch.record.frame import Frame
+from gradwatch.record.instrument import Batch, Instrument, Monitor, Sink
+from gradwatch.record.measuring import Measured
+from gradwatch.record.optimizers import adam_state, learning_rates
+from gradwatch.record.options import Options, Record
+from gradwatch.record.scaling import Scaling, held_scale, overflowed
+from gradwatch.record.verdict import Phase, Verdict
+from gradwatch.record.ward import Ward
+from gradwatch.run import Subject
+from gradwatch.stats import Family, State
+
+
+class Recorder:
+    """Fills frames and hands them to the sink when the step they belong to is done."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        options: Options,
+        scaling: Scaling,
+        instruments: Sequence[Instrument] = (),
+        monitor: Monitor | None = None,
+    ) -> None:
+        self.sink = sink
+        self.instruments = list(instruments)
+        self.monitor = monitor
+        self.scaling = scaling
+        self.histograms = Record.HISTOGRAMS in options.record
+        self._batches: list[Batch] = []
+        self._scalars: dict[str, float] = {}
+
+    # -- around an optimizer's step --------------------------------------------------------------
+
+    def before(self, frame: Frame, rest: Ward | None) -> None:
+        """Everything that is lost once the weights have changed."""
+        optimizer = frame.ward.optimizer
+        frame.skipped = overflowed(optimizer)
+        if Family.WEIGHT in frame.due:
+            self._weights(frame, frame.ward)
+            if rest is not None:
+                self._weights(frame, rest)
+        if Family.GRAD in frame.due:
+            if not frame.closure:
+                self._gradients(frame, frame.ward)
+            if rest is not None and rest.tracks:
+                frame.measured.append(
+                    (rest, measuring.gradients(rest, histograms=self._wide(frame)))
+                )
+        if Family.UPDATE in frame.due:
+            frame.ward.copies.take(frame.ward.parameters())
+        if frame.due and not frame.closure:
+            self._phase_scalars(frame)
+
+    def after(self, frame: Frame) -> None:
+        """Everything the step itself has made, and off with the rows."""
+        ward = frame.ward
+        if frame.hollow:
+            ward.copies.drop()
+            return
+        if frame.closure and frame.due:
+            if Family.GRAD in frame.due:
+                self._gradients(frame, ward)
+            self._phase_scalars(frame)
+        if Family.UPDATE in frame.due:
+            self._changes(frame, measuring.update(ward))
+        if Family.OPTIM in frame.due:
+            self._changes(frame, adam_state(ward))
+        for owner, measured in frame.measured:
+            self.put(frame.step, owner, measured)
+        if Family.GROUP in frame.due and (optimizer := ward.optimizer) is not None:
+            rows = learning_rates(optimizer)
+            if len(rows) == len(ward.group_ids):
+                states = np.zeros(len(rows), np.uint8)
+                self._send(Batch(Family.GROUP, ward.group_ids, rows, states), frame.step)
+        if frame.scalars:
+            self.scalars(frame.step, frame.scalars)
+
+    def _weights(self, frame: Frame, ward: Ward) -> None:
+        if ward.tracks:
+            measured = measuring.weights(ward, histograms=self._wide(frame))
+            frame.measured.append((ward, measured))
+
+    def _gradients(self, frame: Frame, ward: Ward) -> None:
+        if frame.skipped:
+            measured = measuring.nothing(Family.GRAD, len(ward.tracks), State.SKIPPED_STEP)
+        else:
+            held = 1.0 if frame.closure else held_scale(ward.optimizer)
+            verdict = self._verdict(ward, held)
+            clipping = verdict.factor
+            measured = measuring.gradients(
+                ward,
+                multiplier=1.0 / (held * clipping),
+                clipped=not verdict.undoable,
+                histograms=self._wide(frame),
+            )
+            cut = verdict.undoable and measuring.mark_cut(measured)
+            if verdict.phase in (Phase.RAW, Phase.SCALED) and not cut:
+                frame.scalars["clip_factor"] = clipping
+        frame.measured.append((ward, measured))
+
+    def _verdict(self, ward: Ward, held: float) -> Verdict:
+        verdict = ward.sentinel.judge()
+        return verdict if held != 1.0 else self.scaling.explain(verdict)
+
+    def _phase_scalars(self, frame: Frame) -> None:
+        sentinel = frame.ward.sentinel
+        if sentinel.posts:
+            frame.scalars["backwards"] = float(sentinel.backwards)
+        if sentinel.stale is not None:
+            frame.scalars["stale"] = float(sentinel.stale)
+        if frame.skipped or self.scaling.known:
+            frame.scalars["skipped"] = float(frame.skipped)
+
+    def _changes(self, frame: Frame, measured: Measured | None) -> None:
+        if measured is None:
+            return
+        if frame.skipped:
+            count = len(measured.states)
+            measured = measuring.nothing(measured.family, count, State.SKIPPED_STEP)
+        frame.measured.append((frame.ward, measured))
+
+    def _wide(self, frame: Frame) -> bool:
+        return self.histograms and frame.full
+
+    # -- without an optimizer's step -------------------------------------------------------------
+
+    def skipped(self, step: int, due: frozenset[Family], wards: Sequence[Ward]) -> None:
+        """A step that the scaler left out: it counts, and its rows say so."""
+        for family in (Family.GRAD, Family.UPDATE, Family.OPTIM):
+            if family in due:
+                for ward in wards:
+                    nothing = measuring.nothing(family, len(ward.tracks), State.SKIPPED_STEP)
+                    self.put(step, ward, nothing)
+        self.scalars(step, {"skipped": 1.0})
+
+    def weights(self, step: int, wards: Sequence[Ward]) -> None:
+        """The weights as they are now, outside any step."""
+        for ward in wards:
+            if ward.tracks:
+                self.put(step, ward, measuring.weights(ward, histograms=self.histograms))
+
+    def collect(self, step: int) -> None:
+        """What the instruments have seen of this step."""
+        for instrument in self.instruments:
+            for family, subjects, rows, states in instrument.collect(step):
+                ids = self.sink.declare(subjects)
+                self.declared(subjects, ids)
+                self._send(Batch(family, ids, rows, states), step)
+            if values := instrument.scalars(step):
+                self.scalars(step, values)
+            for event in instrument.events():
+                self.sink.event(event)
+
+    def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
+        """Pass on which subjects the ids stand for."""
+        if self.monitor is not None:
+            self.monitor.declared(subjects, ids)
+
+    # -- out -------------------------------------------------------------------------------------
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        self.sink.scalars(step, values)
+        if self.monitor is not None:
+            self._scalars.update(values)
+
+    def finish(self, step: int) -> None:
+        """The step is complete: let the monitor judge it."""
+        if self.monitor is not None:
+            batches, self._batches = self._batches, []
+            scalars, self._scalars = self._scalars, {}
+            self.monitor.after_step(step, batches, scalars)
+
+    def put(self, step: int, ward: Ward, measured: Measured) -> None:
+        if not ward.tracks:
+            return
+        self._send(Batch(measured.family, ward.ids, measured.rows, measured.states), step)
+        for number, histogram in zip(ward.ids, measured.histograms, strict=False):
+            if histogram is not None:
+                self.sink.histograms(measured.family, step, int(number), histogram)
+
+    def _send(self, batch: Batch, step: int) -> None:
+        self.sink.put(batch.family, step, batch.ids, batch.rows, batch.states)
+        if self.monitor is not None:
+            self._batches.append(batch)

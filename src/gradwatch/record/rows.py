@@ -1,0 +1,49 @@
+"""The kernel's records as rows of the catalogue."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.stats import Family, State, entry, family_stats, row_dtype
+
+_COPIED = ("count", "nan", "zero_rows", "skewness", "kurtosis")
+_SCALED = ("norm", "mean", "std", "abs_mean", "abs_max", "min", "max")
+
+
+def empty_rows(family: Family, count: int) -> NDArray[np.void]:
+    """Rows without a value: NaN in every float, 0 in every integer."""
+    return np.repeat(_EMPTY[family], count)
+
+
+def moment_rows(
+    family: Family, records: NDArray[np.void], states: NDArray[np.uint8], factor: float = 1.0
+) -> NDArray[np.void]:
+    """Rows of gradients or weights; `factor` multiplies what has the tensor's unit."""
+    rows = empty_rows(family, len(records))
+    for name in _COPIED:
+        rows[f"{family}_{name}"] = records[name]
+    for name in _SCALED:
+        rows[f"{family}_{name}"] = records[name] * factor if factor != 1.0 else records[name]
+    rows[f"{family}_inf"] = records["pos_inf"] + records["neg_inf"]
+    with np.errstate(invalid="ignore"):
+        rows[f"{family}_zero_fraction"] = records["zeros"] / records["count"]
+    return blank(family, rows, states)
+
+
+def blank(family: Family, rows: NDArray[np.void], states: NDArray[np.uint8]) -> NDArray[np.void]:
+    """Take the values out of rows whose state says there is none."""
+    without = ~_HAS_VALUE[states]
+    if without.any():
+        rows[without] = _EMPTY[family]
+    return rows
+
+
+def _empty_row(family: Family) -> NDArray[np.void]:
+    row = np.zeros((), row_dtype(family))
+    for item in family_stats(family):
+        if np.dtype(entry(item.stat).dtype).kind == "f":
+            row[str(item.stat)] = np.nan
+    return row
+
+
+_EMPTY = {family: _empty_row(family) for family in Family}
+_HAS_VALUE = np.array([s in set(State) and State(s).has_value for s in range(256)], bool)

@@ -1,0 +1,71 @@
+"""Loss scales: what a GradScaler multiplied the gradients by."""
+
+import gc
+import weakref
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from gradwatch.record.reading import number
+from gradwatch.record.verdict import RAW, Phase, Verdict
+
+SMALLEST_CLIP = 2.0**-10
+"""A factor below this is more likely a loss scale than a clipping."""
+
+
+class Scaling:
+    """The GradScaler of the loop, given or found, and what it did to the gradients of a step."""
+
+    def __init__(self, scaler: Any = None) -> None:
+        self._ref = weakref.ref(scaler) if scaler is not None else None
+        self._searches = 3
+
+    @property
+    def known(self) -> bool:
+        return self._ref is not None and self._ref() is not None
+
+    def search(self) -> bool:
+        """Look for an enabled GradScaler in the process, when something suggests there is one."""
+        if not self.known and self._searches > 0:
+            self._searches -= 1
+            for thing in gc.get_objects():
+                # By the type alone: asking some other object anything might run its code.
+                if issubclass(type(thing), torch.amp.GradScaler) and thing.is_enabled():
+                    self._ref = weakref.ref(thing)
+                    break
+        return self.known
+
+    def scale(self) -> float:
+        """The present scale; NaN where it is on an accelerator, 1 where there is no scaler."""
+        scaler = self._ref() if self._ref is not None else None
+        value = getattr(scaler, "_scale", None)
+        if value is None:
+            return number(getattr(scaler, "_init_scale", 1.0)) if scaler is not None else 1.0
+        return number(value)
+
+    def explain(self, verdict: Verdict) -> Verdict:
+        """The verdict without the loss scale: what is left of the factor is clipping."""
+        if verdict.phase is not Phase.SCALED:
+            return verdict
+        suspicious = verdict.factor < SMALLEST_CLIP or (verdict.exact and verdict.factor < 1.0)
+        if not self.known and not (suspicious and self.search()):
+            if verdict.factor >= SMALLEST_CLIP:
+                return verdict
+            return RAW if verdict.exact else Verdict(Phase.CHANGED, exact=False)
+        scale = self.scale()
+        if scale != scale:
+            return Verdict(Phase.CHANGED, exact=False)
+        return verdict.unscaled(scale)
+
+
+def held_scale(optimizer: Optimizer | None) -> float:
+    """What the gradients in memory are still multiplied by: a fused optimizer removes it itself."""
+    value = getattr(optimizer, "grad_scale", None)
+    return 1.0 if value is None else number(value)
+
+
+def overflowed(optimizer: Optimizer | None) -> bool:
+    """Whether a fused optimizer was told to leave the weights alone."""
+    value = getattr(optimizer, "found_inf", None)
+    return value is not None and number(value) > 0

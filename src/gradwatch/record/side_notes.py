@@ -1,0 +1,70 @@
+"""What is noted beside the rows: the user's numbers, the loss, the layer graph, the audit."""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gradwatch.graph import Graph
+from gradwatch.record.reading import number
+from gradwatch.record.recorder import Recorder
+from gradwatch.record.roster import Roster
+
+ALIASES = {"valid_loss": "val_loss", "eval_loss": "val_loss"}
+
+
+class SideNotes:
+    """Everything that goes to the run's scalars, info and graph rather than into rows."""
+
+    def __init__(self, recorder: Recorder, roster: Roster) -> None:
+        self._recorder = recorder
+        self._roster = roster
+        self._graph: Graph | None = None
+        self._loss: dict[str, Any] = {}
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Numbers of the user for a step; the loss as a tensor also tells what kind it is."""
+        numbers = {ALIASES.get(name, name): number(value) for name, value in values.items()}
+        if "loss" in numbers:
+            numbers["loss_nonfinite"] = float(not isfinite(numbers["loss"]))
+            loss = values.get("loss")
+            if not self._loss and isinstance(loss, Tensor) and loss.grad_fn is not None:
+                self._note_loss(_describe(loss))
+        self._recorder.scalars(step, numbers)
+
+    def audit(self, step: int, optimizers: Sequence[Optimizer]) -> None:
+        """What the optimizers were given, held against what the model has."""
+        from gradwatch.record.signals import audit, audit_events
+
+        model = self._roster.model
+        if model is None or not optimizers:
+            return
+        report = audit(model, optimizers)
+        self._recorder.sink.note({"audit": report})
+        for event in audit_events(report, step):
+            self._recorder.sink.event(event)
+
+    def read(self) -> None:
+        """What the instruments have found out meanwhile: the graph of the layers, the loss."""
+        for instrument in self._recorder.instruments:
+            graph = getattr(instrument, "graph", None)
+            if isinstance(graph, Graph) and graph is not self._graph:
+                self._graph = graph
+                self._recorder.sink.graph(graph)
+                self._roster.learn_order(graph.order)
+            guess = getattr(instrument, "loss_guess", None)
+            if guess and not self._loss:
+                self._note_loss(guess)
+
+    def _note_loss(self, found: dict[str, Any]) -> None:
+        if found:
+            self._loss = found
+            self._recorder.sink.note(found)
+
+
+def _describe(loss: Tensor) -> dict[str, Any]:
+    from gradwatch.record.signals import describe_loss
+
+    return describe_loss(loss)
