@@ -38,7 +38,7 @@ class Spectrum:
     rank_90: int | None
     """Singular values that carry 90 % of the sum of squares; None where more than are known."""
     tail_exponent: float
-    """Hill's estimate of the exponent of the eigenvalues' density from the upper half; NaN if few."""
+    """Hill's estimate of the exponent of the eigenvalues' density, upper half; NaN if few."""
 
 
 def spectrum_of(item: Item, access: Access) -> Spectrum | None:

@@ -1,0 +1,32 @@
+"""A pickled checkpoint refers to more than tensors.
+
+What is seen: names in the pickle beside those that tensors need. Nothing of it was imported or
+called here. A file that names what can run commands is refused altogether.
+
+Why it matters: `torch.load(weights_only=False)` would import these names and run what they say.
+
+What helps: save the state_dict alone, best as safetensors.
+"""
+
+from gradwatch.checkpoints.checks.form import Patient, Said
+from gradwatch.finding import Finding, Severity
+
+NAME = "foreign-objects"
+
+
+def check(patient: Patient) -> Said:
+    """Only mentioned."""
+    names = patient.index.foreign
+    if not names:
+        return
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    yield Finding(
+        check=NAME,
+        severity=Severity.INFO,
+        layers=(),
+        first_step=patient.step,
+        last_step=patient.step,
+        message=f"the file refers to {', '.join(name[:60] for name in names[:4])}{more}",
+        cause="Something beside tensors was pickled into the checkpoint.",
+        advice=("Save the state_dict alone, best as safetensors.",),
+    )

@@ -1,0 +1,58 @@
+"""The weights do not fit into a narrower type.
+
+What is seen: elements above 65504, the largest float16, in a wider type (a warning); or more
+than `share` of the elements of a tensor too small for float16's normal numbers (mentioned).
+Headroom and subnormal shares of every tensor for bfloat16, float16 and both fp8 types are in
+the table and in --json.
+
+Why it hurts: what overflows becomes infinite, what underflows loses its digits or becomes zero.
+
+What helps: bfloat16 instead of float16; a scale for each tensor or channel with fp8.
+"""
+
+from gradwatch.checkpoints.casts import casts
+from gradwatch.checkpoints.checks.form import Case, Patient, Said, is_buffer, said, worst_first
+from gradwatch.checkpoints.wording import percent, short
+from gradwatch.finding import Severity
+from gradwatch.stats import Stat
+
+NAME = "narrow-casts"
+
+
+def check(patient: Patient, *, share: float = 0.5) -> Said:
+    """A warning for overflow, a mention for underflow."""
+    over, under = [], []
+    for measured in patient.tensors:
+        if is_buffer(measured):
+            continue
+        half = next((cast for cast in casts(measured) if cast.target == "float16"), None)
+        if half is None:
+            continue
+        largest = float(measured.moments["abs_max"])
+        if half.headroom < 1:
+            words = f"the largest element is {short(largest)}; float16 ends at 65504"
+            over.append(Case(measured, largest, words))
+        small = half.subnormal_fraction + half.vanishing_fraction
+        if small >= share:
+            words = f"{percent(small)} of the elements are too small for float16's full precision"
+            under.append(Case(measured, small, words))
+    yield from said(
+        NAME,
+        Severity.WARNING,
+        patient,
+        worst_first(over),
+        stat=Stat.WEIGHT_ABS_MAX,
+        limit=65504.0,
+        cause="Weights of this size are rare; they become infinite in float16.",
+        advice=("Use bfloat16.", "Look at why this tensor grew so large."),
+    )
+    yield from said(
+        NAME,
+        Severity.INFO,
+        patient,
+        worst_first(under),
+        stat=Stat.WEIGHT_ABS_MEAN,
+        limit=share,
+        cause="Below 6e-5 float16 has fewer digits, below 3e-8 none.",
+        advice=("Use bfloat16, or scale the tensor.",),
+    )
