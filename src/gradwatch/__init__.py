@@ -15,17 +15,41 @@ from gradwatch.errors import GradwatchError
 from gradwatch.version import __version__
 
 if TYPE_CHECKING:
+    from gradwatch.analysis.flow import analyze_flow as analyze_flow
+    from gradwatch.analysis.gradients import analyze_gradients as analyze_gradients
+    from gradwatch.diagnosis import Diagnosis as Diagnosis
+    from gradwatch.diagnosis import diagnose as diagnose
+    from gradwatch.live.watch import watch as watch
+    from gradwatch.record import Watcher as Watcher
     from gradwatch.run import Run as Run
     from gradwatch.stats import Stat as Stat
     from gradwatch.store import open_run as open_run
 
 _DOORS = {
+    "Diagnosis": "gradwatch.diagnosis",
     "Run": "gradwatch.run",
     "Stat": "gradwatch.stats",
+    "Watcher": "gradwatch.record",
+    "analyze_flow": "gradwatch.analysis.flow",
+    "analyze_gradients": "gradwatch.analysis.gradients",
+    "diagnose": "gradwatch.diagnosis",
     "open_run": "gradwatch.store",
+    "watch": "gradwatch.live",
 }
 
-__all__ = ["GradwatchError", "Run", "Stat", "__version__", "open_run"]
+__all__ = [
+    "Diagnosis",
+    "GradwatchError",
+    "Run",
+    "Stat",
+    "Watcher",
+    "__version__",
+    "analyze_flow",
+    "analyze_gradients",
+    "diagnose",
+    "open_run",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:
