@@ -6,7 +6,7 @@ import torch
 from tests.record.signals.driving import EVERYTHING, ONLY_PROBE, collected, drive, hook_count
 from torch import Tensor, nn
 
-from gradwatch.record.signals import Inputs, Probe
+from gradwatch.record.signals import Inputs, Probe, Stage
 from gradwatch.record.signals.reading import nonfinite
 from gradwatch.run import EventKind
 
@@ -50,7 +50,7 @@ def test_a_healthy_step_between_recorded_ones_gives_no_row() -> None:
 
 def test_a_recorded_step_gives_a_row_for_every_probed_layer() -> None:
     model = net()
-    instrument = Probe(model, order={"0": 0, "3": 7})
+    instrument = Probe(model, stage=Stage(order={"0": 0, "3": 7}))
     (rows,) = drive(instrument, model, squared(torch.randn(16, 6)))
     assert list(rows) == ["0", "1", "2", "3", "5"]  # a ReLU makes no NaN of its own
     assert all(row["probe_nonfinite"] == 0 and row["probe_training"] == 1 for row in rows.values())

@@ -7,18 +7,23 @@ from torch import nn
 from gradwatch.record.instrument import Instrument
 from gradwatch.record.signals.activations import Activations
 from gradwatch.record.signals.audit import audit, audit_events
+from gradwatch.record.signals.compiled import CompiledActivations
+from gradwatch.record.signals.hooks import Stage
 from gradwatch.record.signals.inputs import Inputs
 from gradwatch.record.signals.layer_graph import LayerGraph
 from gradwatch.record.signals.loss_guess import LossGuess
 from gradwatch.record.signals.loss_kind import describe_loss
+from gradwatch.record.signals.modules import compiled
 from gradwatch.record.signals.probe import Probe
 
 __all__ = [
     "Activations",
+    "CompiledActivations",
     "Inputs",
     "LayerGraph",
     "LossGuess",
     "Probe",
+    "Stage",
     "audit",
     "audit_events",
     "describe_loss",
@@ -32,15 +37,17 @@ def instruments(
     """The instruments of one watched model.
 
     `names` are the watched parameters; layers none of whose parameters is among them are left out.
-    Activations are left out unless `record` holds "activations".
+    Activations need "activations" in `record`; under torch.compile "compiled" as well, because
+    recording them changes the compiled arithmetic.
     """
-    order: dict[str, int] = {}
+    stage = Stage()
     found: list[Instrument] = [
-        LayerGraph(model, order),  # first: it puts the layers of the others in order
-        Inputs(model),
-        Probe(model, names, order),
-        LossGuess(model),
+        LayerGraph(model, stage),  # first: it puts the layers of the others in order
+        Inputs(model, stage),
+        Probe(model, names, stage),
+        LossGuess(model, stage),
     ]
     if "activations" in record:
-        found.append(Activations(model, names, order))
+        asked = "compiled" in record and compiled(model)
+        found.append((CompiledActivations if asked else Activations)(model, names, stage))
     return found

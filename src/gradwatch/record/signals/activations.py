@@ -1,9 +1,8 @@
 """On recorded steps: moments of every layer's output, and what the gates it feeds made of it."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 from weakref import ref
 
@@ -15,9 +14,8 @@ from torch import nn
 from gradwatch.kernel import merge
 from gradwatch.record.instrument import Reading
 from gradwatch.record.signals import gates
-from gradwatch.record.signals.hooks import Hooks
+from gradwatch.record.signals.hooks import Hooks, Stage
 from gradwatch.record.signals.modules import (
-    compiled,
     first_floating,
     layers,
     owners,
@@ -29,6 +27,7 @@ from gradwatch.record.signals.trail import Node, Sources, Trail, nodes_of
 from gradwatch.run import Event, EventKind, Subject
 from gradwatch.stats import Family, State, row_dtype
 
+_PATIENCE = 3
 _GATE_STATS = tuple(
     str(stat) for stat in ("act_gate_zero_fraction", "act_flat_fraction", "act_entropy")
 )
@@ -65,18 +64,18 @@ class Activations:
         self,
         model: nn.Module,
         names: Collection[str] = (),
-        order: Mapping[str, int] = MappingProxyType({}),
+        stage: Stage | None = None,
     ) -> None:
         self._model = ref(model)
         self._names = names
-        self._hooks = Hooks("activations")
+        self._hooks = Hooks("activations", stage or Stage())
         self._pass = Pass()
         self._trail = Trail({})
         self._kinds: dict[str, str] = {}
-        self._order = order
         self._events: list[Event] = []
         self._silent = 0
         self._off = False
+        self._told: set[str] = set()
 
     @property
     def spent(self) -> float:
@@ -94,19 +93,25 @@ class Activations:
         self._pass = Pass()
         self._hooks.step = step
         model = self._model()
-        if Family.ACT not in due or model is None or self._off or self._hooks.failure:
+        if Family.ACT not in due or model is None or self._off:
             return
-        if compiled(model):
+        found = layers(model, self._names)
+        eager = [layer for layer in found if not layer.hidden]
+        if self._hooks.stage.traced or len(eager) < len(found):
             self._not_recorded(step, "compiled")
+            self._off = self._hooks.stage.traced or not eager
+        if self._off or self._hooks.closed:
             return
         self._trail = Trail(owners(model), passed=self._gate)
-        for layer in layers(model, self._names):
+        for layer in eager:
             if (module := layer.module) is not None:
                 self._kinds[layer.name] = layer.kind
                 self._hooks.after(module, partial(self._look, layer.name, layer.composite))
 
     def _not_recorded(self, step: int, why: str) -> None:
-        self._off = True
+        if why in self._told:
+            return
+        self._told.add(why)
         text = f"activations are not recorded: {why}"
         self._events.append(Event(step, EventKind.NOT_RECORDED, text, data={"why": why}))
 
@@ -160,7 +165,7 @@ class Activations:
             return
         if not calls:
             self._silent += 1
-            if self._silent == 3:
+            if self._silent == _PATIENCE:
                 self._not_recorded(step, "no forward of a module was seen")
             return
         yield self._rows(calls)
@@ -200,7 +205,7 @@ class Activations:
                 states[index] = State.UNSUPPORTED
             for stat in _GATE_STATS:
                 rows[index][stat] = _average(found.get(layer, {}).get(stat, []))
-            kind, order = self._kinds.get(layer, ""), self._order.get(layer)
+            kind, order = self._kinds.get(layer, ""), self._hooks.stage.order.get(layer)
             subjects.append(subject(layer, kind, order))
         return Family.ACT, subjects, rows, states
 
@@ -212,7 +217,7 @@ class Activations:
         return found
 
     def detach(self) -> None:
-        self._hooks.clear()
+        self._hooks.remove()
         self._pass = Pass()
 
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,6 +16,17 @@ from gradwatch.run import Event, EventKind
 log = logging.getLogger("gradwatch")
 
 Listener = Callable[..., None]
+
+
+@dataclass
+class Stage:
+    """What the instruments of one model share."""
+
+    order: dict[str, int] = field(default_factory=dict)
+    """The layers' positions in forward order, as far as they are known."""
+    traced: bool = False
+    """Whether torch.compile has seen our hooks. It guards their number: from then on none may come
+    or go before the end, or the model would be compiled anew."""
 
 
 def observable() -> bool:
@@ -46,6 +58,7 @@ class Hook:
 
     def __call__(self, *seen: Any) -> None:
         if torch.compiler.is_compiling():
+            self.owner.stage.traced = True
             return
         owner = self.owner
         if owner.failure is not None or not observable():
@@ -65,8 +78,9 @@ class Hook:
 class Hooks:
     """The hooks of one instrument: put up together, taken down together, silent after a failure."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, stage: Stage) -> None:
         self.what = what
+        self.stage = stage
         self.spent = 0.0
         self.step = 0
         self.failure: str | None = None
@@ -90,7 +104,18 @@ class Hooks:
             module.register_forward_pre_hook(Hook(self, listener), with_kwargs=True)
         )
 
+    @property
+    def closed(self) -> bool:
+        """Whether no more hooks may be put up."""
+        return self.failure is not None or self.stage.traced
+
     def clear(self) -> None:
+        """Take the hooks down, unless a compiled graph counts on them."""
+        if not self.stage.traced:
+            self.remove()
+
+    def remove(self) -> None:
+        """Take the hooks down for good."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

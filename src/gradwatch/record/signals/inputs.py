@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from gradwatch.record.instrument import Reading
-from gradwatch.record.signals.hooks import Hooks
-from gradwatch.record.signals.modules import tensors
+from gradwatch.record.signals.hooks import Hooks, Stage
+from gradwatch.record.signals.modules import root_is_compiled, tensors
 from gradwatch.record.signals.reading import readable, spread
 from gradwatch.run import Event
 from gradwatch.stats import Family
@@ -23,9 +23,9 @@ class Inputs:
     Of a tensor with more than 16,384 elements four stretches of 4,096 are read.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, stage: Stage | None = None) -> None:
         self._model = ref(model)
-        self._hooks = Hooks("inputs")
+        self._hooks = Hooks("inputs", stage or Stage())
         self._clear()
 
     @property
@@ -43,7 +43,7 @@ class Inputs:
 
     def attach(self) -> None:
         model = self._model()
-        if model is not None:
+        if model is not None and not root_is_compiled(model):
             self._hooks.before(model, self._look)
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
@@ -89,4 +89,4 @@ class Inputs:
         return self._hooks.events()
 
     def detach(self) -> None:
-        self._hooks.clear()
+        self._hooks.remove()

@@ -10,8 +10,8 @@ from torch import nn
 
 from gradwatch.graph import Graph, Node
 from gradwatch.record.instrument import Reading
-from gradwatch.record.signals.hooks import Hooks
-from gradwatch.record.signals.modules import Layer, layers, owners, tensors
+from gradwatch.record.signals.hooks import Hooks, Stage
+from gradwatch.record.signals.modules import Layer, layers, owners, root_is_compiled, tensors
 from gradwatch.record.signals.trail import Node as AutogradNode
 from gradwatch.record.signals.trail import Sources, Trail, nodes_of
 from gradwatch.run import Event
@@ -27,14 +27,13 @@ _REENTRANT = "CheckpointFunctionBackward"
 class LayerGraph:
     """Listens to the layers of a forward and asks the trail where each one's inputs come from.
 
-    `graph` is None until a step was seen, and replaced when a later step shows more. `order` is
-    kept up to date with it, for the other instruments.
+    `graph` is None until a step was seen, and replaced when a later step shows more. The order of
+    the stage is kept up to date with it, for the other instruments.
     """
 
-    def __init__(self, model: nn.Module, order: dict[str, int] | None = None) -> None:
-        self._order = {} if order is None else order
+    def __init__(self, model: nn.Module, stage: Stage | None = None) -> None:
         self._model = weakref.ref(model)
-        self._hooks = Hooks("layer graph")
+        self._hooks = Hooks("layer graph", stage or Stage())
         self._trail = Trail({})
         self._layers: dict[str, Layer] = {}
         self._seen: dict[str, None] = {}
@@ -64,16 +63,19 @@ class LayerGraph:
         self._hooks.clear()
         self._hooks.step = step
         model = self._model()
-        if self._done or not due or model is None or self._hooks.failure is not None:
+        if self._done or not due or model is None or self._hooks.closed:
             return
         self._layers = {layer.name: layer for layer in layers(model)}
         table = owners(model)
         self._trail = Trail(table, joined=self._found, passed=self._passed)
         self._begin()
         for layer in self._layers.values():
-            if (module := layer.module) is not None and not layer.composite:
+            module = layer.module
+            if module is not None and not layer.composite and not layer.hidden:
                 self._hooks.after(module, partial(self._look, layer.name))
-        if "" not in self._layers or self._layers[""].composite:
+        if root_is_compiled(model):
+            return
+        if "" not in self._layers or self._layers[""].composite or self._layers[""].hidden:
             self._hooks.after(model, self._ended)
         self._hooks.before(model, self._called)
 
@@ -189,7 +191,7 @@ class LayerGraph:
         )
         if self.graph is None or graph != self.graph:
             self.graph = graph
-            self._order.update(graph.order)
+            self._hooks.stage.order.update(graph.order)
         known = {*self._seen, *self._unchanged}
         self._done = step >= _LAST_STEP or all(name in known for name in self._layers)
 
@@ -201,7 +203,7 @@ class LayerGraph:
         chain = Graph.chain(self._layers)
         nodes = tuple(Node(node.layer, self._kind(node.layer)) for node in chain.nodes)
         self.graph, self._done = Graph(nodes, chain.edges, assumed=True), True
-        self._order.update(self.graph.order)
+        self._hooks.stage.order.update(self.graph.order)
 
     def scalars(self, step: int) -> dict[str, float]:
         return {}
@@ -210,7 +212,7 @@ class LayerGraph:
         return self._hooks.events()
 
     def detach(self) -> None:
-        self._hooks.clear()
+        self._hooks.remove()
         if self.graph is None and self._layers:
             self._assume()
 

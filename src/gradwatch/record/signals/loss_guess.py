@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradwatch.record.instrument import Reading
-from gradwatch.record.signals.hooks import Hooks
-from gradwatch.record.signals.modules import first_floating
+from gradwatch.record.signals.hooks import Hooks, Stage
+from gradwatch.record.signals.modules import first_floating, root_is_compiled
 from gradwatch.record.signals.reading import readable
 from gradwatch.run import Event
 from gradwatch.stats import Family
@@ -29,9 +29,9 @@ class LossGuess:
     respect to log-probabilities it is the target alone. No other usual loss has either form.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, stage: Stage | None = None) -> None:
         self._model = ref(model)
-        self._hooks = Hooks("output rows")
+        self._hooks = Hooks("output rows", stage or Stage())
         self._left = _STEPS
         self._rows: NDArray[np.float64] | None = None
         self._gradient: NDArray[np.float64] | None = None
@@ -53,8 +53,10 @@ class LossGuess:
         self._hooks.step = step
         self._rows = self._gradient = None
         model = self._model()
-        if self._left > 0 and not self.loss_guess and model is not None:
-            self._left -= 1
+        if self._left <= 0 or self.loss_guess or model is None or self._hooks.closed:
+            return
+        self._left -= 1
+        if not root_is_compiled(model):
             self._hooks.after(model, self._look)
 
     def _look(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -95,7 +97,7 @@ class LossGuess:
         return self._hooks.events()
 
     def detach(self) -> None:
-        self._hooks.clear()
+        self._hooks.remove()
 
 
 def _few(tensor: torch.Tensor) -> NDArray[np.float64]:

@@ -25,6 +25,8 @@ class Layer:
     reference: "weakref.ref[nn.Module]"
     composite: bool = False
     """It has parameters of its own and children as well, such as `nn.MultiheadAttention`."""
+    hidden: bool = False
+    """It runs inside something torch.compile was applied to, where no hook of ours may be."""
 
     @property
     def module(self) -> nn.Module | None:
@@ -45,6 +47,7 @@ def layers(model: nn.Module, names: Collection[str] = ()) -> list[Layer]:
     left out. A module registered twice is one layer, under its first name.
     """
     watched = {owner(name) for name in names}
+    inside = _compiled_modules(model)
     seen: set[int] = set()
     found = []
     for name, module in bare_modules(model):
@@ -58,7 +61,8 @@ def layers(model: nn.Module, names: Collection[str] = ()) -> list[Layer]:
         if names and name not in watched and next(module.parameters(), None) is not None:
             continue
         kind = type(module).__name__.removeprefix("Parametrized")
-        found.append(Layer(name, kind, weakref.ref(module), composite=not whole))
+        hidden = id(module) in inside
+        found.append(Layer(name, kind, weakref.ref(module), composite=not whole, hidden=hidden))
     return found
 
 
@@ -98,7 +102,24 @@ def first_floating(value: Any) -> torch.Tensor | None:
 
 def compiled(model: nn.Module) -> bool:
     """Whether torch.compile has been applied to the model or a part of it."""
-    return any(
-        getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
+    return any(_is_compiled(module) for module in model.modules())
+
+
+def root_is_compiled(model: nn.Module) -> bool:
+    """Whether even a hook on the model itself would be compiled, as after `model.compile()`."""
+    return getattr(model, "_compiled_call_impl", None) is not None
+
+
+def _compiled_modules(model: nn.Module) -> set[int]:
+    """The modules that run compiled, by identity; the wrapper that compile returns does not."""
+    return {
+        id(inner)
         for module in model.modules()
-    )
+        if _is_compiled(module)
+        for inner in module.modules()
+        if inner is not module or root_is_compiled(module)
+    }
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return root_is_compiled(module) or "_orig_mod" in module._modules

@@ -1,8 +1,7 @@
 """Every step: which module gives the first NaN or Inf, and the mode of the norm layers."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 from weakref import ref
 
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 
 from gradwatch.record.instrument import Reading
-from gradwatch.record.signals.hooks import Hooks
+from gradwatch.record.signals.hooks import Hooks, Stage
 from gradwatch.record.signals.modules import Layer, first_floating, layers, subject
 from gradwatch.record.signals.reading import nonfinite, readable
 from gradwatch.run import Event, EventKind
@@ -47,15 +46,14 @@ class Probe:
         self,
         model: nn.Module,
         names: Collection[str] = (),
-        order: Mapping[str, int] = MappingProxyType({}),
+        stage: Stage | None = None,
     ) -> None:
         self._model = ref(model)
         self._names = names
-        self._hooks = Hooks("non-finite probes")
+        self._hooks = Hooks("non-finite probes", stage or Stage())
         self._layers: list[Layer] = []
         self._norms: list[Layer] = []
         self._hits: dict[int, tuple[int, int]] = {}
-        self._order = order
         self._modes: dict[str, bool] = {}
         self._events: list[Event] = []
         self._full = False
@@ -85,9 +83,9 @@ class Probe:
         self._full = any(family in due for family in _RECORDED_WITH)
         if Family.PROBE not in due:
             self._hooks.clear()
-        elif not self._hooks:
+        elif not self._hooks and not self._hooks.closed:
             for index, layer in enumerate(self._layers):
-                if (module := layer.module) is not None:
+                if (module := layer.module) is not None and not layer.hidden:
                     self._hooks.after_plain(module, partial(self._look, index))
 
     def _look(self, index: int, module: nn.Module, args: Any, output: Any) -> None:
@@ -118,7 +116,9 @@ class Probe:
             module = layer.module
             row["probe_nonfinite"], row["probe_input_nonfinite"] = found
             row["probe_training"] = np.nan if module is None else float(module.training)
-            subjects.append(subject(layer.name, layer.kind, self._order.get(layer.name)))
+            subjects.append(
+                subject(layer.name, layer.kind, self._hooks.stage.order.get(layer.name))
+            )
         self._hits, self._changed = {}, False
         states = np.full(len(wanted), State.MEASURED, np.uint8)
         yield Family.PROBE, subjects, rows, states
@@ -148,5 +148,5 @@ class Probe:
         return found
 
     def detach(self) -> None:
-        self._hooks.clear()
+        self._hooks.remove()
         self._hits.clear()
