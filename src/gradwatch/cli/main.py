@@ -11,9 +11,9 @@ from gradwatch.version import __version__
 COMMANDS: dict[str, str] = {
     "show": "gradwatch.cli.show",
     "diagnose": "gradwatch.cli.diagnose",
-    "analyze": "gradwatch.cli.analyze",
     "explain": "gradwatch.cli.explain",
     "report": "gradwatch.cli.report",
+    "serve": "gradwatch.cli.serve",
 }
 
 

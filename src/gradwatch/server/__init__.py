@@ -1,1 +1,1 @@
-"""The live page over HTTP: loopback, token, read-only."""
+"""The live page's server: read-only, on loopback, behind a link that only the terminal shows."""

@@ -111,11 +111,6 @@ def timeline(diagnosis: Diagnosed | None) -> list[str]:
     return [str(onset) for onset in getattr(diagnosis, "timeline", ())]
 
 
-def timeline(diagnosis: Diagnosed | None) -> list[str]:
-    """In which order signals left their usual range, where the diagnosis says so."""
-    return [str(onset) for onset in getattr(diagnosis, "timeline", ())]
-
-
 def skipped(diagnosis: Diagnosed | None) -> list[dict[str, str]]:
     return [
         {"check": s.check, "reason": s.reason} for s in (diagnosis.skipped if diagnosis else ())

@@ -40,10 +40,11 @@ def heat(columns: Columns, stats: Sequence[Shown]) -> dict[str, Any]:
     A map that is sampled more rarely leaves out the columns in which it has nothing: `columns` says
     which it has, and a view may draw each as far as the next.
     """
+    maps = {item.name: _map(columns, item) for item in stats if len(columns)}
     return {
         "first": columns.first.tolist(),
         "last": columns.last.tolist(),
-        "maps": {item.name: _map(columns, item) for item in stats if len(columns)},
+        "maps": {name: found for name, found in maps.items() if found["columns"]},
     }
 
 
