@@ -13,7 +13,7 @@ from gradwatch.record.signals.inputs import Inputs
 from gradwatch.record.signals.layer_graph import LayerGraph
 from gradwatch.record.signals.loss_guess import LossGuess
 from gradwatch.record.signals.loss_kind import describe_loss
-from gradwatch.record.signals.modules import compiled
+from gradwatch.record.signals.modules import wholly_compiled
 from gradwatch.record.signals.probe import Probe
 
 __all__ = [
@@ -37,8 +37,8 @@ def instruments(
     """The instruments of one watched model.
 
     `names` are the watched parameters; layers none of whose parameters is among them are left out.
-    Activations need "activations" in `record`; under torch.compile "compiled" as well, because
-    recording them changes the compiled arithmetic.
+    Activations need "activations" in `record`. The caller leaves the word out where the model is
+    compiled and nobody asked for it by name, because recording changes compiled arithmetic.
     """
     stage = Stage()
     found: list[Instrument] = [
@@ -48,6 +48,6 @@ def instruments(
         LossGuess(model, stage),
     ]
     if "activations" in record:
-        asked = "compiled" in record and compiled(model)
+        asked = wholly_compiled(model)
         found.append((CompiledActivations if asked else Activations)(model, names, stage))
     return found

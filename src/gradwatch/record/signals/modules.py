@@ -100,9 +100,9 @@ def first_floating(value: Any) -> torch.Tensor | None:
     return next((tensor for tensor in tensors(value) if tensor.is_floating_point()), None)
 
 
-def compiled(model: nn.Module) -> bool:
-    """Whether torch.compile has been applied to the model or a part of it."""
-    return any(_is_compiled(module) for module in model.modules())
+def wholly_compiled(model: nn.Module) -> bool:
+    """Whether torch.compile has been applied to the model, or in place to a part of it."""
+    return _is_compiled(model) or any(root_is_compiled(module) for module in model.modules())
 
 
 def root_is_compiled(model: nn.Module) -> bool:
