@@ -177,7 +177,6 @@ def test_only_loopback_without_the_flag() -> None:
 
 def test_a_taken_port_is_said_and_the_usual_one_moves_on() -> None:
     taken = Address.checked("127.0.0.1", 0, allow_remote=False).bound()
-    taken.listen()
     port = taken.getsockname()[1]
     with pytest.raises(GradwatchError, match="Try another --port"):
         Address.checked("127.0.0.1", port, allow_remote=False).bound()

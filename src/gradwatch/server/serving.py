@@ -74,6 +74,7 @@ class Address:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 made.bind((self.host, port))
+                made.listen(MOST_CONNECTIONS)
             except OSError as error:
                 made.close()
                 problem = error.strerror or str(error)
