@@ -1,10 +1,12 @@
 """The original's animation recorder: frames, CSV, JSON, ASCII and a summary."""
 
 import json
+import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import ArrayLike
 from gradwatch.analysis.original import floats
 from gradwatch.analysis.original.levels import GradientHealth
 from gradwatch.analysis.result import Result
+from gradwatch.analysis.writing import write_text
 
 COLUMNS = "step,layer,mean_abs_grad,max_abs_grad,grad_norm,is_vanishing,is_exploding"
 GLYPHS = " ░▒▓█"
@@ -108,6 +111,12 @@ class OriginalAnimator:
         """Non-finite numbers are lost: null."""
         tree = [_nulled(frame.to_dict()) for frame in self.frames]
         return json.dumps(tree, indent=2, ensure_ascii=False)
+
+    def export_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        return write_text(path, self.to_csv(), overwrite=overwrite)
+
+    def export_json(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        return write_text(path, self.to_json(), overwrite=overwrite)
 
     def to_ascii(self) -> str:
         """The width counts bytes, the padding characters, as in the original."""

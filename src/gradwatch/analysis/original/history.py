@@ -1,14 +1,10 @@
-"""The bounded queue of one layer's gradient norms, and such queues from a `Run`."""
+"""The bounded queue of one layer's gradient norms."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from gradwatch.analysis.original import floats
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 
 CAPACITY = 1000
 """What the original's debugger keeps per layer."""
@@ -40,22 +36,11 @@ class History:
 Histories = Mapping[str, History]
 
 
-def record(layer: str, norms: Iterable[float], steps: Iterable[int], limit: int) -> History:
+def record(
+    layer: str, norms: Iterable[float], steps: Iterable[int], limit: int = CAPACITY
+) -> History:
     """Feed norms one by one."""
     history = History(layer, limit)
     for norm, step in zip(norms, steps, strict=True):
         history.add(float(norm), int(step))
     return history
-
-
-def from_run(run: Run) -> dict[str, History]:
-    """One queue per parameter, in the run's order; NaN or Inf elements make the norm NaN or Inf."""
-    norms = run.series[Stat.GRAD_NORM]
-    measured = run.measured(Stat.GRAD_NORM)
-    nan = np.nan_to_num(run.series[Stat.GRAD_NAN]) > 0
-    inf = np.nan_to_num(run.series[Stat.GRAD_INF]) > 0
-    seen = np.where(nan, np.nan, np.where(inf, np.inf, norms))
-    return {
-        name: record(name, seen[measured[:, c], c], run.steps[measured[:, c]], CAPACITY)
-        for c, name in enumerate(run.names)
-    }

@@ -1,0 +1,173 @@
+"""`GradientFlowAnimator`: record gradients step by step, write them out four ways."""
+
+import csv
+import io
+import os
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gradwatch.analysis.animator.drawing import Scale, ascii_art
+from gradwatch.analysis.animator.frames import (
+    GradientFrame,
+    LayerGradientInfo,
+    Limits,
+    Recorded,
+    Sample,
+    frames,
+)
+from gradwatch.analysis.animator.summary import GradientFlowSummary, summarise
+from gradwatch.analysis.original.animator import OriginalAnimator
+from gradwatch.analysis.result import dumps
+from gradwatch.analysis.rules import Rules
+from gradwatch.analysis.writing import write_text
+from gradwatch.errors import Exit, GradwatchError
+from gradwatch.kernel import measure_arrays
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+FORMAT = 1
+
+
+class GradientFlowAnimator:
+    """Keeps statistics, never gradients; with `max_frames` the oldest frame leaves in O(1).
+
+    `rules="original"` gives the original's own recorder, with the same methods.
+    """
+
+    def __new__(
+        cls,
+        max_frames: int = 0,
+        vanishing_threshold: float = 1e-7,
+        exploding_threshold: float = 1e3,
+        *,
+        rules: Rules | str = Rules.GRADWATCH,
+    ) -> Any:
+        if Rules(rules) is Rules.ORIGINAL:
+            return OriginalAnimator(max_frames, vanishing_threshold, exploding_threshold)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        max_frames: int = 0,
+        vanishing_threshold: float = 1e-7,
+        exploding_threshold: float = 1e3,
+        *,
+        rules: Rules | str = Rules.GRADWATCH,
+    ) -> None:
+        if max_frames < 0 or not 0 <= vanishing_threshold < exploding_threshold:
+            raise GradwatchError(
+                "Expected max_frames of at least 0 and 0 ≤ vanishing_threshold < "
+                f"exploding_threshold, got {max_frames}, {vanishing_threshold} and "
+                f"{exploding_threshold}.",
+                Exit.USAGE,
+            )
+        self.limits = Limits(vanishing_threshold, exploding_threshold)
+        self.recorded = 0
+        self._order: dict[str, None] = {}
+        self._kept: deque[Recorded] = deque(maxlen=max_frames or None)
+
+    def record_step(self, step: int, gradients: Mapping[str, ArrayLike]) -> None:
+        """One pass over the gradients; steps must increase."""
+        names = list(gradients)
+        records = measure_arrays([np.asarray(gradients[name]) for name in names]) if names else ()
+        samples = {
+            name: Sample(
+                mean_abs=float(np.nan_to_num(record["abs_mean"])),
+                max_abs=float(np.nan_to_num(record["abs_max"])),
+                norm=float(np.nan_to_num(record["norm"])),
+                count=int(record["count"]),
+                nan=int(record["nan"]),
+                inf=int(record["pos_inf"]) + int(record["neg_inf"]),
+            )
+            for name, record in zip(names, records, strict=True)
+        }
+        self._keep(step, samples)
+
+    def _keep(self, step: int, samples: dict[str, Sample]) -> None:
+        if self._kept and step <= self._kept[-1][0]:
+            raise GradwatchError(
+                f"Expected a step after {self._kept[-1][0]}, got {step}. Record every step once, "
+                "in order.",
+                Exit.USAGE,
+            )
+        self._order.update(dict.fromkeys(samples))
+        self._kept.append((step, samples))
+        self.recorded += 1
+
+    @property
+    def frames(self) -> list[GradientFrame]:
+        """The retained frames; intensities over the run are those of these frames."""
+        return frames(list(self._kept), list(self._order), self.limits)
+
+    def summary(self) -> GradientFlowSummary:
+        return summarise(self.frames, list(self._order), self.recorded, self.limits)
+
+    def to_ascii(self, *, scale: Scale | str = Scale.RUN, columns: int = 100) -> str:
+        """`scale="run"` shows decay over time, "frame" each step by itself."""
+        shown = self.frames
+        present = {layer.name for frame in shown for layer in frame.layers}
+        names = [name for name in self._order if name in present]
+        return ascii_art(shown, names, Scale(scale), columns)
+
+    def export_json(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Strict JSON; `gradwatch.analysis.result.loads` brings NaN and Inf back."""
+        tree = {"format": FORMAT, "frames": self.frames, "summary": self.summary()}
+        return write_text(path, dumps(tree, indent=1) + "\n", overwrite=overwrite)
+
+    def export_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """One row per frame and layer, quoted as RFC 4180 has it; empty where None."""
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        names = [field.name for field in fields(LayerGradientInfo)]
+        writer.writerow(["step", "layer", *names[1:]])
+        for frame in self.frames:
+            for layer in frame.layers:
+                values = [getattr(layer, name) for name in names]
+                writer.writerow(
+                    [frame.step, *(int(v) if v is True or v is False else v for v in values)]
+                )
+        return write_text(path, text.getvalue(), overwrite=overwrite)
+
+    @classmethod
+    def from_run(
+        cls,
+        run: Run,
+        max_frames: int = 0,
+        vanishing_threshold: float = 1e-7,
+        exploding_threshold: float = 1e3,
+    ) -> "GradientFlowAnimator":
+        """The gradients of a recorded run, in forward order; steps without any are left out."""
+        animator: GradientFlowAnimator = cls(max_frames, vanishing_threshold, exploding_threshold)
+        wanted = ("abs_mean", "abs_max", "norm", "count", "nan", "inf")
+        table = {name: run.series[Stat(f"grad_{name}")] for name in wanted}
+        measured = run.measured(Stat.GRAD_NORM)
+        for row, step in enumerate(run.steps.tolist()):
+            samples = {
+                run.names[column]: _sample(table, row, column)
+                for column in np.flatnonzero(measured[row]).tolist()
+            }
+            if samples:
+                animator._keep(step, samples)
+        return animator
+
+
+def _sample(table: Mapping[str, Any], row: int, column: int) -> Sample:
+    """A run made from norms alone knows neither sizes nor means."""
+    found = {name: float(values[row, column]) for name, values in table.items()}
+    norm = 0.0 if np.isnan(found["norm"]) else found["norm"]
+    bad = [0 if np.isnan(found[name]) else int(found[name]) for name in ("nan", "inf")]
+    count = int(found["count"]) if found["count"] > 0 else sum(bad) + (not np.isnan(found["norm"]))
+    return Sample(
+        mean_abs=None if np.isnan(found["abs_mean"]) else found["abs_mean"],
+        max_abs=None if np.isnan(found["abs_max"]) else found["abs_max"],
+        norm=norm,
+        count=count,
+        nan=bad[0],
+        inf=bad[1],
+    )

@@ -1,0 +1,85 @@
+"""The second pass over the elements: histogram cells and outliers, chunk by chunk."""
+
+from dataclasses import dataclass
+from math import erfc, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.analysis.weights.grid import Grid
+from gradwatch.analysis.weights.spread import Spread, outlier_limit
+from gradwatch.analysis.weights.tensors import CHUNK, Tensor, floating
+
+_SAFE = (1e-30, 1e30)
+"""Beyond, 32 bits do not hold the cell numbers."""
+
+
+@dataclass
+class Far:
+    """Elements beyond the limit: how many, and the furthest of them."""
+
+    total: int
+    limit: float
+    expected: float
+    indices: NDArray[np.int64]
+    distances: NDArray[np.float64]
+
+
+def scan(tensor: Tensor, spread: Spread, cells: int, kept: int) -> tuple[Grid, Far]:
+    """The tensor's histogram on cells 2^`cells` wide, and its outliers (the `kept` furthest)."""
+    low, high = float(tensor.record["min"]), float(tensor.record["max"])
+    grid = Grid.over(low, high, cells)
+    search = _Search(spread, outlier_limit(tensor.finite), kept)
+    looking = search.may_find(low, high)
+    wide = not _SAFE[0] < float(tensor.record["abs_max"]) < _SAFE[1]
+    assert tensor.values is not None
+    for begin in range(0, len(tensor.values), CHUNK):
+        part = floating(tensor.values[begin : begin + CHUNK])
+        if looking:
+            search.look(part, begin)
+        if tensor.nonfinite:
+            part = part[np.isfinite(part)]
+        grid.add(part.astype(np.float64) if wide else part)
+    return grid, search.found(tensor.finite)
+
+
+class _Search:
+    """Robust distances beyond a limit; memory stays bounded however many there are."""
+
+    def __init__(self, spread: Spread, limit: float, kept: int) -> None:
+        self.centre, self.scale, self.limit, self.kept = spread.centre, spread.scale, limit, kept
+        self.total = 0
+        self.indices = np.empty(0, np.int64)
+        self.distances = np.empty(0, np.float64)
+        self.bounds = (
+            np.nextafter(np.float32(self.centre - limit * self.scale), np.float32(np.inf)),
+            np.nextafter(np.float32(self.centre + limit * self.scale), np.float32(-np.inf)),
+        )
+
+    def may_find(self, low: float, high: float) -> bool:
+        reach = self.limit * self.scale
+        return self.scale > 0 and (low < self.centre - reach or high > self.centre + reach)
+
+    def look(self, part: NDArray[Any], begin: int) -> None:
+        low, high = self.bounds  # rounded inwards: candidates, decided in 64 bits
+        at = np.flatnonzero((part <= low) | (part >= high))
+        if not len(at):
+            return
+        z = (part[at].astype(np.float64) - self.centre) / self.scale
+        far = np.isfinite(z) & (np.abs(z) > self.limit)
+        self.total += int(far.sum())
+        self.indices = np.concatenate([self.indices, at[far] + begin])
+        self.distances = np.concatenate([self.distances, z[far]])
+        if len(self.indices) > 4 * self.kept + 1024:
+            self._trim()
+
+    def _trim(self) -> None:
+        furthest = np.lexsort((self.indices, -np.abs(self.distances)))[: self.kept]
+        furthest.sort()
+        self.indices, self.distances = self.indices[furthest], self.distances[furthest]
+
+    def found(self, count: int) -> Far:
+        self._trim()
+        expected = count * erfc(self.limit / sqrt(2))
+        return Far(self.total, self.limit, expected, self.indices, self.distances)
