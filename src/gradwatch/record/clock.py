@@ -20,10 +20,15 @@ class StepClock:
         if self.number == self.first and not self._stepped:
             self._expected = frozenset(optimizers)
 
-    def replace(self, gone: Hashable) -> None:
-        """An optimizer will not step any more: nobody waits for it."""
-        self._expected -= {gone}
-        self._stepped.discard(gone)
+    def replace(self, old: Hashable, new: Hashable) -> None:
+        """One optimizer has taken another's place: it has stepped where the other had."""
+        self._expected = frozenset(new if key == old else key for key in self._expected)
+        self._stepped = {new if key == old else key for key in self._stepped}
+
+    def forget(self, key: Hashable) -> None:
+        """This optimizer only passes on to another: it neither steps nor is waited for."""
+        self._expected -= {key}
+        self._stepped.discard(key)
 
     def enter(self, optimizer: Hashable) -> bool:
         """This optimizer steps now; whether that begins a new step."""

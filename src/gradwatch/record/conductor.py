@@ -217,9 +217,12 @@ class Conductor:
             return None
         ward, gone = self.roster.add(optimizer)
         for old in gone:
-            self.clock.replace(old)
-            if old is self._open and (outer := old.optimizer) is not None:
-                self._hollow.add(outer)  # it wraps the one that really steps
+            outer = old.optimizer if old is self._open else None
+            if outer is None:
+                self.clock.replace(old, ward)
+            else:  # it is in the middle of its step: it wraps the one that really steps
+                self.clock.forget(old)
+                self._hollow.add(outer)
         step = self.clock.number
         self.roster.scan(step)
         ward.sentinel.sampling = Family.GRAD in self._armed

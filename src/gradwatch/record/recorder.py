@@ -134,6 +134,8 @@ class Recorder:
 
     def skipped(self, step: int, due: frozenset[Family], wards: Sequence[Ward]) -> None:
         """A step that the scaler left out: it counts, and its rows say so."""
+        if Family.WEIGHT in due:
+            self.weights(step, wards)  # still those before the step: nothing was updated
         for family in (Family.GRAD, Family.UPDATE, Family.OPTIM):
             if family in due:
                 for ward in wards:

@@ -1,0 +1,109 @@
+"""A sink that keeps everything in lists, and a watcher that writes to it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.nn import Module
+
+from gradwatch.graph import Graph
+from gradwatch.record import ALL, Monitor, Watcher
+from gradwatch.record.options import options
+from gradwatch.run import Event, EventKind, Histogram, Subject
+from gradwatch.stats import Family, Kind, State
+
+
+class MemorySink:
+    """The writer's methods over plain Python objects."""
+
+    def __init__(self) -> None:
+        self.subjects: list[Subject] = []
+        self.rows: dict[tuple[Family, int, str], tuple[np.void, State]] = {}
+        self.numbers: dict[int, dict[str, float]] = {}
+        self.events: list[Event] = []
+        self.info: dict[str, Any] = {}
+        self.graphs: list[Graph] = []
+        self.bins: dict[tuple[Family, int, str], Histogram] = {}
+        self.closed = False
+        self._ids: dict[tuple[Kind, str], int] = {}
+
+    def declare(self, subjects: Sequence[Subject]) -> NDArray[np.uint32]:
+        ids = []
+        for subject in subjects:
+            key = (subject.kind, subject.name)
+            number = self._ids.setdefault(key, len(self._ids))
+            if number == len(self.subjects):
+                self.subjects.append(subject)
+            self.subjects[number] = subject
+            ids.append(number)
+        return np.array(ids, np.uint32)
+
+    def put(
+        self,
+        family: Family,
+        step: int,
+        ids: NDArray[np.uint32],
+        rows: NDArray[np.void],
+        states: NDArray[np.uint8],
+    ) -> None:
+        for number, row, state in zip(ids, rows, states, strict=True):
+            key = (family, step, self.subjects[number].name)
+            assert key not in self.rows, f"recorded twice: {key}"
+            self.rows[key] = (row.copy(), State(int(state)))
+
+    def histograms(self, family: Family, step: int, id: int, histogram: Histogram) -> None:
+        self.bins[family, step, self.subjects[id].name] = histogram
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        self.numbers.setdefault(step, {}).update(values)
+
+    def event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def graph(self, graph: Graph) -> None:
+        self.graphs.append(graph)
+
+    def note(self, info: Mapping[str, Any]) -> None:
+        self.info.update(info)
+
+    def flush(self, timeout: float = 30.0) -> bool:
+        return True
+
+    def close(self, timeout: float = 2.0) -> None:
+        self.closed = True
+
+    def kinds(self) -> list[EventKind]:
+        return [event.kind for event in self.events]
+
+    def steps(self, family: Family) -> list[int]:
+        return sorted({step for kind, step, _ in self.rows if kind is family})
+
+
+def watch_into(
+    sink: Any,
+    model: Module,
+    *optimizers: Any,
+    record: Any = ALL,
+    every: int | None = 1,
+    budget: float = 0.01,
+    include: Any = None,
+    exclude: Any = None,
+    step: int = 0,
+    scaler: Any = None,
+    instruments: Any = (),
+    monitor: Monitor | None = None,
+) -> Watcher:
+    """A watcher without files and, unless given, without instruments."""
+    return Watcher(
+        model,
+        optimizers,
+        sink=sink,
+        options=options(
+            record=record, every=every, budget=budget, include=include, exclude=exclude
+        ),
+        first_step=step,
+        scaler=scaler,
+        instruments=instruments,
+        monitor=monitor,
+    )
