@@ -84,7 +84,7 @@ def measure_checkpoint(
 ) -> Checkpoint:
     """One checkpoint: cut, done, joined in order."""
     tasks = list(cut(index, full=full, marked=marked))
-    found = _done(index, tasks, do_alone, do_in_worker, means)
+    found = do_work(index, tasks, do_alone, do_in_worker, means)
     parts: dict[int, list[Part]] = {number: [] for number in range(len(index.tensors))}
     for part in (part for listed in found for part in listed):
         parts[part.tensor].append(part)
@@ -98,11 +98,11 @@ def measure_checkpoint(
 def spectra(index: Index, means: Means) -> dict[str, Spectrum]:
     """The singular values of every matrix, by name."""
     tasks = list(cut_spectra(index))
-    found = _done(index, tasks, spectrum_alone, spectrum_in_worker, means)
+    found = do_work(index, tasks, spectrum_alone, spectrum_in_worker, means)
     return {index.tensors[number].name: each for number, each in found if each is not None}
 
 
-def _done(
+def do_work(
     index: Index,
     tasks: Sequence[_Task],
     alone: Callable[[_Task], _Result],

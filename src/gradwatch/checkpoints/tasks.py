@@ -104,7 +104,7 @@ def do_alone(task: Task) -> list[Part]:
 
 def do_in_worker(task: Task) -> list[Part]:
     """In a worker process: with the file mapped."""
-    return _do(task, _mapped())
+    return _do(task, mapped())
 
 
 def cut_spectra(index: Index) -> Iterator[SpectrumTask]:
@@ -123,11 +123,11 @@ def spectrum_alone(task: SpectrumTask) -> tuple[int, Spectrum | None]:
 
 
 def spectrum_in_worker(task: SpectrumTask) -> tuple[int, Spectrum | None]:
-    return task.item.tensor, spectrum_of(task.item, _mapped())
+    return task.item.tensor, spectrum_of(task.item, mapped())
 
 
 @cache
-def _mapped() -> Mapped:
+def mapped() -> Mapped:
     return Mapped()
 
 

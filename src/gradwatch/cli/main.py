@@ -14,6 +14,8 @@ COMMANDS: dict[str, str] = {
     "explain": "gradwatch.cli.explain",
     "report": "gradwatch.cli.report",
     "serve": "gradwatch.cli.serve",
+    "weights": "gradwatch.cli.weights",
+    "drift": "gradwatch.cli.drift",
 }
 
 

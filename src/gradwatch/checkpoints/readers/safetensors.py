@@ -8,6 +8,7 @@ from gradwatch.checkpoints.elements import Element
 from gradwatch.checkpoints.index import Index, Piece, Tensor, row_major
 from gradwatch.checkpoints.limits import MAX_HEADER, MAX_TENSORS
 from gradwatch.checkpoints.readers.files import OpenFile, opened
+from gradwatch.checkpoints.readers.parts import natural
 from gradwatch.checkpoints.readers.sizes import checked_name, checked_shape
 from gradwatch.checkpoints.readers.strict_json import parse
 from gradwatch.errors import GradwatchError
@@ -40,7 +41,8 @@ def read(path: Path) -> Index:
     """The index of one file."""
     with opened(path) as file:
         tensors, left_out = tensors_of(file, 0)
-        return Index(str(path), "safetensors", (file.identity,), tensors, left_out=left_out)
+        ordered = tuple(sorted(tensors, key=lambda tensor: natural(tensor.name)))
+        return Index(str(path), "safetensors", (file.identity,), ordered, left_out=left_out)
 
 
 def tensors_of(file: OpenFile, number: int) -> tuple[tuple[Tensor, ...], dict[str, str]]:

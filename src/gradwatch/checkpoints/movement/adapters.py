@@ -1,0 +1,119 @@
+"""Adapters (LoRA) against the weights they change: the change is B·A, never written out."""
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.checkpoints.access import Reading
+from gradwatch.checkpoints.blocks import blocks
+from gradwatch.checkpoints.elements import as_floats
+from gradwatch.checkpoints.index import Index, Tensor
+from gradwatch.checkpoints.limits import BLOCK
+from gradwatch.checkpoints.movement.comparing import Sums
+from gradwatch.checkpoints.readers.files import opened
+from gradwatch.checkpoints.readers.strict_json import parse
+from gradwatch.errors import GradwatchError
+
+_LORA = re.compile(r"^(?P<target>.*?)\.lora_(?P<side>[AB])(?:\.[\w-]+)?(?:\.weight)?$")
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """The two thin matrices of one target and their scale."""
+
+    target: str
+    down: Tensor
+    up: Tensor
+    scale: float
+
+
+def adapters_of(index: Index, names: set[str]) -> list[Adapter]:
+    """The adapters of a checkpoint whose targets are among the `names` of a base."""
+    pairs: dict[str, dict[str, Tensor]] = {}
+    for tensor in index.tensors:
+        match = _LORA.match(tensor.name)
+        if match:
+            pairs.setdefault(match["target"], {})[match["side"]] = tensor
+    alpha, rank = _settings(Path(index.path))
+    found = []
+    for target, sides in pairs.items():
+        base = _base(target, names)
+        if base is None or set(sides) != {"A", "B"}:
+            continue
+        down, up = sides["A"], sides["B"]
+        if len(down.shape) != 2 or len(up.shape) != 2 or down.shape[0] != up.shape[1]:
+            raise GradwatchError(
+                f"{index.path}: the two matrices of the adapter {target[:80]!r} do not fit: "
+                f"{list(up.shape)} and {list(down.shape)}."
+            )
+        scale = alpha / (rank or down.shape[0]) if alpha is not None else 1.0
+        found.append(Adapter(base, down, up, scale))
+    return found
+
+
+def _base(target: str, names: set[str]) -> str | None:
+    """`base_model.model.layers.0.q` → `layers.0.q.weight`, whichever ending the base knows."""
+    words = target.split(".")
+    for start in range(min(5, len(words))):
+        name = ".".join([*words[start:], "weight"])
+        if name in names:
+            return name
+    return None
+
+
+def _settings(path: Path) -> tuple[float | None, int | None]:
+    """alpha and rank from the adapter_config.json beside the adapter, if it is there."""
+    config = (path if path.is_dir() else path.parent) / "adapter_config.json"
+    if not config.is_file():
+        return None, None
+    with opened(config) as file:
+        found = parse(file.read(0, min(file.size, 1 << 20)), str(config))
+    alpha, rank = found.get("lora_alpha"), found.get("r")
+    return (
+        float(alpha) if isinstance(alpha, int | float) else None,
+        rank if type(rank) is int and rank > 0 else None,
+    )
+
+
+def adapter_sums(base: Index, tensor: Tensor, adapters: Index, adapter: Adapter) -> Sums:
+    """W against W + scale · B·A, from products of thin matrices only."""
+    down = _whole(adapters, adapter.down)
+    up = _whole(adapters, adapter.up) * adapter.scale
+    if (up.shape[0], down.shape[1]) != tensor.shape:
+        raise GradwatchError(
+            f"The adapter of {tensor.name[:80]!r} makes {[up.shape[0], down.shape[1]]}; "
+            f"the base has {list(tensor.shape)}."
+        )
+    sums = Sums(count=tensor.count)
+    (piece,) = tensor.pieces
+    for block in blocks(Reading(), base.files[piece.file], piece, tensor.element, 0, piece.lines):
+        table = as_floats(block.bits, tensor.element).reshape(block.lines, -1).astype(np.float64)
+        rows = up[block.first_line : block.first_line + block.lines]
+        sums.before += float(np.vdot(table, table))
+        sums.product += float(np.vdot(table @ down.T, rows))
+    change = float(np.vdot(up.T @ up, down @ down.T))
+    sums.difference = max(change, 0.0)
+    sums.after = max(sums.before + 2 * sums.product + change, 0.0)
+    sums.product += sums.before
+    sums.changed = sums.count if change > 0 else 0
+    return sums
+
+
+def _whole(index: Index, tensor: Tensor) -> NDArray[np.float64]:
+    if tensor.count > 4 * BLOCK or len(tensor.pieces) != 1:
+        raise GradwatchError(f"The adapter matrix {tensor.name[:80]!r} is too large for one.")
+    (piece,) = tensor.pieces
+    found = [
+        as_floats(block.bits, tensor.element).astype(np.float64)
+        for block in blocks(
+            Reading(), index.files[piece.file], piece, tensor.element, 0, piece.lines
+        )
+    ]
+    flat = np.concatenate(found) if found else np.empty(0)
+    if not math.isfinite(float(np.sum(flat))):
+        raise GradwatchError(f"The adapter matrix {tensor.name[:80]!r} holds NaN or Inf.")
+    return flat.reshape(tensor.shape)

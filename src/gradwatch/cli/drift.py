@@ -1,0 +1,91 @@
+"""`gradwatch drift`: what moved between two checkpoints, and what did not."""
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from gradwatch.checkpoints import Drift, Means, drift
+from gradwatch.cli.diagnose import strict
+from gradwatch.cli.progress import bytes_bar
+from gradwatch.errors import Exit
+from gradwatch.finding import Severity
+from gradwatch.views.text import number, plain, shortened
+
+_SHOWN = 40
+
+
+@click.command("drift")
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Every tensor as JSON.")
+@click.option(
+    "--fail-on",
+    type=click.Choice([severity.word for severity in Severity]),
+    default="critical",
+    show_default=True,
+    help="Exit with 1 when a finding is at least this grave.",
+)
+@click.option("--workers", type=click.IntRange(min=0), help="Processes; 0 does all in this one.")
+@click.option("--dask", metavar="ADDRESS", help="Scheduler of a running Dask cluster.")
+def command(
+    before: Path, after: Path, as_json: bool, fail_on: str, workers: int | None, dask: str | None
+) -> int:
+    """Say how far every layer moved from BEFORE to AFTER, and which did not move at all.
+
+    AFTER may be an adapter (LoRA) of BEFORE. Exit code 1: a finding at or above --fail-on; the
+    gravest is that nothing moved. 3: a file could not be read.
+    """
+    with bytes_bar() as progress:
+        found = drift(before, after, means=Means(workers, dask, progress))
+    if as_json:
+        click.echo(json.dumps(strict(found.to_dict()), ensure_ascii=False, indent=2))
+    else:
+        _show(found)
+    limit = Severity[fail_on.upper()]
+    grave = any(finding.severity >= limit for finding in found.findings)
+    return Exit.FINDINGS if grave else Exit.HEALTHY
+
+
+def _show(found: Drift) -> None:
+    moved = sum(tensor.moved for tensor in found.tensors)
+    click.echo(f"{moved} of {len(found.tensors)} tensors moved")
+    for finding in found.findings:
+        click.echo(f"{finding.severity.word:<8} {finding.check}: {plain(finding.message)}")
+        click.echo(f"  Why: {finding.cause}")
+    ordered = sorted(found.tensors, key=lambda tensor: -tensor.sums.relative_change)
+    if ordered:
+        Console(highlight=False).print(_table(found, _SHOWN))
+    if len(ordered) > _SHOWN:
+        click.echo(f"… and {len(ordered) - _SHOWN} more tensors; --json has all of them.")
+    for title, names in (
+        ("Renamed", [f"{old} → {new}" for old, new in found.renamed.items()]),
+        ("Reshaped", [f"{n} {list(a)} → {list(b)}" for n, (a, b) in found.reshaped.items()]),
+        ("Missing after", list(found.missing)),
+        ("New after", list(found.added)),
+        ("Not compared", [f"{name}: {why}" for name, why in found.not_compared.items()]),
+    ):
+        for name in names[:8]:
+            click.echo(f"{title}: {plain(name)}")
+        if len(names) > 8:
+            click.echo(f"{title}: … and {len(names) - 8} more")
+
+
+def _table(found: Drift, shown: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("tensor", no_wrap=True)
+    for title in ("change", "cosine", "sign flips", "zeros before", "after"):
+        table.add_column(title, justify="right", no_wrap=True)
+    ordered = sorted(found.tensors, key=lambda tensor: -tensor.sums.relative_change)
+    for tensor in ordered[:shown]:
+        sums, count = tensor.sums, max(tensor.sums.count, 1)
+        parts = (sums.flipped, sums.zeros_before, sums.zeros_after)
+        table.add_row(
+            shortened(tensor.name, 34),
+            number(sums.relative_change) if tensor.moved else "did not move",
+            f"{sums.cosine:.4f}",
+            *("–" if tensor.adapted else f"{100 * part / count:.1f} %" for part in parts),
+        )
+    return table

@@ -1,0 +1,152 @@
+"""`gradwatch weights`: what is wrong with trained weights, without building the model."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from gradwatch.analysis.result import plain as as_data
+from gradwatch.analysis.weights import analyze_weights
+from gradwatch.checkpoints import Examination, Means, examine
+from gradwatch.checkpoints.checks import WEIGHT_CHECKS
+from gradwatch.cli.diagnose import lines, strict
+from gradwatch.cli.progress import bytes_bar
+from gradwatch.diagnosis import Diagnosis
+from gradwatch.errors import Exit
+from gradwatch.finding import Severity
+from gradwatch.views.model import build
+from gradwatch.views.page import report
+from gradwatch.views.text import number, plain, shortened
+from gradwatch.views.writing import refuse_taken, write_whole
+
+_SHOWN = 40
+
+
+@click.command("weights")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Every tensor and every finding as JSON.")
+@click.option("--spectrum", is_flag=True, help="Singular values too: slower, shows low ranks.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the page of this checkpoint: one HTML file.",
+)
+@click.option("--force", is_flag=True, help="Replace the HTML file if it is there.")
+@click.option(
+    "--fail-on",
+    type=click.Choice([severity.word for severity in Severity]),
+    default="warning",
+    show_default=True,
+    help="Exit with 1 when a finding is at least this grave.",
+)
+@click.option("--workers", type=click.IntRange(min=0), help="Processes; 0 does all in this one.")
+@click.option("--dask", metavar="ADDRESS", help="Scheduler of a running Dask cluster.")
+def command(
+    paths: tuple[Path, ...],
+    as_json: bool,
+    spectrum: bool,
+    output: Path | None,
+    force: bool,
+    fail_on: str,
+    workers: int | None,
+    dask: str | None,
+) -> int:
+    """Examine trained weights: safetensors, .pt, .pth, .bin, .npz, .npy, or a folder of them.
+
+    Nothing in the files is trusted: no pickle is ever loaded. Several PATHS in order become steps.
+    Exit code 0: nothing at or above --fail-on. 1: something. 3: the file could not be read.
+    """
+    if output is not None:
+        refuse_taken(output, force)
+    with bytes_bar() as progress:
+        found = examine(list(paths), spectrum=spectrum, means=Means(workers, dask, progress))
+    diagnosis = diagnosed(found)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(strict(described(found)), ensure_ascii=False, indent=2))
+    else:
+        _show(found, diagnosis)
+    if output is not None:
+        text = report(build(found.run, diagnosis)).encode()
+        size = write_whole(output, lambda file: _void(file.write(text)), force=force)
+        click.echo(f"Wrote {plain(str(output))} ({size / 1e6:.2f} MB).", err=True)
+    return Exit.FINDINGS if diagnosis.at_least(Severity[fail_on.upper()]) else Exit.HEALTHY
+
+
+def diagnosed(found: Examination) -> Diagnosis:
+    """What the checks of weights said, in the form of every diagnosis."""
+    skipped = {item.check for item in found.skipped}
+    return Diagnosis(
+        found.findings,
+        found.skipped,
+        tuple(check.NAME for check in WEIGHT_CHECKS if check.NAME not in skipped),
+        healthy=not any(item.severity > Severity.INFO for item in found.findings),
+        steps=len(found.run.steps),
+        layers=len(found.run.layers),
+        name=str(found.run.info["name"]),
+    )
+
+
+def described(found: Examination) -> dict[str, Any]:
+    """The examination and the weight analysis as plain data."""
+    data = found.to_dict()
+    data["analysis"] = as_data(analyze_weights(found.run))
+    return data
+
+
+def _show(found: Examination, diagnosis: Diagnosis) -> None:
+    console = Console(highlight=False)
+    index = found.last.index
+    elements = sum(tensor.tensor.count for tensor in found.last.tensors)
+    click.echo(
+        f"{plain(index.path)}: {index.format}, {len(found.last.tensors)} tensors, "
+        f"{elements:,} elements, {index.bytes / 1e6:,.1f} MB"
+    )
+    for line in lines(diagnosis):
+        if not line.startswith("Read more"):
+            click.echo(line)
+    console.print(_table(found))
+    rest = len(found.last.tensors) - _SHOWN
+    if rest > 0:
+        click.echo(f"… and {rest} more tensors; --json has all of them.")
+    for name, reason in list(index.left_out.items())[:8]:
+        click.echo(f"Left out: {shortened(name, 40)}: {plain(reason)}.")
+    for note in index.notes:
+        click.echo(plain(note))
+
+
+def _table(found: Examination) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("tensor", no_wrap=True)
+    for title in ("shape", "type"):
+        table.add_column(title, no_wrap=True)
+    for title in ("mean", "std", "min", "max", "zeros"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for measured in found.last.tensors[:_SHOWN]:
+        tensor, moments = measured.tensor, measured.moments
+        table.add_row(
+            shortened(tensor.name, 26),
+            "×".join(map(str, tensor.shape)) or "–",
+            _TYPES.get(str(tensor.element), str(tensor.element)),
+            *(number(float(moments[name])) for name in ("mean", "std", "min", "max")),
+            f"{100 * measured.zero_fraction:.0f} %" if tensor.count else "–",
+        )
+    return table
+
+
+_TYPES = {
+    "float64": "f64",
+    "float32": "f32",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+}
+
+
+def _void(_: object) -> None:
+    """Drops a result, where a callback must return nothing."""
