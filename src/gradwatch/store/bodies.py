@@ -18,6 +18,8 @@ STEP_HEAD = struct.Struct("<II")
 SCALAR_ROW = np.dtype([("step", "<i8"), ("name", "<u4"), ("zero", "<u4"), ("value", "<f8")])
 HIST_HEAD = struct.Struct("<IiIIQQQQ")
 DEPTH_LIMIT = 32
+BINS_LIMIT = 4096
+"""More than any floating-point type has exponents."""
 
 
 class BadBody(ValueError):
@@ -148,8 +150,8 @@ def unpack_histograms(body: memoryview) -> dict[int, Histogram]:
         subject, exponent, bins, _, zeros, nan, above, below = HIST_HEAD.unpack_from(body, at)
         at += HIST_HEAD.size
         end = at + 16 * bins
-        if end > len(body):
-            raise BadBody("a histogram with more bins than bytes")
+        if end > len(body) or bins > BINS_LIMIT or abs(exponent) > BINS_LIMIT:
+            raise BadBody("a histogram with impossible bins")
         counts = np.frombuffer(body[at:end], "<u8").astype(np.uint64).reshape(2, bins)
         found[subject] = Histogram(exponent, counts[0], counts[1], zeros, nan, above, below)
         at = end

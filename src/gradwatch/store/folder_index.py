@@ -71,7 +71,7 @@ class FolderIndex:
         self._forget_sealed(names)
 
     def blocks(self) -> list[Block]:
-        """All rows, in the order in which they were written; levels where rows are no longer."""
+        """All rows, in the order in which later ones count; coarse before fine, then as written."""
         columns = [b for name in sorted(self._columns) for b in self._columns[name].blocks()]
         fine: list[Block] = [block for block in columns if block.level == 0]
         if self._journals:
@@ -79,11 +79,12 @@ class FolderIndex:
             for name in sorted(self._journals):
                 again = f"s{name[1:6]}.gws" in self._columns
                 fine += self._journals[name].blocks(sealed if again else frozenset())
+        fine.sort(key=lambda block: int(block.seqs[-1]))
         levels = [block for block in columns if block.level]
-        if levels:
-            covered = np.concatenate([b.seqs for b in fine] or [np.empty(0, np.uint64)])
-            fine += standing_in(levels, covered)
-        return sorted(fine, key=lambda block: int(block.seqs[-1]))
+        if not levels:
+            return fine
+        covered = np.concatenate([b.seqs for b in fine] or [np.empty(0, np.uint64)])
+        return [*reversed(standing_in(levels, covered)), *fine]
 
     def damage(self) -> list[Damage]:
         """What could not be read, as far as is known now."""

@@ -10,6 +10,7 @@ from gradwatch.run.run import Run
 from gradwatch.run.source import Source
 from gradwatch.store.folder import read_run_json, writer_folders
 from gradwatch.store.folder_index import FolderIndex
+from gradwatch.store.merged_source import MergedSource
 from gradwatch.store.rank_source import Attempt, RankSource
 from gradwatch.store.records import FORMAT
 
@@ -48,7 +49,7 @@ class Follower:
             RankSource(rank, [Attempt.of(index) for index in _ordered(found)], info)
             for rank, found in sorted(ranks.items())
         ]
-        return sources[0]
+        return sources[0] if len(sources) == 1 else MergedSource(sources)
 
 
 def open_run(path: Paths, *, attempt: int | None = None) -> Run:

@@ -12,6 +12,7 @@ from gradwatch.errors import GradwatchError
 from gradwatch.graph import Graph
 from gradwatch.run.event import Event, EventKind
 from gradwatch.run.histogram import Histogram
+from gradwatch.run.run import Run
 from gradwatch.run.source import Loaded
 from gradwatch.run.subject import Subject
 from gradwatch.run.window import Bands
@@ -91,6 +92,10 @@ class RankSource:
         return tuple(newest.values())
 
     @cached_property
+    def by_name(self) -> dict[tuple[Kind, str], Subject]:
+        return {(subject.kind, subject.name): subject for subject in self.subjects}
+
+    @cached_property
     def columns(self) -> dict[tuple[Kind, str], int]:
         """Column of each subject in the series of its kind."""
         counters = dict.fromkeys(Kind, 0)
@@ -153,6 +158,11 @@ class RankSource:
         merged["complete"] = bool(self.attempts) and self.attempts[-1].side.closed
         return merged
 
+    @cached_property
+    def ranks(self) -> dict[int, Run]:
+        """The runs of the single ranks: here only this one."""
+        return {self.rank: Run(self)}
+
     def load(self, stat: Stat) -> Loaded:
         values, states = self._filled(stat, np.float64, np.nan)
         return Loaded(values, states)
@@ -213,6 +223,8 @@ class RankSource:
         if column is None or state is None or column.shape[2:] != values.shape[2:]:
             _put(states, rows, columns, mine, np.full((len(rows), len(columns)), State.DAMAGED))
             return
+        if values.dtype == np.uint64 and column.dtype.kind == "f":
+            column = np.nan_to_num(column, posinf=0.0).clip(0.0, 2.0**63).astype(np.uint64)
         _put(values, rows, columns, mine, column)
         _put(states, rows, columns, mine, state)
 

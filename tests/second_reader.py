@@ -1,0 +1,218 @@
+"""A second reader of run folders, written from docs/format.md alone: standard library and numpy.
+
+It shares no line with the package, so that the specification and the package check each other.
+"""
+
+import json
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+TYPES = {1: "<f4", 2: "<f8", 3: "<u8", 4: "<i8", 5: "<u4", 6: "<u2", 7: "u1", 8: "<u2"}
+FAMILIES = ["", "grad", "weight", "update", "optim", "act", "probe", "group"]
+KINDS = dict.fromkeys(FAMILIES, "parameter") | {"act": "layer", "probe": "layer", "group": "group"}
+VALUED = (0, 5, 6, 7)
+
+
+def records(data: bytes):
+    at = 0
+    while (at := data.find(b"GWR1", at)) >= 0:
+        head = data[at : at + 40]
+        if len(head) < 40 or zlib.crc32(head[:36]) != struct.unpack("<I", head[36:])[0]:
+            at += 1
+            continue
+        kind, family, level, flags, seq, step, length, rows, crc = struct.unpack(
+            "<BBBBQqIII", head[4:36]
+        )
+        body = data[at + 40 : at + 40 + length]
+        if len(body) == length and zlib.crc32(body) == crc:
+            yield kind, FAMILIES[family], level, flags, seq, step, rows, body
+        at += 40 + -(-length // 8) * 8
+
+
+def array(body: bytes, at: int):
+    code, planes, _, count = struct.unpack_from("<BBHI", body, at)
+    marks = struct.unpack_from(f"<{planes}I", body, at + 8)
+    at += 8 + 4 * planes
+    out = np.empty((count, planes), np.uint8)
+    for number, mark in enumerate(marks):
+        raw = body[at : at + (mark & (1 << 30) - 1)]
+        at += len(raw)
+        raw = zlib.decompress(raw) if mark >> 30 == 1 else raw
+        out[:, number] = np.frombuffer(raw, np.uint8)
+    flat = out.reshape(-1).view(TYPES[code])
+    return ((flat.astype("<u4") << 16).view("<f4") if code == 8 else flat), at
+
+
+def rounded(values: np.ndarray, wide: bool) -> np.ndarray:
+    if wide or values.dtype == "<u8":
+        return values
+    if values.dtype == "<f8":
+        size = np.abs(values)
+        fits = (size == 0) | ~np.isfinite(values) | ((size >= 1e-37) & (size <= 3e38))
+        with np.errstate(all="ignore"):
+            return np.where(fits, values.astype("<f4").astype("<f8"), values)
+    if values.ndim > 2:
+        bits = values.view("<u4").astype(np.uint64)
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype("<u4").view("<f4")
+    return values
+
+
+class Folder:
+    """One writer's folder. `cells[stat][step, kind, name]` is (value, state)."""
+
+    def __init__(self, path: Path) -> None:
+        self.subjects, self.scalars, self.events, self.notes = {}, {}, [], []
+        self.histograms, self.closed = {}, False
+        self.steps, self.cells, self._seqs, rows, seen = set(), {}, set(), [], set()
+        for prefix in "sjxabc":
+            for file in sorted(path.glob(f"{prefix}*.gw?")):
+                schemas, blocks = {}, {}
+                for record in records(file.read_bytes()):
+                    kind, family, level, flags, seq, step, _, body = record
+                    if kind == 2:
+                        schemas[family] = json.loads(body)["columns"]
+                    elif kind == 3 and seq not in self._seqs:
+                        rows.append((seq, self._step(body, step, schemas[family], flags, family)))
+                        self._seqs.add(seq)
+                    elif kind == 16:
+                        blocks[family, level, seq] = self._block(body), {}
+                    elif kind == 17:
+                        length, part, _ = struct.unpack_from("<HBB", body)
+                        name = body[4 : 4 + length].decode()
+                        values, _ = array(body, -(-(4 + length) // 8) * 8)
+                        blocks[family, level, seq][1][name, part] = values
+                    elif kind < 16 and seq not in seen:
+                        seen.add(seq)
+                        self._small(kind, family, flags, step, body)
+                for (family, level, _), block in sorted(blocks.items(), key=lambda b: b[0][2]):
+                    rows += (self._wide if level == 0 else self._level)(family, *block)
+        for _, (family, step, ids, states, columns) in sorted(rows, key=lambda row: row[0]):
+            self._put(family, step, ids, states, columns)
+
+    def _step(self, body, step, schema, flags, family):
+        n, _ = struct.unpack_from("<II", body)
+        ids = np.frombuffer(body, "<u4", n, 8)
+        states = np.frombuffer(body, "u1", n, 8 + 4 * n)
+        dtype = np.dtype([(s, t) if w == 1 else (s, t, w) for s, t, w in schema])
+        table = np.frombuffer(body, dtype, n, 8 + -(-5 * n // 8) * 8)
+        columns = {
+            s: rounded(np.ascontiguousarray(table[s])[None], bool(flags & 1))[0]
+            for s in dtype.names
+        }
+        return family, step, ids, dict.fromkeys(columns, states), columns
+
+    def _block(self, body):
+        at, arrays = 16, []
+        for _ in range(4):
+            values, at = array(body, at)
+            arrays.append(values)
+        return arrays
+
+    def _wide(self, family, head, columns):
+        steps, seqs, ids, _ = head
+        shaped = {
+            n: v.reshape(len(ids), len(steps), -1).squeeze(2)
+            if v.size == len(ids) * len(steps)
+            else v.reshape(len(ids), len(steps), -1)
+            for (n, _), v in columns.items()
+        }
+        states = shaped.pop("state")
+        self._seqs |= set(seqs.tolist())
+        return [
+            (
+                int(seq),
+                (
+                    family,
+                    int(step),
+                    ids,
+                    dict.fromkeys(shaped, states[:, i]),
+                    {n: v[:, i] for n, v in shaped.items()},
+                ),
+            )
+            for i, (step, seq) in enumerate(zip(steps, seqs, strict=True))
+        ]
+
+    def _level(self, family, head, columns):
+        steps, seqs, ids, sizes = head
+        shaped = {key: v.reshape(len(ids), len(sizes)) for key, v in columns.items()}
+        ends, made = np.cumsum(sizes), []
+        known = set(self._seqs)
+        for bucket, (end, size) in enumerate(zip(ends.tolist(), sizes.tolist(), strict=True)):
+            inside = range(end - size, end)
+            if all(int(seqs[i]) in known for i in inside):
+                continue
+            self._seqs |= {int(seqs[i]) for i in inside}
+            for i in (i for i in inside if int(seqs[i]) not in known):
+                states, values = {}, {}
+                for name in {name for name, part in columns if part == 3}:
+                    final = i == end - 1
+                    states[name] = np.where(final, shaped["state", 0][:, bucket], 1).astype(int)
+                    last = shaped[name, 3][:, bucket]
+                    values[name] = last.astype("<u8" if last.dtype.kind == "u" else "<f8")
+                    for part, at in ((1, 6), (2, 7)):
+                        if (name, part) in shaped:
+                            hit = shaped[name, at][:, bucket] == i - (end - size)
+                            hit &= shaped[name, 5][:, bucket] > 0
+                            values[name][hit] = shaped[name, part][hit, bucket]
+                            states[name][hit] = shaped["valued", 0][hit, bucket]
+                made.append((int(seqs[i]), (family, int(steps[i]), ids, states, values)))
+        return made
+
+    def _small(self, kind, family, flags, step, body):
+        if kind == 1:
+            self.subjects.update(dict(json.loads(body)))
+        elif kind == 4:
+            body = zlib.decompress(body[4:]) if flags & 2 else body
+            at = 0
+            while at < len(body):
+                number, first, bins, _, *rest = struct.unpack_from("<IiIIQQQQ", body, at)
+                counts = np.frombuffer(body, "<u8", 2 * bins, at + 48).reshape(2, bins)
+                self.histograms[family, number, step] = (first, counts, rest)
+                at += 48 + 16 * bins
+        elif kind == 5:
+            self.events.append(json.loads(body) | {"step": step})
+        elif kind == 7:
+            (length,) = struct.unpack_from("<I", body)
+            names, at = json.loads(body[4 : 4 + length]), -(-(4 + length) // 8) * 8
+            for own, name, _, value in struct.iter_unpack("<qIId", body[at:]):
+                self.scalars[own, names[name]] = value
+                self.steps.add(own)
+        elif kind == 8:
+            self.closed = True
+        elif kind == 9:
+            self.notes.append(json.loads(body))
+
+    def _put(self, family, step, ids, states, columns):
+        self.steps.add(step)
+        for stat, values in columns.items():
+            table = self.cells.setdefault(stat, {})
+            for i, number in enumerate(ids.tolist()):
+                table[step, KINDS[family], number] = values[i], int(states[stat][i])
+
+
+def read(run: Path) -> dict:
+    """Rank → steps, cells ({(step, name): (value, state)}), scalars (name → {step: value})."""
+    ranks: dict = {}
+    for path in sorted(run.iterdir()):
+        if path.is_dir() and re.fullmatch("[0-9]{1,6}-[0-9]{1,6}-[0-9a-f]{8}", path.name):
+            ranks.setdefault(int(path.name.split("-")[0]), []).append(Folder(path))
+    out = {}
+    for rank, folders in ranks.items():
+        owner = {step: folder for folder in folders for step in folder.steps}
+        cells, scalars = {}, {}
+        for folder in folders:
+            names = {number: data["name"] for number, data in folder.subjects.items()}
+            for stat, table in folder.cells.items():
+                mine = cells.setdefault(stat, {})
+                for (step, _, number), cell in table.items():
+                    if owner[step] is folder:
+                        mine[step, names[number]] = cell
+            for (step, name), value in folder.scalars.items():
+                if owner[step] is folder:
+                    scalars.setdefault(name, {})[step] = value
+        out[rank] = {"steps": sorted(owner), "cells": cells, "scalars": scalars, "folders": folders}
+    return out
