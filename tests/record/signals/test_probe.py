@@ -128,7 +128,7 @@ def test_a_large_tensor_is_sampled_over_its_whole_width() -> None:
 def scalars_of(model: nn.Module, *args: object, **kwargs: object) -> dict[str, float]:
     instrument = Inputs(model)
     instrument.attach()
-    instrument.arm(0, frozenset())
+    instrument.arm(0, ONLY_PROBE)
     model(*args, **kwargs)
     found = instrument.scalars(0)
     instrument.detach()
@@ -181,3 +181,12 @@ def test_validation_does_not_count() -> None:
     with torch.no_grad():
         assert scalars_of(Takes(), torch.ones(3)) == {}
     assert scalars_of(Takes(), torch.arange(3)) == {}
+
+
+def test_a_step_that_is_not_recorded_has_no_hook() -> None:
+    model = Takes()
+    instrument = Inputs(model)
+    instrument.arm(0, ONLY_PROBE)
+    assert hook_count([model]) == 1
+    instrument.arm(1, frozenset())
+    assert hook_count([model]) == 0

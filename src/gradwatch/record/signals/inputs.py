@@ -42,13 +42,18 @@ class Inputs:
         self._finite = self._bad = 0
 
     def attach(self) -> None:
-        model = self._model()
-        if model is not None and not root_is_compiled(model):
-            self._hooks.before(model, self._look)
+        """Nothing is hooked before a step of which anything is recorded."""
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
         self._clear()
         self._hooks.step = step
+        model = self._model()
+        if not due:
+            self._hooks.clear()
+        elif model is None or self._hooks or self._hooks.closed or root_is_compiled(model):
+            return
+        else:
+            self._hooks.before(model, self._look)
 
     def _look(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if not torch.is_grad_enabled():
