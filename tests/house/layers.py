@@ -4,7 +4,7 @@ LAYERS = [
     {"errors", "version", "kernel", "stats"},
     {"graph", "finding"},
     {"run"},
-    {"store", "analysis", "checks", "checkpoints"},
+    {"store", "analysis", "checks", "checkpoints", "forward"},
     {"record", "diagnosis"},
     {"live"},
     {"views"},
@@ -12,4 +12,4 @@ LAYERS = [
     {"integrations", "cli", "zoo", "__init__"},
     {"__main__"},
 ]
-TORCH_MAY_BE_IMPORTED_IN = {"record", "checkpoints", "integrations", "zoo", "live"}
+TORCH_MAY_BE_IMPORTED_IN = {"record", "checkpoints", "integrations", "zoo", "live", "forward"}

@@ -1,0 +1,44 @@
+"""Hugging Face Trainer: `Trainer(…, callbacks=[GradwatchCallback()])`.
+
+Passes the optimizer, the step number and the losses; what clipping and accumulation did is seen by
+the watcher itself.
+"""
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from gradwatch.live import watch
+
+NAMES = {"loss": "loss", "eval_loss": "val_loss"}
+
+
+class GradwatchCallback(TrainerCallback):  # type: ignore[misc]
+    """Watches from the first step to the last; takes the arguments of `gradwatch.watch`."""
+
+    def __init__(self, run: Any = None, **options: Any) -> None:
+        self._run, self._options = run, options
+        self.watcher: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self.watcher = watch(
+            given["model"],
+            given["optimizer"],
+            run=self._run,
+            step=state.global_step,
+            **self._options,
+        )
+
+    def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        logs = given.get("logs") or {}
+        found = {ours: logs[theirs] for theirs, ours in NAMES.items() if theirs in logs}
+        if found and self.watcher is not None:
+            self.watcher.log(found)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        if self.watcher is not None and self.watcher.should_stop:
+            control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        if self.watcher is not None:
+            self.watcher.close()

@@ -1,0 +1,60 @@
+"""A monitor that sends a few numbers of every step on to a service, around the one that judges."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.forward import Outbox
+from gradwatch.record import Batch, Monitor
+from gradwatch.run import Subject
+from gradwatch.stats import Family, Stat
+
+FORWARDED = ("loss", "val_loss", "clip_factor")
+
+
+class Forwarding:
+    """Passes everything to the monitor inside (if any), and the chosen few to the outbox."""
+
+    def __init__(self, outbox: Outbox, inner: Monitor | None = None) -> None:
+        self._outbox, self._inner = outbox, inner
+        self._values: dict[str, float] = {}
+        self._step = 0
+
+    @property
+    def should_stop(self) -> bool:
+        return self._inner is not None and self._inner.should_stop
+
+    def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
+        if self._inner is not None:
+            self._inner.declared(subjects, ids)
+
+    def after_step(self, step: int, rows: Sequence[Batch], scalars: Mapping[str, float]) -> None:
+        if self._inner is not None:
+            self._inner.after_step(step, rows, scalars)
+        self._step = step
+        self._values = {f"gradwatch/{k}": scalars[k] for k in FORWARDED if k in scalars}
+        for batch in rows:
+            self._values.update(summary(batch))
+        self._outbox.numbers(step, self._values)
+
+    def close(self) -> None:
+        if self._values:
+            self._outbox.numbers(self._step, self._values, last=True)
+        if self._inner is not None:
+            self._inner.close()
+        self._outbox.close()
+
+
+def summary(batch: Batch) -> dict[str, float]:
+    """One or two numbers of a family: what a chart beside the loss has room for."""
+    if batch.family is Family.GRAD:
+        norms = batch.rows[Stat.GRAD_NORM]
+        bad = batch.rows[Stat.GRAD_NAN].sum() + batch.rows[Stat.GRAD_INF].sum()
+        total = float(np.sqrt(np.nansum(norms**2)))
+        return {"gradwatch/grad_norm": total, "gradwatch/grad_nonfinite": float(bad)}
+    if batch.family is Family.UPDATE:
+        ratios = batch.rows[Stat.UPDATE_RATIO]
+        known = ratios[np.isfinite(ratios)]
+        return {"gradwatch/update_ratio": float(np.median(known))} if len(known) else {}
+    return {}
