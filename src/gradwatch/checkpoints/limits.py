@@ -35,9 +35,10 @@ ROWS_LOOKED_AT = 1 << 20
 """Tensors with more rows than this are not examined row by row."""
 COLUMNS_LOOKED_AT = 1 << 18
 """Rows longer than this are not examined column by column."""
-SAMPLED_ROWS = 128
+SAMPLED_ROWS = 64
 """Rows, spread evenly, from which the norms of the columns of large tensors are estimated."""
-SAMPLED_COLUMNS = 64
-"""Columns, spread evenly, from which the norms of the rows of large tensors are estimated."""
+SAMPLED_GROUPS = 4
+"""Groups of 8 neighbouring columns, spread evenly, from which the norms of the rows of large
+tensors are estimated: neighbours share a line of the cache."""
 WHOLE_BYTES = 1 << 18
 """Tensors up to this size are never sampled."""

@@ -1,7 +1,7 @@
 """Rows and columns of a matrix: their size, which of them are dead, which are copies.
 
-Small tensors are looked at whole. Of large ones the sizes of rows come from 64 evenly spread
-columns and the sizes of columns from 128 evenly spread rows; whether a column is dead is exact.
+Small tensors are looked at whole. Of large ones the sizes of rows come from 32 columns and the
+sizes of columns from 64 rows, both evenly spread; which rows and columns are dead is exact.
 """
 
 import math
@@ -15,10 +15,12 @@ from gradwatch.checkpoints.elements import Element, as_floats
 from gradwatch.checkpoints.limits import (
     COLUMNS_LOOKED_AT,
     ROWS_LOOKED_AT,
-    SAMPLED_COLUMNS,
+    SAMPLED_GROUPS,
     SAMPLED_ROWS,
     WHOLE_BYTES,
 )
+
+_GROUP = 8
 
 
 @dataclass(slots=True)
@@ -42,14 +44,18 @@ class Structure:
     def __init__(self, rows: int, columns: int, element: Element) -> None:
         self.element, self.columns = element, columns
         self.exact = rows * columns * element.size <= WHOLE_BYTES
+        if columns <= _GROUP * SAMPLED_GROUPS:
+            self.exact = True
         if self.exact:
-            self.sampled_columns = np.arange(columns)
+            self.groups = [slice(0, columns)]
             self.sampled_rows = np.arange(rows)
         else:
-            self.sampled_columns = _spread(columns, SAMPLED_COLUMNS)
+            starts = _spread(columns - _GROUP + 1, SAMPLED_GROUPS)
+            self.groups = [slice(int(start), int(start) + _GROUP) for start in starts]
             self.sampled_rows = _spread(rows, SAMPLED_ROWS)
-        weights = np.random.default_rng(0).integers(1, 1 << 62, columns, np.uint64)
-        self.weights = weights[self.sampled_columns] * np.uint64(2) + np.uint64(1)
+        width = sum(group.stop - group.start for group in self.groups)
+        weights = np.random.default_rng(0).integers(1, 1 << 62, width, np.uint64)
+        self.weights = weights * np.uint64(2) + np.uint64(1)
         self.found: list[tuple[int, NDArray[np.float32], NDArray[np.uint64]]] = []
         self.squares = np.zeros(columns)
         self.rows_used = 0
@@ -71,18 +77,18 @@ class Structure:
         self._columns(table, first)
 
     def _rows(self, table: NDArray[np.generic], first: int) -> None:
-        picked = table if self.exact else table[:, self.sampled_columns]
+        picked = np.concatenate([table[:, group] for group in self.groups], axis=1)
         bits = picked.view(f"u{picked.dtype.itemsize}").astype(np.uint64)
-        values = as_floats(np.ascontiguousarray(picked), self.element)
-        prints = (bits * self.weights).sum(axis=1, dtype=np.uint64)
-        self.found.append((first, _rms(values, axis=1), prints))
+        squares = _squares(as_floats(picked, self.element))
+        rms = np.sqrt(squares.mean(axis=1)).astype(np.float32)
+        self.found.append((first, rms, np.einsum("ij,j->i", bits, self.weights)))
 
     def _columns(self, table: NDArray[np.generic], first: int) -> None:
         begin, end = np.searchsorted(self.sampled_rows, [first, first + len(table)])
-        picked = table if self.exact else table[self.sampled_rows[begin:end] - first]
-        values = as_floats(np.ascontiguousarray(picked), self.element)
-        if len(picked):
-            self.squares += _rms(values, axis=0).astype(np.float64) ** 2 * len(picked)
+        if end > begin:
+            picked = table if self.exact else table[self.sampled_rows[begin:end] - first]
+            values = as_floats(picked, self.element)
+            self.squares += _squares(values).sum(axis=0)
             self.rows_used += len(picked)
             self.alive |= (values != 0).any(axis=0)
         quiet = np.flatnonzero(~self.alive)
@@ -108,9 +114,10 @@ def _spread(size: int, wanted: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, size - 1, min(size, wanted)).astype(np.int64))
 
 
-def _rms(values: NDArray[np.floating], axis: int) -> NDArray[np.float32]:
-    """Root mean square of the finite values; in float64, where squares of float32 have room."""
-    finite = np.where(np.isfinite(values), values, 0).astype(np.float64)
-    with np.errstate(over="ignore"):
-        found: NDArray[np.float32] = np.sqrt(np.mean(finite**2, axis=axis)).astype(np.float32)
-        return found
+def _squares(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Squares in float64, where those of float32 have room; what is not finite counts as zero."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares: NDArray[np.float64] = np.square(values, dtype=np.float64)
+    if not np.isfinite(squares.sum()):
+        squares[~np.isfinite(squares)] = 0.0
+    return squares

@@ -1,6 +1,6 @@
 """Rows of a weight matrix, or whole attention heads, that are exact copies of others.
 
-What is seen: rows with the same bits (rows of zeros apart). Of large tensors 64 elements of
+What is seen: rows with the same bits (rows of zeros apart). Of large tensors 32 elements of
 each row are compared. Copies that lie at one distance in a block are named as a block: this is
 how repeated attention heads look.
 
