@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "serve": "gradwatch.cli.serve",
     "weights": "gradwatch.cli.weights",
     "drift": "gradwatch.cli.drift",
+    "animate": "gradwatch.cli.animate",
 }
 
 

@@ -1,0 +1,199 @@
+"""One frame as an image: the network, its legend, the loss with a moving cursor."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+from gradwatch.views.animation.moments import Film, Mark, Moment, level
+from gradwatch.views.animation.plan import LEFT, Box, Plan, plan, way
+from gradwatch.views.animation.schemes import BAD, Colour, Scheme, colour, ink_on, ramp
+from gradwatch.views.model.cells import Code, Scale
+from gradwatch.views.text import number, plain, shortened
+
+PAPER: Colour = (16, 21, 27)
+INK: Colour = (232, 237, 242)
+SOFT: Colour = (150, 162, 174)
+EDGE: Colour = (93, 107, 121)
+GRID: Colour = (42, 52, 64)
+NO_WEIGHTS: Colour = (38, 48, 59)
+NO_GRADIENT: Colour = (128, 128, 128)
+LINE: Colour = (200, 210, 220)
+
+
+@dataclass(frozen=True)
+class Painter:
+    """Draws moments of one film; what never moves is drawn once."""
+
+    model: dict[str, Any]
+    film: Film
+    scheme: Scheme
+    plan: Plan = field(init=False)
+    still: Image.Image = field(init=False)
+
+    def __post_init__(self) -> None:
+        made = plan(self.model["flow"], self.loss is not None)
+        object.__setattr__(self, "plan", made)
+        object.__setattr__(self, "still", self._still())
+
+    @property
+    def loss(self) -> dict[str, Any] | None:
+        return next((c for c in self.model["scalars"] if c["name"] == "loss"), None)
+
+    def frame(self, moment: Moment) -> Image.Image:
+        """One moment, in colours of the screen."""
+        image = self.still.copy()
+        draw = ImageDraw.Draw(image)
+        draw.text((LEFT, 44), f"step {moment.step}", INK, _font(20))
+        self._edges(draw, moment)
+        nodes = zip(self.model["flow"]["nodes"], self.plan.boxes, strict=True)
+        for index, (node, box) in enumerate(nodes):
+            self._node(draw, box, node, moment.codes[index], moment.marks[index])
+        if self.loss is not None:
+            self._cursor(draw, moment.step)
+        return image
+
+    def _still(self) -> Image.Image:
+        image = Image.new("RGB", (self.plan.width, self.plan.height), PAPER)
+        draw = ImageDraw.Draw(image)
+        draw.text((LEFT, 14), shortened(self.model["run"]["name"], 30), INK, _font(18))
+        draw.text((LEFT + 330, 18), _headline(self.model), SOFT, _font(14))
+        _legend(draw, self.film, self.scheme)
+        if self.loss is not None:
+            _curve(draw, self.loss, self.plan, self.model["window"])
+        return image
+
+    def _edges(self, draw: ImageDraw.ImageDraw, moment: Moment) -> None:
+        nodes = self.model["flow"]["nodes"]
+        for (source, target), flow in zip(self.model["flow"]["edges"], moment.flows, strict=True):
+            skips = nodes[target]["rank"] - nodes[source]["rank"] > 1
+            points = way(self.plan.boxes, source, target, skips)
+            draw.line(points, SOFT if skips else EDGE, max(1, round(7 * flow)), joint="curve")
+
+    def _node(
+        self,
+        draw: ImageDraw.ImageDraw,
+        box: Box,
+        node: dict[str, Any],
+        code: int,
+        marks: frozenset[Mark],
+    ) -> None:
+        fill, ink, text = _look(code, self.film.scale, self.scheme)
+        corners = (box.x, box.y, box.x + box.width, box.y + box.height)
+        outline = BAD[self.scheme] if marks else EDGE
+        draw.rounded_rectangle(corners, 6, fill, outline, 3 if marks else 1)
+        letters = box.width // 7
+        draw.text((box.x + 6, box.y + 4), shortened(node["name"], letters), ink, _font(12))
+        draw.text((box.x + 6, box.y + box.height - 17), text, ink, _font(12))
+        for place, mark in enumerate(sorted(marks)):
+            _sign(draw, mark, box.x + box.width - 13 - 16 * place, box.y + box.height - 11, ink)
+
+    def _cursor(self, draw: ImageDraw.ImageDraw, step: int) -> None:
+        assert self.loss is not None
+        left, top, right, bottom = self.plan.loss
+        first, last = self.model["window"]
+        x = left + (step - first) / max(last - first, 1) * (right - left)
+        draw.line([(x, top), (x, bottom)], INK, 2)
+        near = step - max(1, (last - first) // 50)
+        pairs = zip(self.loss["x"], self.loss["last"], strict=True)
+        past = [value for at, value in pairs if near <= at <= step]
+        text = f"loss {number(past[-1])}" if past else "no finite loss"
+        draw.text((right - 110, top + 3), text, INK, _font(14))
+
+
+def _headline(model: dict[str, Any]) -> str:
+    """What is wrong first, or that nothing is."""
+    if not model["findings"]:
+        return f"{model['health']['state']}: {model['health']['line']}"[:88]
+    worst = model["findings"][0]
+    where = f" in {shortened(worst['layers'][0], 24)}" if worst["layers"] else ""
+    return f"{worst['severity']}: {plain(worst['check'])}{where}, since step {worst['first_step']}"
+
+
+def _look(code: int, scale: Scale, scheme: Scheme) -> tuple[Colour, Colour, str]:
+    """Fill, ink and the words of a byte."""
+    at = level(code)
+    if at is not None:
+        fill = colour(scheme, at)
+        return fill, ink_on(fill), number(float(scale.low * (scale.high / scale.low) ** at))
+    if code == Code.NONFINITE:
+        return BAD[scheme], ink_on(BAD[scheme]), "nan/inf"
+    if code == Code.NO_GRADIENT:
+        return NO_GRADIENT, (0, 0, 0), "no gradient"
+    if code == Code.ZERO:
+        return ramp(scheme)[0], ink_on(ramp(scheme)[0]), "0"
+    return NO_WEIGHTS, INK, ""
+
+
+def _legend(draw: ImageDraw.ImageDraw, film: Film, scheme: Scheme) -> None:
+    """The ramp with its ends, and a sample of each mark."""
+    x, y = LEFT + 130, 50
+    draw.text((x, y), f"{film.title} {number(film.scale.low)}", SOFT, _font(13))
+    x += 162
+    for index in range(160):
+        draw.line([(x + index, y + 2), (x + index, y + 13)], colour(scheme, index / 159))
+    draw.text((x + 168, y), f"{number(film.scale.high)} (log)", SOFT, _font(13))
+    x += 256
+    for mark in Mark:
+        _sign(draw, mark, x, y + 8, INK)
+        draw.text((x + 11, y), str(mark), SOFT, _font(13))
+        x += 86 if mark is not Mark.DEAD else 0
+
+
+def _curve(
+    draw: ImageDraw.ImageDraw, loss: dict[str, Any], plan: Plan, window: Sequence[int]
+) -> None:
+    left, top, right, bottom = plan.loss
+    draw.rectangle((left, top, right, bottom), outline=GRID)
+    known = [(s, v) for s, v in zip(loss["x"], loss["last"], strict=True) if v is not None]
+    if not known:
+        return
+    shape = math.log if loss["log"] else float
+    low, high = min(v for _, v in known), max(v for _, v in known)
+    base, span = shape(low), (shape(high) - shape(low)) or 1.0
+    steps = max(window[1] - window[0], 1)
+    points = [
+        (
+            left + (step - window[0]) / steps * (right - left),
+            bottom - 4 - (shape(value) - base) / span * (bottom - top - 8),
+        )
+        for step, value in known
+    ]
+    draw.line(points, LINE, 2, joint="curve")
+    for y, value in ((top, high), (bottom - 14, low)):
+        text = number(value)
+        draw.text((left - 6 - draw.textlength(text, _font(12)), y), text, SOFT, _font(12))
+    draw.text(
+        (left, bottom + 5),
+        f"loss{' (log)' if loss['log'] else ''}, step {window[0]}",
+        SOFT,
+        _font(12),
+    )
+    end = str(window[1])
+    draw.text((right - draw.textlength(end, _font(12)), bottom + 5), end, SOFT, _font(12))
+
+
+def _sign(draw: ImageDraw.ImageDraw, mark: Mark, x: int, y: int, ink: Colour) -> None:
+    """The shape of a mark around a centre."""
+    if mark is Mark.NONFINITE:
+        draw.line([(x, y - 7), (x, y + 2)], ink, 3)
+        draw.ellipse((x - 2, y + 4, x + 2, y + 8), ink)
+    elif mark is Mark.EXPLODING:
+        draw.polygon([(x - 7, y + 6), (x + 7, y + 6), (x, y - 6)], ink)
+    elif mark is Mark.VANISHING:
+        draw.polygon([(x - 6, y - 5), (x + 6, y - 5), (x, y + 6)], outline=ink, width=2)
+    else:
+        draw.line([(x - 5, y - 5), (x + 5, y + 5)], ink, 3)
+        draw.line([(x - 5, y + 5), (x + 5, y - 5)], ink, 3)
+
+
+_FONTS: dict[int, Any] = {}
+
+
+def _font(size: int) -> Any:
+    """Pillow's own font: the same picture on every machine."""
+    if size not in _FONTS:
+        _FONTS[size] = ImageFont.load_default(size)
+    return _FONTS[size]

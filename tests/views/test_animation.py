@@ -1,0 +1,147 @@
+"""Moving pictures: what is drawn, and what the files hold."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.making import make_run
+from tests.views.samples import HOSTILE, network, sick_diagnosis
+
+from gradwatch.errors import GradwatchError
+from gradwatch.run import Run
+from gradwatch.views.animation import Scheme, Wanted, animate
+from gradwatch.views.animation.moments import Mark, film
+from gradwatch.views.animation.picture import Painter
+from gradwatch.views.animation.schemes import BAD, colour, ramp
+from gradwatch.views.model import build
+
+
+def painter(run: Run, scheme: Scheme = Scheme.VIRIDIS) -> Painter:
+    model = build(run, sick_diagnosis(run), stats=["grad_rms"])
+    return Painter(model, film(model), scheme)
+
+
+def test_a_node_has_the_colour_of_its_gradient() -> None:
+    made = painter(network(6, 20, fading=True))
+    moment = made.film.moments[10]
+    image = made.frame(moment)
+    for index, box in enumerate(made.plan.boxes):
+        expected = colour(Scheme.VIRIDIS, (moment.codes[index] - 2) / 251)
+        assert image.getpixel((box.x + box.width // 2, box.y + 5)) == expected
+    assert moment.codes == tuple(sorted(moment.codes))  # fading: each later layer is higher
+
+
+def test_marks_hold_from_the_finding_on_and_nonfinite_by_the_byte() -> None:
+    run = network(4, 30, broken_from=20)
+    moments = painter(run).film.moments
+    assert moments[6].marks[0] == frozenset()
+    assert moments[7].marks[0] == {Mark.VANISHING}
+    assert moments[19].marks[2] == frozenset()
+    assert moments[20].marks[2] == {Mark.NONFINITE}
+
+
+def test_a_nonfinite_layer_is_painted_in_a_colour_of_its_own() -> None:
+    for scheme in Scheme:
+        made = painter(network(4, 30, broken_from=20), scheme)
+        box = made.plan.boxes[2]
+        image = made.frame(made.film.moments[25])
+        assert image.getpixel((box.x + box.width // 2, box.y + 5)) == BAD[scheme]
+
+
+def test_the_schemes_really_differ_and_grow_lighter() -> None:
+    for scheme in Scheme:
+        light = np.array(ramp(scheme)) @ (0.299, 0.587, 0.114)
+        assert (np.diff(light) > -1.0).all()
+        assert light[-1] - light[0] > 140
+    ramps = [np.array(ramp(scheme), float) for scheme in Scheme]
+    for i, one in enumerate(ramps):
+        for other in ramps[i + 1 :]:
+            assert np.abs(one - other).sum(axis=1).mean() > 40
+    mono = np.array(ramp(Scheme.MONO))
+    assert (mono[:, 0] == mono[:, 1]).all()
+
+
+def test_wider_edges_carry_more() -> None:
+    flows = painter(network(6, 20, fading=True)).film.moments[5].flows
+    chain = flows[1:-1]  # the first two leave the first layer
+    assert list(chain) == sorted(chain)
+
+
+def test_the_gif_has_every_moment_and_the_cursor_moves(tmp_path: Path) -> None:
+    run = network(5, 24, fading=True)
+    size = animate(run, sick_diagnosis(run), tmp_path / "a.gif", Wanted(frames=24))
+    assert size == (tmp_path / "a.gif").stat().st_size
+    with Image.open(tmp_path / "a.gif") as image:
+        assert image.n_frames == 24
+        assert image.size[0] % 16 == image.size[1] % 16 == 0
+        columns = []
+        made = painter(run)
+        left, top, right, _ = made.plan.loss
+        for frame in (2, 12, 20):
+            image.seek(frame)
+            row = np.asarray(image.convert("RGB"))[top + 55, left + 1 : right - 1].sum(axis=1)
+            columns.append(int(row.argmax()))
+    assert columns == sorted(columns)
+    assert columns[-1] - columns[0] > 300
+
+
+def test_the_video_has_the_size_of_its_frames(tmp_path: Path) -> None:
+    video = pytest.importorskip("imageio_ffmpeg")
+    run = network(3, 8)
+    animate(run, None, tmp_path / "a.mp4", Wanted(frames=8))
+    frames = video.read_frames(str(tmp_path / "a.mp4"))
+    meta = next(frames)
+    assert meta["size"] == (painter(run).plan.width, painter(run).plan.height)
+    assert len(list(frames)) == 8
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_the_text_tells_each_moment(tmp_path: Path) -> None:
+    run = network(4, 6, broken_from=4)
+    animate(run, sick_diagnosis(run), tmp_path / "a.txt", Wanted())
+    text = (tmp_path / "a.txt").read_text()
+    assert text.count("=== step ") == 6
+    last = text.split("=== step 5 ===")[1]
+    assert "nan/inf   non-finite" in last
+    assert [line.split("|")[0].strip() for line in last.strip().splitlines()] == list(run.layers)
+
+
+def test_the_page_plays_by_itself(tmp_path: Path) -> None:
+    run = network(4, 6)
+    animate(run, None, tmp_path / "a.html", Wanted(scheme=Scheme.MONO))
+    text = (tmp_path / "a.html").read_text()
+    assert 'data-mode="player" data-scheme="mono"' in text
+    assert "http" not in text.split("<script>")[0].replace("http-equiv", "")
+
+
+def test_hostile_names_and_single_steps_are_drawn(tmp_path: Path) -> None:
+    for run in (network(names=HOSTILE, steps=3), network(2, 1), network(1, 2)):
+        animate(run, sick_diagnosis(run), tmp_path / "a.gif", Wanted(), force=True)
+        animate(run, None, tmp_path / "a.txt", Wanted(), force=True)
+    (tmp_path / "a.txt").read_text()
+
+
+def test_nothing_is_overwritten_silently_and_endings_are_checked(tmp_path: Path) -> None:
+    run = network(2, 3)
+    (tmp_path / "a.txt").write_text("mine")
+    with pytest.raises(GradwatchError, match="--force"):
+        animate(run, None, tmp_path / "a.txt", Wanted())
+    assert (tmp_path / "a.txt").read_text() == "mine"
+    with pytest.raises(GradwatchError, match=r"\.gif, \.mp4, \.html, \.txt"):
+        animate(run, None, tmp_path / "a.avi", Wanted())
+    (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
+    with pytest.raises(GradwatchError, match="plain file"):
+        animate(run, None, tmp_path / "link.txt", Wanted(), force=True)
+    empty = make_run({"weight_norm": np.ones((3, 1))}, names=["a.weight"])
+    with pytest.raises(GradwatchError, match="no gradients"):
+        animate(empty, None, tmp_path / "b.txt", Wanted())
+
+
+@pytest.mark.timing
+def test_a_gif_of_24_layers_and_300_frames_takes_less_than_20_seconds(tmp_path: Path) -> None:
+    import time
+
+    begun = time.monotonic()
+    animate(network(24, 300, fading=True), None, tmp_path / "a.gif", Wanted())
+    assert time.monotonic() - begun < 20
