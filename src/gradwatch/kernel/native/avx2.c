@@ -5,7 +5,7 @@
 #include <immintrin.h>
 
 #include "target.h"
-TARGET_BEGIN("avx2,fma,f16c")
+TARGET_BEGIN("avx2,fma,f16c,popcnt")
 #define WIDTH 32
 #define NAME(name) name##_avx2
 #define SET "avx2"
@@ -16,8 +16,23 @@ static inline vf vf_max(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m25
 static inline vd vd_min(vd a, vd b) { return (vd)_mm256_min_pd((__m256d)a, (__m256d)b); }
 static inline vd vd_max(vd a, vd b) { return (vd)_mm256_max_pd((__m256d)a, (__m256d)b); }
 static inline vf vf_sqrt(vf v) { return (vf)_mm256_sqrt_ps((__m256)v); }
+static inline vd vf_low(vf v) { return (vd)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)); }
+static inline vd vf_high(vf v) { return (vd)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1)); }
 static inline vi count_zero(vi counter, vf v) { return counter - (vi)(v == vf_all(0.0f)); }
 static inline vf half_to_float(vh half) { return (vf)_mm256_cvtph_ps((__m128i)half); }
+
+/* What the histogram's bytes need: see onehot.h. */
+#define HAS_SHUFFLE
+static inline vq bytes_minus(vq a, vq b) { return (vq)_mm256_subs_epu8((__m256i)a, (__m256i)b); }
+static inline vq bytes_plus(vq a, vq b) { return (vq)_mm256_adds_epu8((__m256i)a, (__m256i)b); }
+static inline vq signed_minus(vq a, vq b) { return (vq)_mm256_subs_epi8((__m256i)a, (__m256i)b); }
+static inline vq majority(vq a, vq b, vq c) { return (a & b) | ((a ^ b) & c); }
+static inline vq parity(vq a, vq b, vq c) { return a ^ b ^ c; }
+static inline uint64_t top_bits(vq v) { return (uint32_t)_mm256_movemask_epi8((__m256i)v); }
+static inline vq shuffle(uint64_t low, uint64_t high, vq index) {
+    __m256i table = _mm256_broadcastsi128_si256(_mm_set_epi64x((int64_t)high, (int64_t)low));
+    return (vq)_mm256_shuffle_epi8(table, (__m256i)index);
+}
 
 #include "body.h"
 TARGET_END

@@ -5,7 +5,7 @@
 #include <immintrin.h>
 
 #include "target.h"
-TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c")
+TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,popcnt")
 #define WIDTH 64
 #define NAME(name) name##_avx512
 #define SET "avx512"
@@ -17,12 +17,31 @@ static inline vd vd_min(vd a, vd b) { return (vd)_mm512_min_pd((__m512d)a, (__m5
 static inline vd vd_max(vd a, vd b) { return (vd)_mm512_max_pd((__m512d)a, (__m512d)b); }
 static inline vf vf_sqrt(vf v) { return (vf)_mm512_sqrt_ps((__m512)v); }
 static inline vf half_to_float(vh half) { return (vf)_mm512_cvtph_ps((__m256i)half); }
+static inline vd vf_low(vf v) { return (vd)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v)); }
+static inline vd vf_high(vf v) { return (vd)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1)); }
 
 /* A masked subtraction: comparisons live in mask registers here, and widening one costs a step. */
 static inline vi count_zero(vi counter, vf v) {
     __mmask16 zero = _mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_EQ_OQ);
     return (vi)_mm512_mask_sub_epi32((__m512i)counter, zero, (__m512i)counter,
                                      _mm512_set1_epi32(-1));
+}
+
+/* What the histogram's bytes need: see onehot.h. */
+#define HAS_SHUFFLE
+static inline vq bytes_minus(vq a, vq b) { return (vq)_mm512_subs_epu8((__m512i)a, (__m512i)b); }
+static inline vq bytes_plus(vq a, vq b) { return (vq)_mm512_adds_epu8((__m512i)a, (__m512i)b); }
+static inline vq signed_minus(vq a, vq b) { return (vq)_mm512_subs_epi8((__m512i)a, (__m512i)b); }
+static inline vq majority(vq a, vq b, vq c) {
+    return (vq)_mm512_ternarylogic_epi64((__m512i)a, (__m512i)b, (__m512i)c, 0xe8);
+}
+static inline vq parity(vq a, vq b, vq c) {
+    return (vq)_mm512_ternarylogic_epi64((__m512i)a, (__m512i)b, (__m512i)c, 0x96);
+}
+static inline uint64_t top_bits(vq v) { return _mm512_movepi8_mask((__m512i)v); }
+static inline vq shuffle(uint64_t low, uint64_t high, vq index) {
+    __m512i table = _mm512_broadcast_i32x4(_mm_set_epi64x((int64_t)high, (int64_t)low));
+    return (vq)_mm512_shuffle_epi8(table, (__m512i)index);
 }
 
 #include "body.h"

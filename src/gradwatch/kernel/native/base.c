@@ -30,6 +30,9 @@ static inline vf vf_sqrt(vf v) {
     return v;
 }
 
+static inline vd vf_low(vf v) { return (vd){v[0], v[1]}; }
+static inline vd vf_high(vf v) { return (vd){v[2], v[3]}; }
+
 static inline vi count_zero(vi counter, vf v) { return counter - (vi)(v == vf_all(0.0f)); }
 
 /* float16 by arithmetic: its exponent and mantissa moved into a float's place are 2^112 too small,

@@ -7,10 +7,11 @@ const Kernel *const *supported_kernels(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("popcnt"))
         list[n++] = &kernel_avx512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("f16c"))
+        __builtin_cpu_supports("f16c") && __builtin_cpu_supports("popcnt"))
         list[n++] = &kernel_avx2;
 #endif
     list[n++] = &kernel_base;

@@ -11,8 +11,7 @@ typedef uint32_t vu __attribute__((vector_size(WIDTH)));
 typedef double vd __attribute__((vector_size(WIDTH)));
 typedef int64_t vl __attribute__((vector_size(WIDTH)));
 typedef uint64_t vq __attribute__((vector_size(WIDTH)));
-/* Half as many bytes: floats and words about to be widened to the types above. */
-typedef float vf_half __attribute__((vector_size(WIDTH / 2)));
+/* Half as many bytes: words about to be widened to the types above. */
 typedef uint32_t vu_half __attribute__((vector_size(WIDTH / 2)));
 typedef uint16_t vh __attribute__((vector_size(WIDTH / 2)));
 typedef uint16_t vh_half __attribute__((vector_size(WIDTH / 4)));
@@ -28,7 +27,6 @@ DEFINE_LOAD(vf)
 DEFINE_LOAD(vu)
 DEFINE_LOAD(vd)
 DEFINE_LOAD(vq)
-DEFINE_LOAD(vf_half)
 DEFINE_LOAD(vu_half)
 DEFINE_LOAD(vh)
 DEFINE_LOAD(vh_half)
@@ -62,13 +60,11 @@ static inline uint64_t vl_sum(vl v) {
     return (uint64_t)total;
 }
 
-/* Both halves widened and added: how float sums leave float before they grow inexact. */
-static inline vd vf_fold(vf v) {
-    union {
-        vf whole;
-        vf_half part[2];
-    } u = {v};
-    return __builtin_convertvector(u.part[0], vd) + __builtin_convertvector(u.part[1], vd);
+/* Written so that it compiles to minima, without branches to guess wrong. */
+static inline float vf_least(vf v) {
+    float least = v[0];
+    for (int i = 1; i < LANES; i++) least = v[i] < least ? v[i] : least;
+    return least;
 }
 
 /* The finite lanes; zero in place of the others. */

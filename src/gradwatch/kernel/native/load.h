@@ -1,35 +1,42 @@
 /* Elements of any type as floats or doubles, a block at a time. */
 
-static void widen_bf16(const uint16_t *from, size_t n, float *to) {
-    size_t i = 0;
+/* LANES elements of any type but float64. */
+static inline vf load_lanes(const char *from, int dtype) {
+    if (dtype == F32) return load_vf(from);
+    if (dtype == F16) return half_to_float(load_vh(from));
     /* A bfloat16 is the upper half of a float32. */
-    for (; i + LANES <= n; i += LANES) {
-        vu bits = __builtin_convertvector(load_vh(from + i), vu) << 16;
-        memcpy(to + i, &bits, sizeof bits);
-    }
-    for (; i < n; i++) {
-        uint32_t bits = (uint32_t)from[i] << 16;
-        memcpy(to + i, &bits, sizeof bits);
-    }
+    return (vf)(__builtin_convertvector(load_vh(from), vu) << 16);
 }
 
-static void widen_f16(const uint16_t *from, size_t n, float *to) {
-    for (size_t i = 0; i < n; i += LANES) {
-        uint16_t padded[LANES] = {0};
-        size_t here = smaller(LANES, n - i);
-        const uint16_t *source = from + i;
-        if (here < LANES) source = memcpy(padded, from + i, here * sizeof *from);
-        vf values = half_to_float(load_vh(source));
-        memcpy(to + i, &values, here * sizeof *to);
+/* 2·LANES elements, in any order. */
+static inline void load_twice(const char *from, int dtype, vf *a, vf *b) {
+    if (dtype == BF16) { /* the odd ones are in place, the even ones are shifted there */
+        vu both = load_vu(from);
+        *a = (vf)(both << 16), *b = (vf)(both & 0xffff0000u);
+        return;
     }
+    *a = load_lanes(from, dtype), *b = load_lanes(from + LANES * itemsize(dtype), dtype);
+}
+
+static void widen(const uint16_t *from, size_t n, int dtype, float *to) {
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        vf values = load_lanes((const char *)(from + i), dtype);
+        memcpy(to + i, &values, sizeof values);
+    }
+    if (i == n) return;
+    uint16_t padded[LANES] = {0};
+    memcpy(padded, from + i, (n - i) * sizeof *from);
+    vf values = load_lanes((const char *)padded, dtype);
+    memcpy(to + i, &values, (n - i) * sizeof *to);
 }
 
 /* Elements [first, first + n) of a tensor that is not float64: in place, or widened to `scratch`. */
 static const float *load_floats(const Tensor *tensor, size_t first, size_t n, float *scratch) {
     const char *from = tensor->data + first * itemsize(tensor->dtype);
     if (tensor->dtype == F32) return (const float *)from;
-    if (tensor->dtype == BF16) widen_bf16((const uint16_t *)from, n, scratch);
-    if (tensor->dtype == F16) widen_f16((const uint16_t *)from, n, scratch);
+    if (tensor->dtype == BF16) widen((const uint16_t *)from, n, BF16, scratch);
+    if (tensor->dtype == F16) widen((const uint16_t *)from, n, F16, scratch);
     return scratch;
 }
 

@@ -25,11 +25,15 @@ static inline uint64_t group_word(const Sketch *s, uint64_t group) {
 
 static void sketch_empty_rows(Sketch *s) {
     if (s->groups == 0) return;
-    double turned[2 * SKETCH_WIDTH] = {0};
+    /* Each row twice in a row: then a turned row is a stretch of it, read without going round. */
+    float twice[SKETCH_WIDTH][2 * SKETCH_WIDTH];
+    for (size_t turn = 0; turn < SKETCH_WIDTH; turn++) {
+        memcpy(twice[turn], s->rows[turn], sizeof s->rows[turn]);
+        memcpy(twice[turn] + SKETCH_WIDTH, s->rows[turn], sizeof s->rows[turn]);
+    }
     for (size_t turn = 0; turn < SKETCH_WIDTH; turn++)
-        for (size_t lane = 0; lane < SKETCH_WIDTH; lane++)
-            turned[turn + lane] += s->rows[turn][lane];
-    for (size_t i = 0; i < 2 * SKETCH_WIDTH; i++) s->buckets[i % SKETCH_WIDTH] += turned[i];
+        for (size_t bucket = 0; bucket < SKETCH_WIDTH; bucket++)
+            s->buckets[bucket] += twice[turn][bucket + SKETCH_WIDTH - turn];
     memset(s->rows, 0, sizeof s->rows);
     s->groups = 0;
 }
@@ -49,15 +53,19 @@ static inline vu sign_bits(uint32_t word, vu bit) {
     return (vu)((vu_all(word) & bit) != vu_all(0)) & vu_all(0x80000000);
 }
 
-static void sketch_groups(Sketch *s, const float *x, size_t groups, uint64_t group) {
+/* `finite` is a constant at every call: where all elements are, none needs to be masked. */
+static inline __attribute__((always_inline)) void sketch_groups(Sketch *s, const float *x,
+                                                                size_t groups, uint64_t group,
+                                                                int finite) {
     vu bit;
     for (int lane = 0; lane < LANES; lane++) bit[lane] = 1u << lane;
     for (size_t g = 0; g < groups; g++, x += SKETCH_WIDTH) {
         uint64_t word = group_word(s, group + g);
         float *row = s->rows[word >> 32 & (SKETCH_WIDTH - 1)];
         for (int lane = 0; lane < SKETCH_WIDTH; lane += LANES) {
-            vu value = (vu)vf_finite(load_vf(x + lane)) ^ sign_bits((uint32_t)word >> lane, bit);
-            vf sum = load_vf(row + lane) + (vf)value;
+            vf value = finite ? load_vf(x + lane) : vf_finite(load_vf(x + lane));
+            vu sign = sign_bits((uint32_t)word >> lane, bit);
+            vf sum = load_vf(row + lane) + (vf)((vu)value ^ sign);
             memcpy(row + lane, &sum, sizeof sum);
         }
     }
@@ -66,12 +74,13 @@ static void sketch_groups(Sketch *s, const float *x, size_t groups, uint64_t gro
     if (s->groups >= 32 * SKETCH_WIDTH) sketch_empty_rows(s);
 }
 
-static void sketch_floats(Sketch *s, const float *x, size_t n, uint64_t position) {
+static void sketch_floats(Sketch *s, const float *x, size_t n, uint64_t position, int finite) {
     size_t head = smaller(n, (SKETCH_WIDTH - position % SKETCH_WIDTH) % SKETCH_WIDTH);
     if (head) sketch_some(s, x, head, position);
     x += head, n -= head, position += head;
     size_t groups = n / SKETCH_WIDTH;
-    sketch_groups(s, x, groups, position / SKETCH_WIDTH);
+    if (finite) sketch_groups(s, x, groups, position / SKETCH_WIDTH, 1);
+    else sketch_groups(s, x, groups, position / SKETCH_WIDTH, 0);
     x += groups * SKETCH_WIDTH, position += groups * SKETCH_WIDTH;
     if (n % SKETCH_WIDTH) sketch_some(s, x, n % SKETCH_WIDTH, position);
 }
@@ -101,7 +110,7 @@ static void sketch(const Batch *batch, const uint64_t *seeds, const int64_t *off
             if (tensor.dtype == F64)
                 sketch_doubles(&s, (const double *)tensor.data + i, n, position);
             else
-                sketch_floats(&s, load_floats(&tensor, i, n, scratch), n, position);
+                sketch_floats(&s, load_floats(&tensor, i, n, scratch), n, position, 0);
         }
         sketch_finish(&s, out + t * SKETCH_WIDTH);
     }

@@ -3,16 +3,19 @@
 typedef struct {
     Histogram histogram;
     Sketch sketch;
+    Guess guess;
     int has_histogram, has_sketch;
     uint64_t offset;
 } Work;
 
 static void measure_floats(Work *work, const Tensor *tensor, size_t i, size_t n, Sums *block) {
-    float scratch[BLOCK];
-    const float *x = load_floats(tensor, i, n, scratch);
-    int regular = block_floats(x, n, block);
-    if (work->has_histogram) histogram_floats(&work->histogram, x, i, n, regular, block);
-    if (work->has_sketch) sketch_floats(&work->sketch, x, n, work->offset + i);
+    int regular = block_floats(tensor, i, n, &work->guess, block);
+    if (work->has_histogram) histogram_block(&work->histogram, i, n, regular, block);
+    if (work->has_sketch) {
+        float scratch[BLOCK];
+        const float *x = load_floats(tensor, i, n, scratch);
+        sketch_floats(&work->sketch, x, n, work->offset + i, regular);
+    }
 }
 
 static void measure_doubles(Work *work, const Tensor *tensor, size_t i, size_t n, Sums *block) {
@@ -24,6 +27,7 @@ static void measure_doubles(Work *work, const Tensor *tensor, size_t i, size_t n
 
 static Sums measure_tensor(Work *work, const Tensor *tensor) {
     Sums total = sums_empty();
+    work->guess = (Guess){0.0f, 1.0f};
     for (size_t i = 0; i < tensor->count; i += BLOCK) {
         size_t n = smaller(BLOCK, tensor->count - i);
         Sums block = sums_empty();

@@ -1,6 +1,9 @@
-/* Moments of one block, in two passes over memory that is in the first-level cache by the second:
- * first sum and extremes, then central powers around a pivot near the mean. Raw power sums would
- * lose everything to cancellation where the mean is large beside the spread. */
+/* Moments of one block: extremes and sums, and central powers around a pivot near the mean. Raw power
+ * sums would lose everything to cancellation where the mean is large beside the spread.
+ *
+ * Floats are measured in one pass around a guess (the mean and size of the block before), which
+ * leaves the processor time to fetch memory meanwhile. Afterwards it is known whether the guess was
+ * good; where it was not, a second pass over the block, by now in the first-level cache, is. */
 
 /* What the first pass finds. */
 typedef struct {
@@ -14,38 +17,119 @@ static inline double sweep_largest(const Sweep *s) { return fmax(fabs(s->low), f
  * every rounding goes the same way, and 32 of them stay well under one in a million. */
 enum { TERMS = 32 };
 
-static Sweep sweep_floats(const float *x, size_t n) {
-    vf sum0 = {0}, sum1 = {0}, low = vf_all(INFINITY), high = vf_all(-INFINITY);
-    vf low1 = low, high1 = high;
-    vd absolute = {0};
-    vi zeros = {0}, zeros1 = {0};
+/* Sums of the powers of (x − pivot)·scale. */
+typedef struct {
+    double p1, p2, p3, p4;
+} Powers;
+
+static inline void add_powers(Powers *p, double d) {
+    double square = d * d;
+    p->p1 += d, p->p2 += square, p->p3 += square * d, p->p4 += square * square;
+}
+
+/* A pivot, and a power of two that brings (x − pivot)·scale near 1, so that no power overflows a
+ * float and none that matters underflows. The product with it is exact. */
+typedef struct {
+    float pivot, scale;
+} Guess;
+
+/* Running sums of one stream of vectors; two streams hide the additions' latency. */
+typedef struct {
+    vf p1, p2, p3, p4, absolute, low, high, least; /* least: of the magnitudes */
+} Lane;
+
+static inline Lane lane_start(void) {
+    vf most = vf_all(INFINITY);
+    return (Lane){.low = most, .high = -most, .least = most};
+}
+
+static inline void lane_add(Lane *lane, vf x, vf factor, vf shift) {
+    vf d = x * factor - shift, square = d * d;
+    lane->p1 += d;
+    lane->p2 += square;
+    lane->p3 += square * d;
+    lane->p4 += square * square;
+    vf magnitude = vf_abs(x);
+    lane->absolute += magnitude;
+    lane->least = vf_min(lane->least, magnitude);
+    lane->low = vf_min(lane->low, x);
+    lane->high = vf_max(lane->high, x);
+}
+
+/* Both halves widened and added. */
+static inline vd vf_fold(vf v) { return vf_low(v) + vf_high(v); }
+
+/* What lanes move to before their float sums grow inexact. */
+typedef struct {
+    vd p1, p2, p3, p4, absolute;
+} Total;
+
+static inline void lane_fold(Lane *lane, Total *total) {
+    total->p1 += vf_fold(lane->p1), total->p2 += vf_fold(lane->p2);
+    total->p3 += vf_fold(lane->p3), total->p4 += vf_fold(lane->p4);
+    total->absolute += vf_fold(lane->absolute);
+    lane->p1 = lane->p2 = lane->p3 = lane->p4 = lane->absolute = (vf){0};
+}
+
+static void sweep_tail(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
+    for (size_t i = 0; i < n; i++) {
+        s->absolute += fabs((double)x[i]), s->zeros += x[i] == 0.0f;
+        if (x[i] < s->low) s->low = x[i];
+        if (x[i] > s->high) s->high = x[i];
+        add_powers(p, ((double)x[i] - guess.pivot) * guess.scale);
+    }
+}
+
+/* The zeros among whole pairs of vectors. */
+static inline uint64_t count_zeros(const char *x, size_t n, int dtype) {
+    vi zeros = {0};
+    for (size_t i = 0; i < n; i += LANES)
+        zeros = count_zero(zeros, load_lanes(x + i * itemsize(dtype), dtype));
+    return vi_sum(zeros);
+}
+
+/* The processor's own prefetching stops at every page; this one looks a page ahead. Beyond the end
+ * of a tensor it is harmless: prefetching an address that cannot be read does nothing. */
+static inline void prefetch(const char *x, size_t bytes) {
+    for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(x + 4096 + line);
+}
+
+/* Everything about a block, around the guess. `dtype` is a constant at every call, so that each
+ * type has its own loop and narrow ones are widened on their way into a register. */
+static inline __attribute__((always_inline)) void sweep(const char *x, size_t n, int dtype,
+                                                        Guess guess, Sweep *s, Powers *p) {
+    size_t size = itemsize(dtype);
+    vf factor = vf_all(guess.scale), shift = vf_all(guess.pivot * guess.scale);
+    Lane a = lane_start(), b = lane_start();
+    Total total = {0};
     size_t i = 0;
     while (i + 2 * LANES <= n) {
-        vf abs0 = {0}, abs1 = {0};
         size_t stop = smaller(n - 2 * LANES + 1, i + TERMS * 2 * LANES);
         for (; i < stop; i += 2 * LANES) {
-            vf a = load_vf(x + i), b = load_vf(x + i + LANES);
-            sum0 += a, sum1 += b;
-            abs0 += vf_abs(a), abs1 += vf_abs(b);
-            low = vf_min(low, a), low1 = vf_min(low1, b);
-            high = vf_max(high, a), high1 = vf_max(high1, b);
-            zeros = count_zero(zeros, a), zeros1 = count_zero(zeros1, b);
+            prefetch(x + i * size, 2 * LANES * size);
+            vf one, other;
+            load_twice(x + i * size, dtype, &one, &other);
+            lane_add(&a, one, factor, shift);
+            lane_add(&b, other, factor, shift);
         }
-        absolute += vf_fold(abs0) + vf_fold(abs1);
+        lane_fold(&a, &total);
+        lane_fold(&b, &total);
     }
-    low = vf_min(low, low1), high = vf_max(high, high1);
-    Sweep s = {vd_sum(vf_fold(sum0 + sum1)), vd_sum(absolute), INFINITY, -INFINITY,
-               vi_sum(zeros + zeros1)};
-    for (int lane = 0; lane < LANES; lane++) {
-        if (low[lane] < s.low) s.low = low[lane];
-        if (high[lane] > s.high) s.high = high[lane];
-    }
-    for (; i < n; i++) {
-        s.sum += x[i], s.absolute += fabs((double)x[i]), s.zeros += x[i] == 0.0f;
-        if (x[i] < s.low) s.low = x[i];
-        if (x[i] > s.high) s.high = x[i];
-    }
-    return s;
+    *p = (Powers){vd_sum(total.p1), vd_sum(total.p2), vd_sum(total.p3), vd_sum(total.p4)};
+    *s = (Sweep){0.0, vd_sum(total.absolute), INFINITY, -INFINITY, 0};
+    /* One minimum tells whether there is a zero at all; only then they are counted. */
+    if (vf_least(vf_min(a.least, b.least)) == 0.0f) s->zeros = count_zeros(x, i, dtype);
+    s->low = vf_least(vf_min(a.low, b.low));
+    s->high = -vf_least(-vf_max(a.high, b.high));
+    float scratch[2 * LANES];
+    Tensor tail = {x + i * size, n - i, dtype, 0};
+    sweep_tail(load_floats(&tail, 0, n - i, scratch), n - i, guess, s, p);
+}
+
+static void sweep_any(const char *x, size_t n, int dtype, Guess guess, Sweep *s, Powers *p) {
+    if (dtype == F32) sweep(x, n, F32, guess, s, p);
+    else if (dtype == BF16) sweep(x, n, BF16, guess, s, p);
+    else sweep(x, n, F16, guess, s, p);
 }
 
 static Sweep sweep_doubles(const double *x, size_t n) {
@@ -68,42 +152,6 @@ static Sweep sweep_doubles(const double *x, size_t n) {
         if (x[i] > s.high) s.high = x[i];
     }
     return s;
-}
-
-/* Sums of the powers of (x − pivot)·scale. */
-typedef struct {
-    double p1, p2, p3, p4;
-} Powers;
-
-static inline void add_powers(Powers *p, double d) {
-    double square = d * d;
-    p->p1 += d, p->p2 += square, p->p3 += square * d, p->p4 += square * square;
-}
-
-/* `scale` is a power of two that brings every term under 2, so that no power overflows a float and
- * none that matters underflows; the product with it is exact. */
-static Powers powers_floats(const float *x, size_t n, float pivot, float scale) {
-    vf factor = vf_all(scale), shift = vf_all(pivot * scale);
-    vd p1 = {0}, p2 = {0}, p3 = {0}, p4 = {0};
-    size_t i = 0;
-    while (i + 2 * LANES <= n) {
-        vf a1 = {0}, a2 = {0}, a3 = {0}, a4 = {0}, b1 = {0}, b2 = {0}, b3 = {0}, b4 = {0};
-        size_t stop = smaller(n - 2 * LANES + 1, i + TERMS * 2 * LANES);
-        for (; i < stop; i += 2 * LANES) {
-            vf a = load_vf(x + i) * factor - shift, b = load_vf(x + i + LANES) * factor - shift;
-            /* The next block on its way into the cache while this one is at work. */
-            __builtin_prefetch((const char *)(x + i) + BLOCK * sizeof *x);
-            if (WIDTH == 64) __builtin_prefetch((const char *)(x + i + LANES) + BLOCK * sizeof *x);
-            vf aa = a * a, bb = b * b;
-            a1 += a, b1 += b, a2 += aa, b2 += bb;
-            a3 += aa * a, b3 += bb * b, a4 += aa * aa, b4 += bb * bb;
-        }
-        p1 += vf_fold(a1) + vf_fold(b1), p2 += vf_fold(a2) + vf_fold(b2);
-        p3 += vf_fold(a3) + vf_fold(b3), p4 += vf_fold(a4) + vf_fold(b4);
-    }
-    Powers p = {vd_sum(p1), vd_sum(p2), vd_sum(p3), vd_sum(p4)};
-    for (; i < n; i++) add_powers(&p, ((double)x[i] - pivot) * scale);
-    return p;
 }
 
 static Powers powers_doubles(const double *x, size_t n, double pivot) {
@@ -140,8 +188,8 @@ static void settle(Sums *sums, const Powers *p, size_t n, double pivot, double s
 static void note_sweep(Sums *sums, const Sweep *s, int exponent) {
     sums->zeros = s->zeros;
     sums->absolute = s->absolute;
-    sums->low = ldexp(s->low, exponent);
-    sums->high = ldexp(s->high, exponent);
+    sums->low = exponent ? ldexp(s->low, exponent) : s->low;
+    sums->high = exponent ? ldexp(s->high, exponent) : s->high;
     sums->exponent = exponent;
 }
 
@@ -199,38 +247,62 @@ static void block_doubles(const double *x, size_t n, Sums *sums) {
     else irregular_doubles(x, n, sums);
 }
 
-/* The power of two that brings values up to `largest`, minus a pivot among them, under 2. */
+/* The power of two that brings `largest` under 1. */
 static inline float scale_for(double largest) {
     int exponent;
     frexp(largest, &exponent);
     return largest == 0.0 ? 1.0f : ldexpf(1.0f, -exponent);
 }
 
-static int regular_floats(const float *x, size_t n, Sums *sums) {
-    Sweep s = sweep_floats(x, n);
+/* Whether powers around the guess have all the digits they should. */
+static inline int is_good(Guess guess, const Sweep *s, const Powers *p, size_t n) {
+    double typical = p->p2 / (double)n; /* squared distance from the pivot, scaled */
+    return typical > 0x1p-40 && typical < 0x1p40 && !is_far(p, n) &&
+           sweep_largest(s) * guess.scale < 0x1p28;
+}
+
+/* A block whose elements are finite and moderate; 0 if they are not. */
+static int regular_floats(const char *x, size_t n, int dtype, Guess *guess, Sums *sums) {
+    Sweep s;
+    Powers p;
+    sweep_any(x, n, dtype, *guess, &s, &p);
     /* A NaN or Inf reaches the sum of magnitudes; a comparison with NaN is false. */
     if (!is_moderate(&s)) return 0;
-    float pivot = (float)(s.sum / (double)n), scale = scale_for(sweep_largest(&s));
-    Powers p = powers_floats(x, n, pivot, scale);
-    if (is_far(&p, n)) {
-        pivot = (float)(pivot + p.p1 / (double)n / scale);
-        p = powers_floats(x, n, pivot, scale);
+    for (int tries = 0; tries < 2 && s.low < s.high && !is_good(*guess, &s, &p, n); tries++) {
+        /* The pivot first, then a scale that suits the distance from it. */
+        double mean = guess->pivot + p.p1 / (double)n / guess->scale;
+        if (!(mean >= s.low && mean <= s.high)) mean = 0.5 * (s.low + s.high);
+        guess->pivot = (float)mean;
+        guess->scale = scale_for(fmax(s.high - guess->pivot, guess->pivot - s.low));
+        sweep_any(x, n, dtype, *guess, &s, &p);
+    }
+    if (s.low == s.high) { /* constant: nothing to round */
+        guess->pivot = (float)s.low;
+        p = (Powers){0};
     }
     note_sweep(sums, &s, 0);
-    settle(sums, &p, n, pivot, scale);
+    settle(sums, &p, n, guess->pivot, guess->scale);
     return 1;
 }
 
-/* One block of floats; says whether all its elements were finite and moderate. */
-static int block_floats(const float *x, size_t n, Sums *sums) {
-    if (regular_floats(x, n, sums)) return 1;
+/* What is not: the finite ones alone, and as doubles where they are not moderate. */
+static void irregular_floats(const float *x, size_t n, Guess *guess, Sums *sums) {
     float kept[BLOCK];
     double wide[BLOCK];
     size_t m = 0;
     for (size_t i = 0; i < n; i++)
         if (is_finite_counted(x[i], sums)) kept[m++] = x[i];
-    if (m == 0 || (m < n && regular_floats(kept, m, sums))) return 0;
+    if (m == 0) return;
+    if (m < n && regular_floats((const char *)kept, m, F32, guess, sums)) return;
     for (size_t i = 0; i < m; i++) wide[i] = kept[i];
     block_doubles(wide, m, sums);
+}
+
+/* One block of any type but float64; says whether all its elements were finite and moderate. */
+static int block_floats(const Tensor *tensor, size_t first, size_t n, Guess *guess, Sums *sums) {
+    const char *data = tensor->data + first * itemsize(tensor->dtype);
+    if (regular_floats(data, n, tensor->dtype, guess, sums)) return 1;
+    float scratch[BLOCK];
+    irregular_floats(load_floats(tensor, first, n, scratch), n, guess, sums);
     return 0;
 }

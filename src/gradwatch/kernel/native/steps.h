@@ -4,6 +4,13 @@ typedef struct {
     const float *before, *after, *grad; /* grad may be NULL */
 } FloatTriple;
 
+static inline void add_change(vd old, vd new, vd *change, vd *weight) {
+    vd difference = vd_finite(new - old);
+    old = vd_finite(old);
+    *change += difference * difference;
+    *weight += old * old;
+}
+
 /* Lanes are compared by their bits; counters hold −1 per hit. */
 static size_t update_floats_vectors(const FloatTriple *x, size_t n, UpdateRecord *record,
                                     double squares[2]) {
@@ -19,14 +26,8 @@ static size_t update_floats_vectors(const FloatTriple *x, size_t n, UpdateRecord
             with_count += with;
             lost_count += with & same;
         }
-        for (int half = 0; half < LANES; half += WIDE) {
-            vd old = __builtin_convertvector(load_vf_half(x->before + i + half), vd);
-            vd new = __builtin_convertvector(load_vf_half(x->after + i + half), vd);
-            vd difference = vd_finite(new - old);
-            old = vd_finite(old);
-            change += difference * difference;
-            weight += old * old;
-        }
+        add_change(vf_low((vf)before), vf_low((vf)after), &change, &weight);
+        add_change(vf_high((vf)before), vf_high((vf)after), &change, &weight);
     }
     record->changed += i + vi_sum(same_count);
     record->with_gradient -= vi_sum(with_count);
@@ -154,11 +155,7 @@ static void adam_floats(AdamSums *sums, const float *g, const float *v, size_t n
         odd += is_odd;
         strange |= is_odd & (vi)(((vu)first & exponent) != exponent) & (vi)(second >= vf_all(0));
         ratio = vf_finite(ratio);
-        union {
-            vf whole;
-            vf_half part[2];
-        } u = {ratio};
-        vd a = __builtin_convertvector(u.part[0], vd), b = __builtin_convertvector(u.part[1], vd);
+        vd a = vf_low(ratio), b = vf_high(ratio);
         total += a * a + b * b;
     }
     /* A ratio of finite numbers left the range of float: once more, in double. */
