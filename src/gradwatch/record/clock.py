@@ -38,6 +38,10 @@ class StepClock:
         self._stepped.add(optimizer)
         return begins
 
+    def has_stepped(self, optimizer: Hashable) -> bool:
+        """Whether this optimizer has stepped in the present step: another would begin the next."""
+        return optimizer in self._stepped
+
     def advance(self) -> None:
         """The present step is over."""
         if self._stepped:

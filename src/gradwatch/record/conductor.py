@@ -8,7 +8,7 @@ from weakref import WeakSet
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from gradwatch.record import cadence
+from gradwatch.record import cadence, ranks
 from gradwatch.record.barrier import Barrier
 from gradwatch.record.clock import StepClock
 from gradwatch.record.frame import Frame, has_closure
@@ -24,6 +24,9 @@ from gradwatch.record.side_notes import SideNotes
 from gradwatch.record.ward import Ward
 from gradwatch.run import Event, EventKind
 from gradwatch.stats import Family
+
+RESTING = 8
+"""From this stretch of the cadence on, the sentinels' hooks are taken off on unrecorded steps."""
 
 
 class Conductor:
@@ -57,8 +60,11 @@ class Conductor:
         self._hollow: WeakSet[Optimizer] = WeakSet()
         self._strangers: WeakSet[Optimizer] = WeakSet()
         self._unstepped = False
+        self._awake = True
         self._armed: frozenset[Family] = frozenset()
         self._ended = time.perf_counter()
+        self._finished = clock.first - 1
+        self._logs_early = True
 
     # -- the run ---------------------------------------------------------------------------------
 
@@ -107,6 +113,8 @@ class Conductor:
         ward = self.roster.find(optimizer) or self._adopt(optimizer)
         if ward is None:
             return
+        if self.clock.has_stepped(ward):
+            self._finish(self.clock.number)  # some optimizer was waited for in vain
         begins = self.clock.enter(ward)
         step = self.clock.number
         self._open = ward
@@ -116,14 +124,15 @@ class Conductor:
         full = self._is_full(step)
         if full:
             self._rescan(step)
+        # A frame of this very ward was left behind by an error in the user's step.
+        self._frames = [frame for frame in self._frames if frame.ward is not ward]
         for outer in self._frames:
             outer.hollow = outer.hollow or not set(outer.ward.ids).isdisjoint(ward.ids)
         frame = Frame(ward, step, due, full, has_closure(args, kwargs))
+        frame.rest = self.roster.rest if begins else None
+        frame.collects = self.clock.complete
         self._frames.append(frame)
-        self.recorder.before(frame, self.roster.rest if begins else None)
-        if self.clock.complete:
-            self.recorder.collect(step)
-            self.notes.read()
+        self.recorder.before(frame)
 
     def after_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -163,8 +172,10 @@ class Conductor:
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Numbers from the user."""
-        step = self.clock.coming if self._unstepped else self.clock.made
-        self.notes.log(step, values)
+        # While the sentinels rest nobody sees a backward: then logs are placed as they used to be.
+        if self._awake:
+            self._logs_early = self._unstepped
+        self.notes.log(self.clock.coming if self._logs_early else self.clock.made, values)
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -174,10 +185,15 @@ class Conductor:
         )
 
     def _finish(self, step: int) -> None:
+        """The step is complete; called again for the same step it does nothing."""
+        if step == self._finished:
+            return
+        self._finished = step
         now = time.perf_counter()
         if self._armed:
             self.recorder.scalars(step, {"step_seconds": now - self._ended})
             self.recorder.finish(step)
+            self.notes.read()
             for instrument in self.recorder.instruments:
                 self._charge(instrument)
         self._ended = now
@@ -196,8 +212,12 @@ class Conductor:
 
     def _arm(self, step: int) -> None:
         due = self.due(step)
+        self._awake = bool(due) or self.pace.k < RESTING or self.recorder.scaling.known
+        late = ranks.is_averaged_late()
         for ward in self.roster.all:
             ward.sentinel.sampling = Family.GRAD in due
+            ward.sentinel.averaged_late = late
+            ward.sentinel.set_awake(self._awake)
         if due or self._armed:
             for instrument in self.recorder.instruments:
                 instrument.arm(step, due)

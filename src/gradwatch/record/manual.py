@@ -35,10 +35,9 @@ class ManualSteps:
         for ward in self._roster.all:
             if ward.tracks:
                 frame = Frame(ward, step, due, full, closure=True)
+                frame.collects = ward is self._roster.rest
                 if ward is self._roster.rest and self._weights is not None:
                     frame.measured.append((ward, self._weights))
                 self._recorder.after(frame)
                 ward.sentinel.stepped()
         self._weights = None
-        if due:
-            self._recorder.collect(step)

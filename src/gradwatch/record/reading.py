@@ -31,5 +31,7 @@ def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     tensor = tensor.detach()
     if tensor.dtype is torch.bfloat16:
         tensor = tensor.float()
-    array: np.ndarray[Any, Any] = tensor.resolve_conj().resolve_neg().numpy()
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    array: np.ndarray[Any, Any] = tensor.numpy()
     return array

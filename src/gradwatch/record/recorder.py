@@ -14,8 +14,10 @@ from gradwatch.record.options import Options, Record
 from gradwatch.record.scaling import Scaling, held_scale, overflowed
 from gradwatch.record.verdict import Phase, Verdict
 from gradwatch.record.ward import Ward
-from gradwatch.run import Subject
+from gradwatch.run import Event, EventKind, Subject
 from gradwatch.stats import Family, State
+
+_WHAT = {Family.GRAD: "gradient", Family.WEIGHT: "weight"}
 
 
 class Recorder:
@@ -36,28 +38,21 @@ class Recorder:
         self.histograms = Record.HISTOGRAMS in options.record
         self._batches: list[Batch] = []
         self._scalars: dict[str, float] = {}
+        self._told: set[tuple[str, str]] = set()
 
     # -- around an optimizer's step --------------------------------------------------------------
 
-    def before(self, frame: Frame, rest: Ward | None) -> None:
+    def before(self, frame: Frame) -> None:
         """Everything that is lost once the weights have changed."""
-        optimizer = frame.ward.optimizer
-        frame.skipped = overflowed(optimizer)
+        frame.skipped = overflowed(frame.ward.optimizer)
         if Family.WEIGHT in frame.due:
             self._weights(frame, frame.ward)
-            if rest is not None:
-                self._weights(frame, rest)
-        if Family.GRAD in frame.due:
-            if not frame.closure:
-                self._gradients(frame, frame.ward)
-            if rest is not None and rest.tracks:
-                frame.measured.append(
-                    (rest, measuring.gradients(rest, histograms=self._wide(frame)))
-                )
+            if frame.rest is not None:
+                self._weights(frame, frame.rest)
+        if not frame.closure:
+            self._backward(frame)
         if Family.UPDATE in frame.due:
             frame.ward.copies.take(frame.ward.parameters())
-        if frame.due and not frame.closure:
-            self._phase_scalars(frame)
 
     def after(self, frame: Frame) -> None:
         """Everything the step itself has made, and off with the rows."""
@@ -65,10 +60,8 @@ class Recorder:
         if frame.hollow:
             ward.copies.drop()
             return
-        if frame.closure and frame.due:
-            if Family.GRAD in frame.due:
-                self._gradients(frame, ward)
-            self._phase_scalars(frame)
+        if frame.closure:
+            self._backward(frame)
         if Family.UPDATE in frame.due:
             self._changes(frame, measuring.update(ward))
         if Family.OPTIM in frame.due:
@@ -82,6 +75,18 @@ class Recorder:
                 self._send(Batch(Family.GROUP, ward.group_ids, rows, states), frame.step)
         if frame.scalars:
             self.scalars(frame.step, frame.scalars)
+
+    def _backward(self, frame: Frame) -> None:
+        """What the backward passes of this step have left, and what the layers showed."""
+        rest = frame.rest
+        if Family.GRAD in frame.due:
+            self._gradients(frame, frame.ward)
+            if rest is not None and rest.tracks:
+                measured = measuring.gradients(rest, histograms=self._wide(frame))
+                frame.measured.append((rest, measured))
+        self._phase_scalars(frame)
+        if frame.collects:
+            self.collect(frame.step)
 
     def _weights(self, frame: Frame, ward: Ward) -> None:
         if ward.tracks:
@@ -181,12 +186,25 @@ class Recorder:
             self.monitor.after_step(step, batches, scalars)
 
     def put(self, step: int, ward: Ward, measured: Measured) -> None:
+        """One family of one ward, histograms included."""
         if not ward.tracks:
             return
+        if (measured.states == State.UNSUPPORTED).any():
+            self._tell_unsupported(step, ward, measured)
         self._send(Batch(measured.family, ward.ids, measured.rows, measured.states), step)
         for number, histogram in zip(ward.ids, measured.histograms, strict=False):
             if histogram is not None:
                 self.sink.histograms(measured.family, step, int(number), histogram)
+
+    def _tell_unsupported(self, step: int, ward: Ward, measured: Measured) -> None:
+        """Say once of each tensor that it cannot be read: silence would look like health."""
+        what = _WHAT.get(measured.family)
+        for index in np.flatnonzero(measured.states == State.UNSUPPORTED):
+            name = ward.tracks[index].subject.name
+            if what is not None and (what, name) not in self._told:
+                self._told.add((what, name))
+                text = f"the {what} cannot be read here (device, layout or type)"
+                self.sink.event(Event(step, EventKind.NOT_RECORDED, text, name))
 
     def _send(self, batch: Batch, step: int) -> None:
         self.sink.put(batch.family, step, batch.ids, batch.rows, batch.states)

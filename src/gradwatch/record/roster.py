@@ -46,6 +46,7 @@ class Roster:
         self._order: dict[str, int] = {}
         self._last: Hashable = None
         self.wards: list[Ward] = []
+        self._by_id: dict[int, Ward] = {}
         self.rest = Ward(None, make_sentinel())
         self.names: tuple[str, ...] = ()
 
@@ -59,10 +60,8 @@ class Roster:
         return (*self.wards, self.rest)
 
     def find(self, optimizer: Optimizer) -> Ward | None:
-        for ward in self.wards:
-            if ward.ref is not None and ward.ref() is optimizer:
-                return ward
-        return None
+        ward = self._by_id.get(id(optimizer))
+        return ward if ward is not None and ward.optimizer is optimizer else None
 
     def owns_ours(self, optimizer: Optimizer) -> bool:
         """Whether this optimizer steps a parameter of the model."""
@@ -74,11 +73,11 @@ class Roster:
         mine = _parameter_ids(optimizer)
         gone = [ward for ward in self.wards if self._is_within(ward, mine)]
         for ward in gone:
-            ward.sentinel.dismiss()
-            self.wards.remove(ward)
+            self._remove(ward)
         ward = Ward(optimizer, self._make_sentinel())
         ward.groups = [number for old in gone for number in old.groups]
         self.wards.append(ward)
+        self._by_id[id(optimizer)] = ward
         return ward, gone
 
     def learn_order(self, order: dict[str, int]) -> None:
@@ -164,8 +163,7 @@ class Roster:
         for ward in list(self.wards):
             optimizer = ward.optimizer
             if optimizer is None:
-                ward.sentinel.dismiss()
-                self.wards.remove(ward)
+                self._remove(ward)
                 continue
             while len(ward.groups) < len(optimizer.param_groups):
                 ward.groups.append(self._groups)
@@ -218,6 +216,11 @@ class Roster:
             ),
             id(self._order),
         )
+
+    def _remove(self, ward: Ward) -> None:
+        ward.sentinel.dismiss()
+        self.wards.remove(ward)
+        self._by_id = {key: other for key, other in self._by_id.items() if other is not ward}
 
     def _tensors(self) -> list[Tensor]:
         return [p for ward in self.all for p in ward.parameters() if p is not None]

@@ -16,9 +16,11 @@ from gradwatch.record.barrier import Barrier
 from gradwatch.record.coordinates import fixed_coordinates
 from gradwatch.record.placement import local
 from gradwatch.record.reading import as_array
+from gradwatch.record.tracks import KINDS
 from gradwatch.record.verdict import RAW, UNKNOWN, Verdict, judge
 
 POSTS = 4
+_EPSILON = {dtype: torch.finfo(dtype).eps for dtype in KINDS}
 WIDTH = 64
 
 
@@ -41,6 +43,7 @@ class Sentinel:
         self._on_backward = on_backward
         self.posts: list[Post] = []
         self.sampling = False
+        self._awake = True
         self.stale: bool | None = None
         self.averaged_late = False
         """True under DDP: gradients are averaged only after the hooks have run."""
@@ -57,15 +60,34 @@ class Sentinel:
             return
         self.dismiss()
         self.posts = [Post(parameter) for parameter in chosen]
-        for index, (post, parameter) in enumerate(zip(self.posts, chosen, strict=True)):
-            self._mount(post, parameter, watches_start=index < 2)
+        if self._awake:
+            self._mount_all()
+
+    def set_awake(self, awake: bool) -> None:
+        """Put the hooks up, or take them off for steps on which nobody will ask."""
+        if awake is self._awake:
+            return
+        self._awake = awake
+        if awake:
+            self._mount_all()
+        else:
+            self._unmount_all()
 
     def dismiss(self) -> None:
-        """Take every hook away."""
+        """Take every hook away and forget the posts."""
+        self._unmount_all()
+        self.posts = []
+
+    def _mount_all(self) -> None:
+        for index, post in enumerate(self.posts):
+            if (parameter := post.ref()) is not None and parameter.requires_grad:
+                self._mount(post, parameter, watches_start=index < 2)
+
+    def _unmount_all(self) -> None:
         for post in self.posts:
             for handle in post.handles:
                 handle.remove()
-        self.posts = []
+            post.handles.clear()
 
     def stepped(self) -> None:
         """The optimizer has stepped: what comes now belongs to the next step."""
@@ -84,7 +106,7 @@ class Sentinel:
             now = _sample(parameter.grad)
             if now is None or not now.is_cpu:
                 continue
-            pairs.append((as_array(post.sample), as_array(now), torch.finfo(now.dtype).eps))
+            pairs.append((as_array(post.sample), as_array(now), _EPSILON[now.dtype]))
         return judge(pairs) if pairs else (UNKNOWN if self.posts else RAW)
 
     def _mount(self, post: Post, parameter: Tensor, *, watches_start: bool) -> None:
@@ -150,7 +172,7 @@ def _can_stand(parameter: Tensor) -> bool:
     return (
         parameter.requires_grad
         and parameter.is_leaf
-        and parameter.is_floating_point()
+        and parameter.dtype in KINDS
         and parameter.device.type != "meta"
         and parameter.numel() > 0
     )
