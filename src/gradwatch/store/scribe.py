@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gradwatch.run.event import Event, EventKind
@@ -24,6 +24,9 @@ SEAL_STEPS = 4096
 SMALLEST_SEALED = 64 << 10
 """At the end, a journal smaller than this stays one."""
 _BREATH = 0.0002
+_LONGEST_HOLD = 0.0002
+"""Work of this many seconds, then a pause of as many, so that the training need not wait long."""
+_SEAL_TRIES = 5
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 5.0
 
 
@@ -58,6 +61,8 @@ class Scribe(threading.Thread):
         self._next_try = 0.0
         self._next_sync = time.monotonic() + SYNC_SECONDS
         self._next_seal = 0.0
+        self._seal_failures = 0
+        self._last_breath = 0.0
         self._steps = 0
         self._full: list[tuple[Path, int]] = []
         self._sealer: Sealer | None = None
@@ -65,6 +70,8 @@ class Scribe(threading.Thread):
         self.safe = threading.Event()
         """Everything is in the file, and the file on the disk."""
         self.finished = threading.Event()
+        self.made_anew: Callable[[], None] = lambda: None
+        """Called when the folder had to be made again: what is in no file any more is put again."""
         self.failure: OSError | None = None
 
     # -- for the caller --------------------------------------------------------------------------
@@ -119,7 +126,10 @@ class Scribe(threading.Thread):
 
     def _breathe(self) -> None:
         """Between two pieces of sealing: give the interpreter back, and rows come first."""
+        if time.perf_counter() - self._last_breath < _LONGEST_HOLD:
+            return
         time.sleep(_BREATH)
+        self._last_breath = time.perf_counter()
         if (self._asked or self.queue.pressing) and time.monotonic() >= self._next_try:
             self._asked = False
             try:
@@ -132,7 +142,7 @@ class Scribe(threading.Thread):
         try:
             journal.append(self._stage.data)
         except OSError:
-            self._journal = None
+            self._give_up_journal()
             raise
         self.failure, self._wait = None, 0.0
         with self.wake:
@@ -143,13 +153,21 @@ class Scribe(threading.Thread):
         if journal.size >= SEAL_BYTES or self._steps >= SEAL_STEPS:
             self._roll()
 
+    def _give_up_journal(self) -> None:
+        """Its whole records are sealed later like any other's; new ones go to a new file."""
+        journal, self._journal, self._steps = self._journal, None, 0
+        if journal and journal.size:
+            self._full.append((journal.path, self._number))
+
     def _roll(self) -> None:
         """The journal is full: the next record begins a new one, this one waits to be sealed."""
         journal, self._journal, self._steps = self._journal, None, 0
         if journal:
             self._full.append((journal.path, self._number))
-            journal.sync()
-            journal.close()
+            try:
+                journal.sync()
+            finally:
+                journal.close()
             self.synced = self.flushed
 
     def _seal_full(self) -> None:
@@ -158,11 +176,14 @@ class Scribe(threading.Thread):
             try:
                 self._sealed(path, number)
             except OSError:
-                self._next_seal = time.monotonic() + _LONGEST_WAIT
-                return
+                self._seal_failures += 1
+                if self._seal_failures < _SEAL_TRIES:
+                    self._next_seal = time.monotonic() + _LONGEST_WAIT
+                    return
             except Exception:
                 pass  # a journal that cannot be sealed stays a journal, and is read as one
             self._full.pop(0)
+            self._seal_failures = 0
 
     def _sealed(self, path: Path, number: int) -> None:
         if self._sealer is None or self._sealer.folder != path.parent:
@@ -179,10 +200,11 @@ class Scribe(threading.Thread):
     def _ready_journal(self) -> Journal:
         if self._journal and not self._journal.intact:
             self._journal.close()
-            self._journal = None
+            self._give_up_journal()
         if self._journal is None:
             if self.folder is None or not self.folder.is_dir():
                 self._make_folder()
+                self.made_anew()
             assert self.folder is not None
             self._number += 1
             self._journal = Journal(self.folder / f"j{self._number:05d}.gwj")
@@ -201,7 +223,7 @@ class Scribe(threading.Thread):
         try:
             self._journal.sync()
         except OSError:
-            self._journal = None
+            self._give_up_journal()
             raise
         self.synced = self.flushed
 

@@ -46,6 +46,8 @@ class Writer:
         self._declared: dict[int, Subject] = {}
         self._dtypes = {family: (FAMILY_CODES[family], row_dtype(family)) for family in Family}
         self._declare_lock = threading.Lock()
+        self._noted: dict[str, Any] = {}
+        scribe.made_anew = self._repeat
         _LIVE.add(self)
 
     @classmethod
@@ -165,6 +167,7 @@ class Writer:
     def note(self, info: Mapping[str, Any]) -> None:
         """Merge these keys into `run.info`."""
         kept = dict(info)
+        self._noted.update(kept)
         self._add(Side(Type.NOTE, 0, 0, len(kept), lambda: to_json(kept)))
 
     # -- how far it is ---------------------------------------------------------------------------
@@ -212,6 +215,13 @@ class Writer:
         self._scribe.finished.wait(timeout)
         self._off = True
         return self._scribe.safe.is_set()
+
+    def _repeat(self) -> None:
+        """In the thread: put everything again that a new folder needs to be understood."""
+        known, step = sorted(self._declared.items()), _SUBJECTS_PER_RECORD
+        items = [_subjects(known[at : at + step]) for at in range(0, len(known), step)]
+        noted = dict(self._noted)
+        self._queue.add([*items, Side(Type.NOTE, 0, 0, len(noted), lambda: to_json(noted))])
 
     def _add(self, item: Side) -> None:
         if not self._off:
