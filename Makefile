@@ -7,7 +7,7 @@ EXTRAS := dev,torch,pictures,video,parquet,dask
 SOURCES_OF_THE_KERNEL := $(wildcard src/gradwatch/kernel/native/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-faults lint format docs bench clean browser page
+.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench clean browser page
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,18 @@ test-long: $(STAMP) ## the tests that are too long or too bound to a clock for `
 
 test-faults: $(STAMP) ## the fault suites whole, and the kernel under sanitizers
 	$(BIN)/python -m pytest tests/faults tests/kernel tests/checkpoints
+
+# The frameworks bring many packages: an environment of their own, made only when asked for.
+FRAMEWORKS := .venv-frameworks
+$(FRAMEWORKS)/.ok: frameworks.txt pyproject.toml setup.py constraints.txt $(SOURCES_OF_THE_KERNEL)
+	test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-r frameworks.txt pytest pytest-timeout -e .
+	touch $@
+
+test-frameworks: $(FRAMEWORKS)/.ok ## real trainings by Trainer, Lightning, Accelerate; real services offline
+	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

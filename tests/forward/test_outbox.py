@@ -128,7 +128,8 @@ def test_the_monitor_inside_still_judges() -> None:
             self.closed = True
 
     kept, inner = Kept(), Inner()
-    monitor = Forwarding(Outbox(kept, interval=0.0), inner)
+    monitor = Forwarding(inner)
+    monitor.open(Outbox(kept, interval=0.0))
     monitor.after_step(7, [grad_rows([3.0, 4.0])], {"loss": 0.5, "other": 1.0})
     assert monitor.should_stop
     monitor.close()

@@ -87,26 +87,26 @@ class Tensorboard:
 
 
 class Trackio:
-    """Trackio: like wandb's calls; findings as alerts where it has them, else as a logged text."""
+    """Trackio: metrics with their step; findings as a logged text."""
 
     def __init__(self, name: str, folder: Path) -> None:
         import trackio
         from trackio import context_vars
 
-        self._trackio: Any = trackio
-        self._own = context_vars.current_run.get() is None
-        if self._own:
-            trackio.init(project="gradwatch", name=name)
+        # its current run is a context variable, which the outbox' thread does not see
+        current = context_vars.current_run.get()
+        self._own = current is None
+        self._run: Any = current or trackio.init(project="gradwatch", name=name)
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
-        self._trackio.log(dict(values), step=step)
+        self._run.log(dict(values), step=step)
 
     def finding(self, step: int, title: str, text: str) -> None:
-        self._trackio.log({f"gradwatch/{title}": text}, step=step)
+        self._run.log({f"gradwatch/{title}": text}, step=step)
 
     def close(self) -> None:
         if self._own:
-            self._trackio.finish()
+            self._run.finish()
 
 
 SERVICES: dict[str, Callable[[str, Path], Service]] = {

@@ -16,10 +16,20 @@ FORWARDED = ("loss", "val_loss", "clip_factor")
 class Forwarding:
     """Passes everything to the monitor inside (if any), and the chosen few to the outbox."""
 
-    def __init__(self, outbox: Outbox, inner: Monitor | None = None) -> None:
-        self._outbox, self._inner = outbox, inner
+    def __init__(self, inner: Monitor | None = None) -> None:
+        self._outbox: Outbox | None = None
+        self._inner = inner
         self._values: dict[str, float] = {}
         self._step = 0
+
+    def open(self, outbox: Outbox) -> None:
+        """From now on numbers are sent."""
+        self._outbox = outbox
+
+    def finding(self, step: int, check: str, message: str) -> None:
+        """Told by the monitor inside, or by whoever judges."""
+        if self._outbox is not None:
+            self._outbox.finding(step, check, message)
 
     @property
     def should_stop(self) -> bool:
@@ -36,14 +46,16 @@ class Forwarding:
         self._values = {f"gradwatch/{k}": scalars[k] for k in FORWARDED if k in scalars}
         for batch in rows:
             self._values.update(summary(batch))
-        self._outbox.numbers(step, self._values)
+        if self._outbox is not None:
+            self._outbox.numbers(step, self._values)
 
     def close(self) -> None:
-        if self._values:
-            self._outbox.numbers(self._step, self._values, last=True)
         if self._inner is not None:
             self._inner.close()
-        self._outbox.close()
+        if self._outbox is not None:
+            if self._values:
+                self._outbox.numbers(self._step, self._values, last=True)
+            self._outbox.close()
 
 
 def summary(batch: Batch) -> dict[str, float]:

@@ -7,6 +7,8 @@ from typing import Any
 from torch.nn import Module
 
 from gradwatch import record as recording
+from gradwatch.forward import open_outbox
+from gradwatch.live.forwarding import Forwarding
 from gradwatch.record import ALL, Disabled, Watcher
 
 
@@ -21,6 +23,7 @@ def watch(
     scaler: Any = None,
     every: int | None = None,
     budget: float = 0.01,
+    forward: str | None = None,
 ) -> Watcher | Disabled:
     """Record the training of `model`; call it once, after model and optimizers are made.
 
@@ -28,9 +31,11 @@ def watch(
     resumed. `include` and `exclude` choose parameters or layers by name, with `*` and `?`; `record`
     chooses among gradients, weights, updates, histograms, activations. Give the GradScaler as
     `scaler`. `budget` is the share of the run's time that recording may take after its first two
-    seconds; `every=n` instead records everything on every n-th step, whatever it costs.
+    seconds; `every=n` instead records everything on every n-th step, whatever it costs. `forward`
+    sends a few numbers and the findings to a service: wandb, mlflow, tensorboard or trackio.
     """
-    return recording.watch(
+    forwarding = Forwarding() if forward is not None else None
+    watcher = recording.watch(
         model,
         *optimizers,
         run=run,
@@ -41,4 +46,17 @@ def watch(
         scaler=scaler,
         every=every,
         budget=budget,
+        monitor=forwarding,
     )
+    if forward is not None and forwarding is not None and isinstance(watcher, Watcher):
+        _open(forwarding, forward, watcher)
+    return watcher
+
+
+def _open(forwarding: Forwarding, service: str, watcher: Watcher) -> None:
+    """Only now is the run's folder known; a service that cannot be had leaves nothing behind."""
+    try:
+        forwarding.open(open_outbox(service, watcher.run_dir.name, watcher.run_dir))
+    except BaseException:
+        watcher.close()
+        raise
