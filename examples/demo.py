@@ -99,7 +99,7 @@ def main() -> None:
     gradwatch_command("animate", run, "-o", str(FOLDER / "flow.gif"))
     print(
         f"\nOpen {FOLDER / 'report.html'} in a browser, or watch runs live: "
-        f"{Path(sys.executable).parent / 'gradwatch'} serve {FOLDER}"
+        f"gradwatch serve {FOLDER}"
     )
 
 

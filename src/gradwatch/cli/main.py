@@ -12,6 +12,7 @@ COMMANDS: dict[str, str] = {
     "show": "gradwatch.cli.show",
     "diagnose": "gradwatch.cli.diagnose",
     "explain": "gradwatch.cli.explain",
+    "analyze": "gradwatch.cli.analyze",
     "report": "gradwatch.cli.report",
     "serve": "gradwatch.cli.serve",
     "weights": "gradwatch.cli.weights",

@@ -86,11 +86,11 @@ def weight_tables(analysis: Any) -> Iterator[Table | str]:
     """One row per tensor, worst score first where it matters to the eye."""
     yield f"[bold]Weights[/bold]: {analysis.distribution_health.status.value}"
     table = _table("tensor", "score", "mean", "std", "min", "max", "zeros", "issues")
-    layers = list(analysis.layer_analyses)
+    layers = list(analysis.layer_analyses.values())
     for layer in layers[:MOST_ROWS]:
         s = layer.statistics
         table.add_row(
-            _name(layer.layer_name),
+            _name(layer.name),
             _number(layer.health_score),
             *(_number(value) for value in (s.mean, s.std_dev, s.min, s.max, s.zero_fraction)),
             ", ".join(str(issue.value) for issue in layer.issues),
