@@ -35,10 +35,14 @@ def main() -> None:
     steps(floats)
     for name, bar in BARS.items():
         ratio = full[name] / full["read"]
-        print(f"{name}: {ratio:.2f} × the read floor (bar {bar}){'' if ratio <= bar else ' MISSED'}")
+        print(
+            f"{name}: {ratio:.2f} × the read floor (bar {bar}){'' if ratio <= bar else ' MISSED'}"
+        )
     for name in BARS:
         ratio = brief[name] / full[name]
-        print(f"bf16 {name}: {ratio:.2f} × fp32 per element (bar 1){'' if ratio <= 1 else ' MISSED'}")
+        print(
+            f"bf16 {name}: {ratio:.2f} × fp32 per element (bar 1){'' if ratio <= 1 else ' MISSED'}"
+        )
 
 
 def gaussian(count: int) -> np.ndarray:

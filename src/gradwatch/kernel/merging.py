@@ -1,6 +1,6 @@
 """Joining the records of the parts of one tensor (Pébay's formulas)."""
 
-from math import isnan, ldexp, nan, sqrt
+from math import inf, isnan, ldexp, nan, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from gradwatch.kernel.batch import MOMENTS
 
 _COUNTS = ("count", "zeros", "nan", "pos_inf", "neg_inf", "zero_rows")
+
+_NUMBERS = tuple(name for name in MOMENTS.names or () if name not in _COUNTS)
 
 
 def merge(parts: NDArray[np.void]) -> np.void:
@@ -22,6 +24,10 @@ def merge(parts: NDArray[np.void]) -> np.void:
     finite = [part for part in parts if finite_count(part) > 0]
     if not finite:
         return row(blank(result))
+    if len(finite) == 1:  # nothing to join, nothing to round
+        for name in _NUMBERS:
+            result[name] = finite[0][name]
+        return row(result)
     result["min"] = min(float(part["min"]) for part in finite)
     result["max"] = max(float(part["max"]) for part in finite)
     result["abs_max"] = max(float(part["abs_max"]) for part in finite)
@@ -47,10 +53,17 @@ def finite_count(record: np.void) -> int:
 
 def blank(records: NDArray[np.void]) -> NDArray[np.void]:
     """Mark every number of the records undefined; the counts stay."""
-    for name in MOMENTS.names or ():
-        if name not in _COUNTS:
-            records[name] = nan
+    for name in _NUMBERS:
+        records[name] = nan
     return records
+
+
+def scaled(value: float, exponent: int) -> float:
+    """value · 2^exponent of a positive value; the norm of huge doubles may be no double."""
+    try:
+        return ldexp(value, exponent)
+    except OverflowError:
+        return inf
 
 
 class _Sums:
@@ -99,5 +112,5 @@ class _Sums:
         record["std"] = 0.0 if flat else ldexp(std, exponent)
         record["skewness"] = nan if flat else self.m3 / self.n / (variance * std)
         record["kurtosis"] = nan if flat else self.m4 / self.n / (variance * variance) - 3.0
-        record["norm"] = ldexp(sqrt(self.m2 + self.n * self.mean * self.mean), exponent)
+        record["norm"] = scaled(sqrt(self.m2 + self.n * self.mean * self.mean), exponent)
         record["abs_mean"] = ldexp(self.absolute / self.n, exponent)

@@ -35,7 +35,9 @@ def sketch(
     """
     result = np.zeros((len(batch), SKETCH_WIDTH), np.float32)
     for index in range(len(batch)):
-        result[index] = _walk(batch, index, int(offsets[index]), _sketcher(seeds[index]))
+        sums = _walk(batch, index, int(offsets[index]), _sketcher(seeds[index]))
+        with np.errstate(over="ignore"):  # sums of huge doubles are Inf as float32
+            result[index] = sums
     return result
 
 

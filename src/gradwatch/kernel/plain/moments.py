@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.kernel.batch import MOMENTS, Batch, Bins
-from gradwatch.kernel.merging import blank, merge, row
+from gradwatch.kernel.merging import blank, merge, row, scaled
 from gradwatch.kernel.plain.marks import sketch
 from gradwatch.kernel.plain.memory import pieces
 from gradwatch.kernel.plain.rows import touched_rows
@@ -79,7 +79,7 @@ def _fill(record: np.void, x: NDArray[np.float64]) -> None:
     record["std"] = 0.0 if flat else np.ldexp(sqrt(variance), exponent)
     record["skewness"] = nan if flat else (squares * centred).mean() / (variance * sqrt(variance))
     record["kurtosis"] = nan if flat else (squares * squares).mean() / (variance * variance) - 3.0
-    record["norm"] = np.ldexp(sqrt(float((x * x).sum())), exponent)
+    record["norm"] = scaled(sqrt(float((x * x).sum())), exponent)
     record["abs_mean"] = np.ldexp(float(np.abs(x).mean()), exponent)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.kernel.batch import ADAM, UPDATE, Batch
+from gradwatch.kernel.merging import scaled
 from gradwatch.kernel.plain.memory import PIECE, bits, values
 
 
@@ -78,4 +79,4 @@ class _Norm:
 
     @property
     def value(self) -> float:
-        return ldexp(sqrt(self._squares), self._exponent) if self._squares else 0.0
+        return scaled(sqrt(self._squares), self._exponent) if self._squares else 0.0
