@@ -22,11 +22,6 @@ class Block:
     first_column: int
     bits: NDArray[np.generic]
 
-    @property
-    def whole(self) -> bool:
-        """Whether the lines are complete."""
-        return self.first_column == 0
-
 
 def blocks(
     access: Access, file: FileId, piece: Piece, element: Element, first: int, last: int

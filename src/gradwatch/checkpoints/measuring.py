@@ -104,7 +104,7 @@ def _look(part: Part, item: Item, block: Block, structure: Structure | None) -> 
     if bad and part.first_bad is None:
         place = int(np.flatnonzero(~np.isfinite(as_floats(block.bits, item.element)))[0])
         part.first_bad = _flat(item, block, place)
-    if structure is not None and block.whole:
+    if structure is not None and block.bits.size == block.lines * item.piece.line:
         structure.look(block, item.piece.start[0])
 
 

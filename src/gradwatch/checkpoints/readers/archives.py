@@ -38,13 +38,13 @@ def looks_like(head: bytes) -> bool:
     return head[:4] in (_LOCAL, _END)
 
 
-def members(file: OpenFile, *, deflated: bool) -> dict[str, Member]:
-    """All members by name; `deflated` allows compressed ones."""
+def members(file: OpenFile) -> dict[str, Member]:
+    """All members by name, stored and deflated ones."""
     directory, count, directory_end = _directory(file)
     found: dict[str, Member] = {}
     position = 0
     for _ in range(count):
-        member, position = _central(file, directory, position, deflated)
+        member, position = _central(file, directory, position)
         if member.name in found:
             _refuse(file, f"the name {member.name[:80]!r} stands in it twice")
         found[member.name] = member
@@ -99,7 +99,7 @@ def _directory64(file: OpenFile, locator: int) -> tuple[int, int, int, int, int]
     return at, here, count, length, offset
 
 
-def _central(file: OpenFile, directory: bytes, position: int, deflated: bool) -> tuple[Member, int]:
+def _central(file: OpenFile, directory: bytes, position: int) -> tuple[Member, int]:
     fixed = directory[position : position + 46]
     if len(fixed) < 46 or fixed[:4] != _CENTRAL:
         _refuse(file, "its directory is damaged")
@@ -116,8 +116,8 @@ def _central(file: OpenFile, directory: bytes, position: int, deflated: bool) ->
     )
     if flags & 0x2061:
         _refuse(file, "it is encrypted or patched")
-    if method != STORED and not (deflated and method == DEFLATED):
-        _refuse(file, f"its member {name[:80]!r} is compressed, which a checkpoint is not")
+    if method not in (STORED, DEFLATED):
+        _refuse(file, f"its member {name[:80]!r} is compressed in an unusual way")
     if method == STORED and packed != length:
         _refuse(file, f"its member {name[:80]!r} has two sizes")
     begin = _local(file, offset, name, (crc, packed, length), method)

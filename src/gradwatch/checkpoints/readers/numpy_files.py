@@ -51,7 +51,7 @@ def read_npy(path: Path) -> Index:
 def read_npz(path: Path) -> Index:
     """Arrays in a zip archive, stored or deflated."""
     with opened(path) as file:
-        members = archives.members(file, deflated=True)
+        members = archives.members(file)
         if len(members) > MAX_TENSORS:
             raise GradwatchError(f"{path} holds more than {MAX_TENSORS} arrays.")
         tensors = []
@@ -88,7 +88,7 @@ def read_npz(path: Path) -> Index:
 def is_npz(path: Path) -> bool:
     """Whether every member of the archive is named as an array."""
     with opened(path) as file:
-        names = archives.members(file, deflated=True)
+        names = archives.members(file)
         return bool(names) and all(name.endswith(".npy") for name in names)
 
 

@@ -39,7 +39,7 @@ def zip_contents(
 ) -> tuple[Any, Machine, Place, tuple[Checksum, ...], tuple[str, ...]]:
     """What the archive's pickle stands for, and where its storages are."""
     path = file.identity.path
-    members = archives.members(file, deflated=False)
+    members = archives.members(file)  # TorchScript deflates its code
     roots = [name[: -len("data.pkl")] for name in members if name.endswith("/data.pkl")]
     if len(roots) != 1:
         raise GradwatchError(
@@ -50,6 +50,12 @@ def zip_contents(
         raise GradwatchError(
             f"{path} is a TorchScript program, which is never loaded here. "
             "Save its state_dict() with torch.save or safetensors and examine that."
+        )
+    packed = next((m.name for m in members.values() if m.method != archives.STORED), None)
+    if packed is not None:
+        raise GradwatchError(
+            f"{path} has a compressed member {packed[:80]!r}; torch.save compresses nothing, "
+            "so it is not read."
         )
     order = members.get(f"{root}byteorder")
     if order is not None and file.read(order.offset, min(order.length, 16)) != b"little":

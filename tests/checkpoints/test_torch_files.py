@@ -1,0 +1,150 @@
+"""torch's own files, zip and stream, nested and tied, read without unpickling."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gradwatch.checkpoints import scan
+from gradwatch.checkpoints.readers import open_index
+from gradwatch.errors import GradwatchError
+
+torch.manual_seed(0)
+STATE = {
+    "fc.weight": torch.randn(6, 4),
+    "fc.bias": torch.nn.Parameter(torch.randn(6)),
+    "half": torch.randn(3, 5).half(),
+    "brain": torch.randn(7).bfloat16(),
+    "e4": torch.randn(9).to(torch.float8_e4m3fn),
+    "e5": torch.randn(9).to(torch.float8_e5m2),
+    "double": torch.randn(2, 2, dtype=torch.float64),
+    "step": torch.tensor(3),
+    "small": torch.tensor([-3, 7], dtype=torch.int8),
+    "mask": torch.tensor([True, False]),
+    "turned": torch.randn(4, 6).t(),
+    "sliced": torch.arange(24, dtype=torch.float32).reshape(4, 6)[1:3, ::2],
+}
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_every_type_and_view_is_read_right(tmp_path, zipped) -> None:
+    path = tmp_path / "model.pt"
+    torch.save(STATE, path, _use_new_zipfile_serialization=zipped)
+    run = scan(path)
+    assert list(run.names) == list(STATE)
+    for name, tensor in STATE.items():
+        exact = tensor.detach().double().numpy()
+        assert run.column("weight_count", name)[0] == exact.size
+        assert run.column("weight_mean", name)[0] == pytest.approx(exact.mean(), rel=1e-6, abs=1e-9)
+        assert run.column("weight_std", name)[0] == pytest.approx(exact.std(), rel=1e-6, abs=1e-9)
+        assert run.column("weight_min", name)[0] == exact.min()
+    (subject,) = [s for s in run.subjects if s.name == "turned"]
+    assert subject.shape == (6, 4)
+
+
+def test_without_checksums_is_read_and_said(tmp_path) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(STATE, tmp_path / "model.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert "without checksums" in open_index(tmp_path / "model.pt").notes[0]
+
+
+def test_the_model_of_a_training_checkpoint_is_found(tmp_path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    saved = {
+        "epoch": 3,
+        "model_state_dict": {f"module.{k}": v for k, v in model.state_dict().items()},
+        "optimizer_state_dict": optimizer.state_dict(),
+        "args": Path("settings"),
+    }
+    torch.save(saved, tmp_path / "last.pth")
+    index = open_index(tmp_path / "last.pth")
+    assert [t.name for t in index.tensors] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert "optimizer_state_dict" in index.left_out
+    assert any("pathlib" in name for name in index.foreign)
+
+
+def test_tied_weights_are_one_tensor_with_two_names(tmp_path) -> None:
+    shared = torch.randn(5, 3)
+    torch.save({"emb.weight": shared, "head.weight": shared}, tmp_path / "m.pt")
+    (subject,) = scan(tmp_path / "m.pt").subjects
+    assert (subject.name, subject.tied_to) == ("emb.weight", ("head.weight",))
+
+
+def test_an_expanded_tensor_counts_once(tmp_path) -> None:
+    torch.save({"e": torch.ones(1).expand(1000, 1000)}, tmp_path / "m.pt")
+    run = scan(tmp_path / "m.pt")
+    assert run.column("weight_count", "e")[0] == 1
+    assert "shown as [1000, 1000]" in open_index(tmp_path / "m.pt").tensors[0].note
+
+
+def test_a_lone_tensor_and_a_list_have_names(tmp_path) -> None:
+    torch.save(torch.ones(3), tmp_path / "one.pt")
+    torch.save([torch.ones(3), torch.zeros(2)], tmp_path / "two.pt")
+    assert scan(tmp_path / "one.pt").names == ("tensor",)
+    assert scan(tmp_path / "two.pt").names == ("0", "1")
+
+
+def test_kinds_we_do_not_measure_are_listed(tmp_path) -> None:
+    sparse = torch.eye(3).to_sparse()
+    torch.save({"a": torch.ones(2), "s": sparse, "c": torch.ones(2) + 1j}, tmp_path / "m.pt")
+    index = open_index(tmp_path / "m.pt")
+    assert [t.name for t in index.tensors] == ["a"]
+    assert set(index.left_out) == {"s", "c"}
+
+
+def test_torchscript_is_refused(tmp_path) -> None:
+    with pytest.warns(DeprecationWarning):
+        torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "m.pt")
+    with pytest.raises(GradwatchError, match="TorchScript"):
+        open_index(tmp_path / "m.pt")
+
+
+def test_sharded_bin_files_are_one_checkpoint(tmp_path) -> None:
+    torch.save({"a": torch.ones(2, 2)}, tmp_path / "pytorch_model-1.bin")
+    torch.save({"b": torch.zeros(3)}, tmp_path / "pytorch_model-2.bin")
+    table = {"a": "pytorch_model-1.bin", "b": "pytorch_model-2.bin"}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": table}))
+    assert scan(tmp_path).names == ("a", "b")
+
+
+def test_a_distributed_checkpoint_is_read(tmp_path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    state = {"model": {"w": torch.randn(6, 4), "b": torch.randn(4).bfloat16()}, "opt": {"lr": 1.0}}
+    with pytest.warns(UserWarning):
+        dcp.save(state, checkpoint_id=tmp_path / "c", no_dist=True)
+    run = scan(tmp_path / "c")
+    assert run.names == ("b", "w")
+    exact = state["model"]["w"].double().numpy()
+    assert run.column("weight_norm", "w")[0] == pytest.approx(np.linalg.norm(exact), rel=1e-6)
+
+
+def test_the_steps_of_a_folder_of_checkpoints_are_in_order(tmp_path) -> None:
+    for step in (100, 20, 3):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        torch.save({"w": torch.full((2, 2), float(step))}, tmp_path / f"checkpoint-{step}/m.pt")
+    run = scan(tmp_path)
+    assert run.steps.tolist() == [3, 20, 100]
+    assert run.column("weight_mean", "w").tolist() == [3, 20, 100]
+    hashes = run.integers("weight_hash")[:, 0]
+    assert len(set(hashes.tolist())) == 3
+
+
+def test_a_list_of_checkpoints_without_numbers_counts_from_zero(tmp_path) -> None:
+    paths = []
+    for name in ("first", "second"):
+        torch.save({"w": torch.ones(2, 2), name: torch.ones(1)}, tmp_path / f"{name}.pt")
+        paths.append(tmp_path / f"{name}.pt")
+    run = scan(paths)
+    assert run.steps.tolist() == [0, 1]
+    hashes = run.integers("weight_hash")[:, run.index("w")]
+    assert hashes[0] == hashes[1] != 0
+    assert run.state("weight_mean")[:, run.index("second")].tolist() == [1, 0]
