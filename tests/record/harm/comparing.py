@@ -113,14 +113,7 @@ OURS = "gradwatch"
 
 def left_behind(loop: Loop) -> list[str]:
     """Hooks of ours that are still there, anywhere."""
-    found = []
-    for name, module in loop.model.named_modules():
-        for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
-            found += [f"{name} {kind}" for hook in getattr(module, kind).values() if _ours(hook)]
-    for name, parameter in loop.model.named_parameters():
-        for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-            hooks = getattr(parameter, kind, None) or {}
-            found += [f"{name} {kind}" for hook in hooks.values() if _ours(hook)]
+    found = hooks_of(loop.model)
     for optimizer in loop.optimizers:
         for kind in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
             hooks = getattr(optimizer, kind)
@@ -128,6 +121,19 @@ def left_behind(loop: Loop) -> list[str]:
     for kind in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
         hooks = getattr(optimizer_module, kind)
         found += [kind for hook in hooks.values() if _ours(hook)]
+    return found
+
+
+def hooks_of(model: nn.Module) -> list[str]:
+    """Hooks of ours on modules and parameters."""
+    found = []
+    for name, module in model.named_modules():
+        for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
+            found += [f"{name} {kind}" for hook in getattr(module, kind).values() if _ours(hook)]
+    for name, parameter in model.named_parameters():
+        for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            hooks = getattr(parameter, kind, None) or {}
+            found += [f"{name} {kind}" for hook in hooks.values() if _ours(hook)]
     return found
 
 

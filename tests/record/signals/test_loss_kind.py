@@ -163,7 +163,9 @@ def test_guesses_from_output_and_gradient(case: str) -> None:
     model = Ends(end)
     instrument = LossGuess(model)
     data = torch.randn(6, 4)
-    drive(instrument, model, lambda model: loss(model(data)), steps=2)
+    drive(instrument, model, lambda model: loss(model(data)), steps=3)
+    assert instrument.loss_guess == {}
+    instrument.arm(3, frozenset())
     assert instrument.loss_guess == expected
     instrument.detach()
 

@@ -25,6 +25,8 @@ _TOLERANCE = 1e-3
 class LossGuess:
     """Keeps eight rows of the output on the first three steps; `loss_guess` is what they say.
 
+    It is given only after those steps: where the loss itself is logged, its graph knows better.
+
     The gradient of a cross-entropy with respect to logits is softmax − target, up to a factor; with
     respect to log-probabilities it is the target alone. No other usual loss has either form.
     """
@@ -35,6 +37,7 @@ class LossGuess:
         self._left = _STEPS
         self._rows: NDArray[np.float64] | None = None
         self._gradient: NDArray[np.float64] | None = None
+        self._found: dict[str, Any] = {}
         self.loss_guess: dict[str, Any] = {}
 
     @property
@@ -53,9 +56,12 @@ class LossGuess:
         self._hooks.step = step
         self._rows = self._gradient = None
         model = self._model()
-        if self._left <= 0 or self.loss_guess or model is None or self._hooks.closed:
+        if self._left <= 0:
+            self.loss_guess = self._found
             return
         self._left -= 1
+        if model is None or self._found or self._hooks.closed:
+            return
         if not root_is_compiled(model):
             self._hooks.after(model, self._look)
 
@@ -86,7 +92,7 @@ class LossGuess:
 
     def collect(self, step: int) -> Iterator[Reading]:
         if self._rows is not None and self._gradient is not None:
-            self.loss_guess = guess(self._rows, self._gradient)
+            self._found = guess(self._rows, self._gradient)
         self._rows = self._gradient = None
         return iter(())
 
