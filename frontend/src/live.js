@@ -4,6 +4,8 @@ import { useEffect, useState } from "preact/hooks";
 
 import { opened } from "./data.js";
 
+const RETRY = 2000;
+
 async function fetched(address) {
   const answer = await fetch(address, { headers: { accept: "application/json" } });
   const body = await answer.json().catch(() => ({}));
@@ -18,13 +20,30 @@ export const detailOf = (id) => async (first, last) =>
 function useStream(address, again) {
   const [word, setWord] = useState("connecting");
   useEffect(() => {
-    const source = new EventSource(address);
-    source.addEventListener("open", () => setWord("live"));
-    source.addEventListener("error", () => setWord("reconnecting"));
-    source.addEventListener("grown", again);
-    source.addEventListener("complete", () => setWord("complete"));
-    source.addEventListener("gone", () => setWord("gone"));
-    return () => source.close();
+    let source = null;
+    let timer = null;
+    const connect = () => {
+      source = new EventSource(address);
+      source.addEventListener("open", () => setWord("live"));
+      source.addEventListener("grown", () => {
+        setWord((now) => (now === "gone" ? "live" : now));
+        again();
+      });
+      source.addEventListener("complete", () => setWord("complete"));
+      source.addEventListener("gone", () => setWord("gone"));
+      source.addEventListener("error", () => {
+        // The browser tries again by itself, unless it was refused: a restarted server knows us only
+        // once its new link was opened.
+        const refused = source.readyState === EventSource.CLOSED;
+        setWord(refused ? "not connected: open the link the server prints" : "reconnecting");
+        if (refused) timer = setTimeout(connect, RETRY);
+      });
+    };
+    connect();
+    return () => {
+      source.close();
+      clearTimeout(timer);
+    };
   }, [address]);
   return word;
 }

@@ -178,3 +178,13 @@ def test_rows_of_layers_are_found_in_both_kinds_of_maps() -> None:
 def test_an_unknown_statistic_is_refused_with_a_sentence() -> None:
     with pytest.raises(GradwatchError, match="no statistic named 'nonsense'"):
         shown("nonsense")
+
+
+def test_the_path_that_loses_most_and_its_region_are_told() -> None:
+    found = build(network(8, 60, fading=True))["flow"]
+    worst = next(path for path in found["paths"] if path["kind"] == "attenuating")
+    assert (worst["layers"][0], worst["layers"][-1]) == ("net.0", "net.7")
+    assert worst["decades_lost"] == pytest.approx(7, abs=0.3)
+    assert [region["kind"] for region in found["regions"]] == ["vanishing"]
+    assert found["regions"][0]["layers"][0] == "net.0"
+    assert "paths" not in build(network(2, 5), with_paths=False)["flow"]

@@ -45,6 +45,15 @@ function Box({ node, box, byte, signs, map, scheme, chosen, open }) {
   </g>`;
 }
 
+/** The edges of the path that loses most, as "from-to" of nodes. */
+function criticalEdges(model) {
+  const path = model.flow.paths?.find((found) => found.kind === "attenuating");
+  const at = new Map();
+  model.flow.nodes.forEach((node, i) => node.layers.forEach((layer) => at.set(model.layers[layer].name, i)));
+  const stops = [...new Set((path?.layers ?? []).map((name) => at.get(name)))];
+  return new Set(stops.slice(1).map((node, i) => `${stops[i]}-${node}`));
+}
+
 export function FlowChart({ model, map, marks, column, step, scheme, state, change }) {
   const box = useRef(null);
   const [width, setWidth] = useState(900);
@@ -56,8 +65,9 @@ export function FlowChart({ model, map, marks, column, step, scheme, state, chan
   const plan = useMemo(() => placed(model.flow, width), [model.flow, width]);
   const now = moment(model, map, marks, column, step);
   const { nodes, edges } = model.flow;
+  const critical = useMemo(() => criticalEdges(model), [model]);
   const open = (node) => () => {
-    if (node.layers.length) change({ layer: model.layers[node.layers[0]].name });
+    if (node.layers.length) change({ layer: model.layers[node.layers[0]].name }, { stay: true });
   };
   const chosen = (node) => node.layers.some((i) => model.layers[i].name === state.layer);
   return html`<div class="flow" ref=${box}>
@@ -66,7 +76,7 @@ export function FlowChart({ model, map, marks, column, step, scheme, state, chan
         const skips = nodes[to].rank - nodes[from].rank > 1;
         return html`<path
           key=${i}
-          class=${`edge ${skips ? "skip" : ""}`}
+          class=${`edge ${skips ? "skip" : ""} ${critical.has(`${from}-${to}`) ? "critical" : ""}`}
           d=${curve(plan.boxes[from], plan.boxes[to], skips)}
           stroke-width=${(0.8 + 6 * now.flows[i]).toFixed(1)}
         />`;

@@ -37,7 +37,7 @@ function Names({ rows, state, change, toggle }) {
         onClick=${() =>
           row.kind === "block"
             ? toggle(row.block)
-            : change({ layer: state.layer === row.label ? null : rowLayer(row) })}
+            : change({ layer: state.layer === row.label ? null : rowLayer(row) }, { stay: true })}
       >${row.kind === "block" ? `${row.open ? "▾" : "▸"} ${shortened(row.label, 22)} (${row.count})` : shortened(row.label, 28)}</button>`,
     )}
   </div>`;
@@ -88,13 +88,13 @@ export function Heatmap({ model, map, state, change, query, scheme, theme, zoom,
     if (begin === null) return;
     const [x, y] = place(event);
     if (Math.abs(x - begin) > 1) setZoom([first + Math.min(begin, x), first + Math.max(begin, x)]);
-    else if (rows[y].kind !== "block") change({ layer: rowLayer(rows[y]), step: model.heat.first[first + x] });
+    else if (rows[y].kind !== "block") change({ layer: rowLayer(rows[y]), step: model.heat.first[first + x] }, { stay: true });
   };
   const key = (event) => {
     const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
     if (event.key === "Escape") setZoom(null);
     else if (event.key === "Enter" && cursor && rows[cursor.y].kind !== "block")
-      change({ layer: rowLayer(rows[cursor.y]), step: model.heat.first[first + cursor.x] });
+      change({ layer: rowLayer(rows[cursor.y]), step: model.heat.first[first + cursor.x] }, { stay: true });
     else if (moves[event.key]) {
       const [dx, dy] = moves[event.key];
       const now = cursor ?? { x: 0, y: 0 };

@@ -7,7 +7,7 @@ import { Legend } from "../charts/legend.js";
 import { columnOf, span } from "../data.js";
 import { MARK_WORDS, marksOf } from "../flow.js";
 import { html } from "../html.js";
-import { steps, whole } from "../text.js";
+import { many, number, shortened, steps, whole } from "../text.js";
 import { Choice } from "./map.js";
 
 const SPEEDS = [["5", "slow"], ["15", "normal"], ["45", "fast"]];
@@ -65,6 +65,35 @@ export function Playback({ model, map, play }) {
   </div>`;
 }
 
+function Path({ path, change }) {
+  const kind = path.kind === "attenuating" ? "loses most" : "carries most";
+  const ends = [path.layers[0], path.layers.at(-1)].map((name) => shortened(name, 40));
+  return html`<li>
+    the path that ${kind}: ${path.layers.length} layers from ${ends[0]} to ${ends[1]},${" "}
+    <span class="num">${number(path.decades_lost)}</span> decades lost on the way back
+    ${path.bottlenecks.length > 0 && html`, mostly at <${Names} names=${path.bottlenecks} change=${change} />`}
+  </li>`;
+}
+
+function Names({ names, change }) {
+  return names.slice(0, 4).map(
+    (name) => html`<button class="link" onClick=${() => change({ layer: name })}>${shortened(name, 40)}</button> `,
+  );
+}
+
+function Troubles({ flow, change }) {
+  if (!flow.paths?.length && !flow.regions?.length) return null;
+  return html`<ul class="troubles">
+    ${flow.paths.map((path) => html`<${Path} path=${path} change=${change} />`)}
+    ${flow.regions.map(
+      (region) => html`<li>
+        ${region.kind} region (${region.severity}${region.current ? "" : ", past"}): ${many(region.count, "layer")},${" "}
+        ${steps(region.first_step, region.last_step)}, <${Names} names=${region.layers} change=${change} />
+      </li>`,
+    )}
+  </ul>`;
+}
+
 export function FlowSection({ model, state, change, scheme, play, map }) {
   const marks = useMemo(() => marksOf(model), [model]);
   if (!map || !model.flow.nodes.length) return null;
@@ -81,5 +110,6 @@ export function FlowSection({ model, state, change, scheme, play, map }) {
     <${Playback} model=${model} map=${map} play=${play} />
     <${Legend} map=${map} scheme=${scheme} />
     <${FlowChart} model=${model} map=${map} marks=${marks} column=${play.column} step=${first} scheme=${scheme} state=${state} change=${change} />
+    <${Troubles} flow=${model.flow} change=${change} />
   </section>`;
 }

@@ -70,7 +70,17 @@ export function Nav({ model, state, change }) {
   </nav>`;
 }
 
-export function RunPage({ model, state, change, theme, setTheme, detail, live, head }) {
+/** Changes the address; a layer chosen from afar is brought into view, one from a map stays put. */
+function opening(change) {
+  return (part, options = {}) => {
+    change(part, options);
+    if (part.layer && !options.stay)
+      requestAnimationFrame(() => requestAnimationFrame(() => document.getElementById("layer")?.scrollIntoView()));
+  };
+}
+
+export function RunPage({ model, state, change: write, theme, setTheme, detail, live, head }) {
+  const change = opening(write);
   const [query, setQuery] = useState("");
   const [scheme, setScheme] = useState("viridis");
   const [help, setHelp] = useState(false);
@@ -78,7 +88,8 @@ export function RunPage({ model, state, change, theme, setTheme, detail, live, h
   const flowMap = model.maps.get("grad_rms") ?? EMPTY_MAP;
   const play = usePlayback(model, flowMap, state, change);
   useEffect(() => {
-    if (state.view) document.getElementById(state.view)?.scrollIntoView();
+    const wanted = state.view ?? (state.layer && "layer");
+    if (wanted) document.getElementById(wanted)?.scrollIntoView();
   }, []);
   useEffect(() => {
     const key = (event) => {
@@ -116,10 +127,10 @@ export function RunPage({ model, state, change, theme, setTheme, detail, live, h
     ${help && html`<${Help} close=${() => setHelp(false)} />`}
     <main>
       <${Health} model=${model} change=${change} />
-      <${LayerSection} ...${shared} />
       <${Findings} ...${shared} />
       <${Losses} model=${model} theme=${theme} moving=${hasFlow && (play.playing || step !== null) ? span(model, flowMap, play.column)[0] : step} />
       <${MapSection} ...${shared} setScheme=${setScheme} detail=${detail} />
+      <${LayerSection} ...${shared} />
       ${hasFlow && html`<${FlowSection} ...${shared} play=${play} map=${flowMap} />`}
       <${Updates} model=${model} theme=${theme} />
       <${Activations} ...${shared} />

@@ -56,7 +56,7 @@ def _model(run: Run, stat: str | None, last: int | None, columns: int) -> dict[s
     if last is not None and len(run.steps):
         first = int(run.steps[-1]) - last + 1
     wanted = [*dict.fromkeys(["grad_rms", "update_ratio", *([stat] if stat else [])])]
-    return build(run, diagnosed(run), first=first, columns=columns, stats=wanted)
+    return build(run, diagnosed(run), first=first, columns=columns, stats=wanted, with_paths=False)
 
 
 def _follow(console: Console, path: Path, wanted: Wanted, last: int | None) -> None:

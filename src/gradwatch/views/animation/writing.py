@@ -45,7 +45,7 @@ def animate(
             f"Expected a file ending in {', '.join(FORMATS)}, got {path.name!r}.", Exit.USAGE
         )
     stats = None if path.suffix.lower() == ".html" else [GRAD_RMS]
-    model = build(run, diagnosis, columns=wanted.frames, stats=stats)
+    model = build(run, diagnosis, columns=wanted.frames, stats=stats, with_paths=False)
     if GRAD_RMS not in model["heat"]["maps"] or not model["flow"]["nodes"]:
         raise GradwatchError("This run has no gradients, so there is nothing that could flow.")
     made = film(model)

@@ -11,6 +11,7 @@ from gradwatch.views.model.columns import Columns
 from gradwatch.views.model.flow import flow
 from gradwatch.views.model.health import Diagnosed
 from gradwatch.views.model.heat import choice, heat
+from gradwatch.views.model.paths import troubles
 
 FORMAT = 1
 COLUMNS = 240
@@ -24,10 +25,12 @@ def build(
     last: int | None = None,
     columns: int = COLUMNS,
     stats: Sequence[str] | None = None,
+    with_paths: bool = True,
 ) -> dict[str, Any]:
     """What is shown of the steps `first` … `last`, as plain JSON: no NaN, no array, no object.
 
     `stats` names the maps; without it the usual choice is made within a budget of cells.
+    `with_paths=False` leaves the analysis of the flow away, for views that do not show it.
     """
     whole = notes.about(run)
     begin = whole["first_step"] if first is None else first
@@ -50,7 +53,7 @@ def build(
         **rows.tables(run, layers, bad),
         "heat": heat(grid, maps),
         "updates": lines.update_spread(grid),
-        "flow": flow(run.graph, layers),
+        "flow": {**flow(run.graph, layers), **(troubles(run) if with_paths else {})},
         "ridges": ridges.ridges(run, layers, worst),
         "events": notes.events(run),
         "cost": notes.cost(run),

@@ -1,0 +1,98 @@
+"""The live page in a real browser: growing runs, runs that go, a server that comes back."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.visiting import listening
+from tests.views.samples import HOSTILE, network
+from tests.views.stored import Stored, stored
+
+pytestmark = pytest.mark.browser
+
+
+def enter(tab: Any, host: str, keys: Any, tokens: list[str]) -> Any:
+    keys.tell()
+    tab.page.goto(f"http://{host}/?token={tokens[-1]}")
+    tab.page.wait_for_selector("table.runs")
+    return tab.page
+
+
+def test_the_list_leads_to_a_run_and_the_token_leaves_the_address(tab: Any, tmp_path: Path) -> None:
+    stored(network(4, 30), tmp_path / "one", "first run")
+    stored(network(names=HOSTILE, steps=10), tmp_path / "two", HOSTILE[0])
+    with listening(tmp_path) as (host, keys, tokens):
+        page = enter(tab, host, keys, tokens)
+        assert page.url == f"http://{host}/"
+        row = page.locator("tr", has_text="first run")
+        row.locator(".badge").wait_for()
+        assert row.locator("td.num").inner_text() == "30"
+        row.locator("a").click()
+        page.wait_for_selector("#map .cells canvas")
+        assert "40" not in page.inner_text("#health")
+        assert "30 recorded steps" in page.inner_text("#health")
+        page.wait_for_selector(".live.complete")
+        page.go_back()
+        page.wait_for_selector("table.runs")
+        tab.quiet()
+
+
+def test_a_growing_run_grows_on_the_page_without_a_reload(tab: Any, tmp_path: Path) -> None:
+    writing = Stored(network(4, 90), tmp_path / "one", "one")
+    writing.upto(20)
+    with listening(tmp_path) as (host, keys, tokens):
+        page = enter(tab, host, keys, tokens)
+        page.click("table.runs a")
+        page.wait_for_selector("#health-line")
+        assert "20 recorded steps" in page.inner_text("#health-line")
+        page.evaluate("window.same = true")
+        page.evaluate("location.hash += '&layer=net.1'")
+        writing.upto(60)
+        tab.until(lambda: "60 recorded steps" in page.inner_text("#health-line"))
+        assert page.inner_text("#map [data-step=last]") == "59"
+        writing.finish()
+        page.wait_for_selector(".live.complete")
+        assert "90 recorded steps" in page.inner_text("#health-line")
+        assert page.evaluate("window.same") is True
+        assert page.inner_text("#layer h2").startswith("Layer net.1")
+        shutil.rmtree(tmp_path / "one")
+        page.wait_for_selector(".problem")
+        assert "no longer there" in page.inner_text(".problem")
+        assert page.is_visible("#map")
+        tab.quiet()
+
+
+def test_zooming_fetches_finer_steps(tab: Any, tmp_path: Path) -> None:
+    stored(network(3, 1200), tmp_path / "one", "one")
+    with listening(tmp_path) as (host, keys, tokens):
+        page = enter(tab, host, keys, tokens)
+        page.click("table.runs a")
+        canvas = page.locator("#map .cells canvas")
+        canvas.scroll_into_view_if_needed()
+        canvas.hover(position={"x": 1, "y": 5})
+        assert "steps 0–4" in page.inner_text("#map .tip")
+        box = canvas.bounding_box()
+        page.mouse.move(box["x"] + 1, box["y"] + 5)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] / 12, box["y"] + 5, steps=4)
+        page.mouse.up()
+        tab.until(lambda: int(page.inner_text("#map [data-step=last]")) < 150)
+
+        def finer() -> bool:
+            page.locator("#map .steps").hover()
+            canvas.hover(position={"x": 3, "y": 5})
+            return "net.0, step 0:" in page.inner_text("#map .status")
+
+        tab.until(finer)
+        tab.quiet()
+
+
+def test_a_restarted_server_is_found_again(tab: Any, tmp_path: Path) -> None:
+    stored(network(3, 10), tmp_path / "one", "one")
+    with listening(tmp_path) as (host, keys, tokens):
+        page = enter(tab, host, keys, tokens)
+        page.wait_for_selector(".live.live")
+    page.wait_for_selector(".live.reconnecting")
+    assert page.is_visible("table.runs")
+    assert not tab.seen.outside
