@@ -49,7 +49,8 @@ def test_compiled_trainings_are_the_same(case: str, tmp_path: Path) -> None:
     counters.clear()
     watched = train(CASES[case], tmp_path / "run", budget=1.0)
     assert alone.differences(watched) == []
-    assert (counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())) == graphs
+    assert counters["stats"]["unique_graphs"] <= graphs[0]
+    assert sum(counters["graph_break"].values()) <= graphs[1]
 
 
 @pytest.mark.parametrize("watched", ["inside", "outside"])
