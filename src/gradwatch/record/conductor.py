@@ -244,7 +244,7 @@ class Conductor:
                 self.clock.forget(old)
                 self._hollow.add(outer)
         step = self.clock.number
-        self.roster.scan(step)
+        self._rescan(step)
         ward.sentinel.sampling = Family.GRAD in self._armed
         text = f"{type(optimizer).__name__} steps watched parameters and is watched from now on"
         self.sink.event(Event(step, EventKind.OPTIMIZER_ADOPTED, text))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch.nn import Module
 
+import gradwatch.store  # noqa: F401  (what is registered later runs earlier: writers close after us)
 from gradwatch.record.barrier import log
 from gradwatch.record.naming import unwrap
 

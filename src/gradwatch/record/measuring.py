@@ -45,7 +45,8 @@ def gradients(
     rows["grad_cosine"] = _cosine(sketch, ward.last_sketch)
     ward.last_sketch[seen] = sketch[seen]
     if histograms and frexp(multiplier)[0] != 0.5:
-        bins = kernel.histograms(_scaled(found, multiplier).batch)
+        raw = _scaled(found, multiplier)  # named, so that its memory lives through the call
+        bins = kernel.histograms(raw.batch)
         shift = 0
     else:
         shift = frexp(multiplier)[1] - 1

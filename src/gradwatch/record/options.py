@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from typing import Any
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.stats import Family
@@ -83,7 +84,8 @@ def _filter(include: Patterns, exclude: Patterns) -> Callable[[str], bool]:
 
 
 def _patterns(what: str, given: Patterns) -> tuple[str, ...]:
-    patterns = () if given is None else (given,) if isinstance(given, str) else tuple(given)
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    patterns: tuple[Any, ...] = () if given is None else tuple(given) if several else (given,)
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern:
             raise _usage(f"`{what}` takes parameter or layer names with * and ?, got {pattern!r}.")

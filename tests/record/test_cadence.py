@@ -1,0 +1,122 @@
+"""What is due when, and the budget, with costs made up."""
+
+import pytest
+
+from gradwatch.record.barrier import Meter
+from gradwatch.record.cadence import due, full
+from gradwatch.record.clock import StepClock
+from gradwatch.record.pace import ALLOWANCE, Pace
+from gradwatch.stats import Family
+
+FAMILIES = frozenset(Family)
+
+
+def test_the_first_steps_record_everything() -> None:
+    for step in range(10):
+        assert due(step, FAMILIES, k=64, every=None) == FAMILIES
+        assert full(step, k=64, every=None)
+
+
+def test_families_follow_their_powers_of_two() -> None:
+    for k in (1, 2, 8):
+        for step in range(10, 400):
+            found = due(step, FAMILIES, k=k, every=None)
+            assert (Family.GRAD in found) == (step % k == 0)
+            assert (Family.UPDATE in found) == (step % (4 * k) == 0)
+            assert (Family.WEIGHT in found) == (step % (16 * k) == 0)
+            assert full(step, k=k, every=None) == (step % (16 * k) == 0)
+
+
+def test_a_coarser_cadence_is_part_of_the_finer_one() -> None:
+    for step in range(10, 1000):
+        assert due(step, FAMILIES, k=4, every=None) <= due(step, FAMILIES, k=2, every=None)
+
+
+def test_every_is_taken_at_its_word() -> None:
+    assert [s for s in range(20) if due(s, FAMILIES, k=8, every=5)] == [0, 5, 10, 15]
+    assert due(15, FAMILIES, k=8, every=5) == FAMILIES
+
+
+class FakeMeter(Meter):
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self.now = 0.0
+
+    @property
+    def wall(self) -> float:
+        return self.now
+
+
+def drive(pace: Pace, meter: FakeMeter, steps: range, step_time: float, costs: list[float]) -> None:
+    """Train on paper: `costs` of an idle, a gradient, an update and a full step."""
+    idle, grad, update, everything = costs
+    for step in steps:
+        found = due(step, FAMILIES, k=pace.k, every=None)
+        cost = idle
+        if Family.WEIGHT in found:
+            cost = everything
+        elif Family.UPDATE in found:
+            cost = update
+        elif found:
+            cost = grad
+        meter.spent += cost
+        meter.now += step_time + cost
+        pace.after(step, bool(found))
+
+
+@pytest.mark.parametrize(
+    ("step_time", "costs"),
+    [
+        (0.5e-3, [3e-6, 150e-6, 600e-6, 2e-3]),
+        (8e-3, [14e-6, 500e-6, 2e-3, 5e-3]),
+        (0.6, [20e-6, 6e-3, 20e-3, 50e-3]),
+    ],
+)
+def test_the_budget_is_held(step_time: float, costs: list[float]) -> None:
+    meter = FakeMeter()
+    pace = Pace(meter, 0.01)
+    steps = int(600.0 / step_time)
+    steps = min(steps, 400_000)
+    drive(pace, meter, range(steps), step_time, costs)
+    assert meter.spent - ALLOWANCE <= 1.2 * 0.01 * meter.wall
+
+
+def test_short_runs_are_recorded_whole() -> None:
+    meter = FakeMeter()
+    pace = Pace(meter, 0.01)
+    drive(pace, meter, range(1000), 0.5e-3, [3e-6, 150e-6, 600e-6, 2e-3])
+    assert pace.k == 1
+
+
+def test_the_cadence_comes_back_when_steps_grow_longer() -> None:
+    meter = FakeMeter()
+    pace = Pace(meter, 0.01)
+    costs = [3e-6, 150e-6, 600e-6, 2e-3]
+    drive(pace, meter, range(40_000), 0.5e-3, costs)
+    stretched = pace.k
+    drive(pace, meter, range(40_000, 60_000), 0.1, costs)
+    assert stretched >= 16
+    assert pace.k == 1
+
+
+def test_two_optimizers_make_one_step() -> None:
+    clock = StepClock(0)
+    clock.expect(["D", "G"])
+    seen = []
+    for name in "DGDGDG":
+        clock.enter(name)
+        seen.append((clock.number, clock.complete, clock.coming))
+    assert [number for number, _, _ in seen] == [0, 0, 1, 1, 2, 2]
+    assert [done for _, done, _ in seen] == [False, True] * 3
+    assert [coming for _, _, coming in seen] == [0, 1, 1, 2, 2, 3]
+
+
+def test_an_optimizer_that_stays_away_is_not_waited_for_twice() -> None:
+    clock = StepClock(5)
+    clock.expect(["D", "G"])
+    for name in "DD":
+        clock.enter(name)
+    assert clock.number == 6
+    assert clock.complete
