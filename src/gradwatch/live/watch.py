@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from gradwatch import record as recording
+import gradwatch.record as recording
 from gradwatch.forward import open_outbox
 from gradwatch.live.forwarding import Forwarding
 from gradwatch.record import ALL, Disabled, Watcher

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch import kernel
+import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch, Dtype
 from gradwatch.record.coordinates import fixed_coordinates
 from gradwatch.record.placement import local

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch import kernel
+import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch, Bins
 from gradwatch.record.rows import blank, empty_rows, moment_rows
 from gradwatch.record.tracks import Gathered, gather

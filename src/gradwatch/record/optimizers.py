@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gradwatch import kernel
+import gradwatch.kernel as kernel
 from gradwatch.record.measuring import Measured
 from gradwatch.record.reading import number
 from gradwatch.record.rows import blank, empty_rows
