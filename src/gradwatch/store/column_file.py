@@ -144,6 +144,10 @@ class ColumnFile:
             family = FAMILIES.get(key[0])
             places = self._listing.places.get(key, {})
             if family is not None:
+                if len(places) < head.columns:
+                    first, last = int(head.steps.min()), int(head.steps.max())
+                    text = f"columns of {family} from step {first} to {last} are missing"
+                    self.note_damage(Damage(text, family, first, last))
                 made.append(ColumnBlock(family, key[1], head, places, self))
         return made
 
@@ -195,14 +199,30 @@ class ColumnFile:
                 case Type.BLOCK:
                     self._take_block(handle, key, offset, head.step, head.step)
                 case Type.COLUMN:
-                    raw = memoryview(handle.read(min(head.length, 256), offset + HEAD_BYTES))
-                    try:
-                        name, part, _ = column_name(raw)
-                    except BadBody:
-                        continue
-                    self._listing.places.setdefault(key, {})[name, part] = offset
+                    named = self._column_at(handle, head, offset)
+                    if named is not None:
+                        self._listing.places.setdefault(key, {})[named] = offset
                 case Type.HIST:
                     self._listing.histograms.append(offset)
+
+    def _column_at(self, handle: Handle, head: Head, offset: int) -> tuple[str, int] | None:
+        """Name and part; a sealed file without its directory is not trusted unread, a level is."""
+        if head.level:
+            body: memoryview | None
+            body = memoryview(handle.read(min(head.length, 256), offset + HEAD_BYTES))
+        else:
+            found = _record(handle, offset)
+            body = found.body if found else None
+        try:
+            if body is None:
+                raise BadBody("its checksum does not hold")
+            name, part, _ = column_name(body)
+        except BadBody as error:
+            family = FAMILIES.get(head.family)
+            text = f"a column of {family} from step {head.step} is damaged: {error}"
+            self.note_damage(Damage(text, family, head.step, head.step))
+            return None
+        return name, part
 
     def _heads(self, handle: Handle, size: int) -> Iterator[tuple[Head, int]]:
         at = self._end

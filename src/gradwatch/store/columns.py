@@ -15,8 +15,8 @@ from gradwatch.store.bodies import BadBody, from_json, to_json
 from gradwatch.store.records import FAMILY_CODES, NO_SEQ, WIDE, Head, Type, pack, padded
 
 STATE = "state"
-BLOCK_HEAD = struct.Struct("<III I")
-"""Steps, subjects, buckets (0 on level 0), zero."""
+BLOCK_HEAD = struct.Struct("<IIII")
+"""Steps, subjects, buckets (0 on level 0), columns that follow."""
 COLUMN_HEAD = struct.Struct("<HBB")
 """Length of the name, part, zero."""
 ENTRY = np.dtype(
@@ -58,6 +58,7 @@ class BlockHead(NamedTuple):
     seqs: NDArray[np.uint64]
     ids: NDArray[np.uint32]
     sizes: NDArray[np.uint32]
+    columns: int = 0
 
 
 class Column(NamedTuple):
@@ -68,9 +69,9 @@ class Column(NamedTuple):
     values: NDArray[Any]
 
 
-def block_record(family: Family, level: int, head: BlockHead) -> bytes:
+def block_record(family: Family, level: int, head: BlockHead, columns: int) -> bytes:
     """The BLOCK record; its sequence number (that of its first row) is the key of its columns."""
-    body = BLOCK_HEAD.pack(len(head.steps), len(head.ids), len(head.sizes), 0)
+    body = BLOCK_HEAD.pack(len(head.steps), len(head.ids), len(head.sizes), columns)
     for array in (head.steps, head.seqs, head.ids, head.sizes):
         body += planes.encode(array)
     return pack(_head(Type.BLOCK, family, level, 0, head, len(body)), body)
@@ -93,7 +94,7 @@ def column_record(family: Family, level: int, head: BlockHead, column: Column, w
 def unpack_block(body: memoryview) -> BlockHead:
     if len(body) < BLOCK_HEAD.size:
         raise BadBody("a block cut short")
-    steps, subjects, buckets, _ = BLOCK_HEAD.unpack_from(body)
+    steps, subjects, buckets, columns = BLOCK_HEAD.unpack_from(body)
     at = BLOCK_HEAD.size
     arrays = []
     for dtype, count in (("<i8", steps), ("<u8", steps), ("<u4", subjects), ("<u4", buckets)):
@@ -101,7 +102,8 @@ def unpack_block(body: memoryview) -> BlockHead:
         if array.dtype != np.dtype(dtype) or len(array) != count:
             raise BadBody("a block whose lists do not fit its head")
         arrays.append(array)
-    head = BlockHead(*arrays)
+    own_steps, seqs, ids, sizes = arrays
+    head = BlockHead(own_steps, seqs, ids, sizes, columns)
     if not steps or (buckets and int(head.sizes.sum(dtype=np.uint64)) != steps):
         raise BadBody("a block whose buckets do not fit its steps")
     return head

@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +121,9 @@ class JournalFile:
         family = FAMILIES.get(found.head.family)
         if found.body is None or family is None:
             return  # the built-in layout is used where its size fits
-        with contextlib.suppress(BadBody):
-            layout = _layout(from_json(found.body))
-            if layout:
-                self._layouts[family] = layout
+        layout = _layout(bytes(found.body))
+        if layout:
+            self._layouts[family] = layout
 
     def _step(self, found: Found, base: int) -> None:
         head, body = found.head, found.body
@@ -235,13 +235,20 @@ def built_in(family: Family) -> Layout:
     return tuple((str(item.stat), item.dtype, item.width) for item in family_stats(family))
 
 
-def _layout(data: Any) -> Layout | None:
+@lru_cache(maxsize=64)
+def _layout(body: bytes) -> Layout | None:
+    try:
+        data: Any = from_json(body)
+    except BadBody:
+        return None
     if not isinstance(data, Mapping) or not isinstance(data.get("columns"), list):
         return None
     columns = []
     for item in data["columns"]:
         match item:
-            case [str(name), str(code), int(width)] if code in _CODES and 0 < width <= 4096:
+            case [str(name), str(code), int(width)] if (
+                code in _CODES and 0 < width <= 4096 and name
+            ):
                 columns.append((name, code, width))
             case _:
                 return None
@@ -249,6 +256,7 @@ def _layout(data: Any) -> Layout | None:
     return tuple(columns) if columns and len(names) == len(columns) else None
 
 
+@lru_cache(maxsize=64)
 def _dtype(layout: Layout) -> np.dtype[np.void]:
     return np.dtype(
         [(name, code) if width == 1 else (name, code, width) for name, code, width in layout]

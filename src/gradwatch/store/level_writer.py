@@ -78,7 +78,7 @@ class LevelWriter:
                 journal.close()
 
     def _packed(self, family: Family, level: int, rolled: Rolled) -> bytes:
-        parts = [block_record(family, level, rolled.head)]
+        parts = [block_record(family, level, rolled.head, len(rolled.table))]
         for column in rolled.columns():
             parts.append(column_record(family, level, rolled.head, column, self._wide))
             self._breathe()

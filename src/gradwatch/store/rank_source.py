@@ -225,7 +225,8 @@ class RankSource:
             return
         if values.dtype == np.uint64 and column.dtype.kind == "f":
             column = np.nan_to_num(column, posinf=0.0).clip(0.0, 2.0**63).astype(np.uint64)
-        _put(values, rows, columns, mine, column)
+        with np.errstate(invalid="ignore"):  # a forged signalling NaN is no reason to warn
+            _put(values, rows, columns, mine, column)
         _put(states, rows, columns, mine, state)
 
     def _columns_of(self, block: Block, attempt: Attempt) -> NDArray[np.int64]:

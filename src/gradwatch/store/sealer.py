@@ -157,7 +157,8 @@ class Sealer:
                     block.steps[part], block.seqs[part], block.ids, np.empty(0, np.uint32)
                 )
                 key = _Record.of(block.family, head)
-                yield key.with_data(block_record(block.family, 0, head), Type.BLOCK, "", 0)
+                count = 1 + len(rows.dtype.names or ())
+                yield key.with_data(block_record(block.family, 0, head, count), Type.BLOCK, "", 0)
                 for column in row_columns(rows[part], states[part]):
                     data = column_record(block.family, 0, head, column, self._wide)
                     yield key.with_data(data, Type.COLUMN, column.name, column.part)
