@@ -101,7 +101,9 @@ HOSTILE = {
         b'"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', b"1234"
     ),
     "NaN": safetensors_bytes(b'{"a":{"dtype":"F32","shape":[NaN],"data_offsets":[0,4]}}', b"1234"),
-    "not UTF-8": safetensors_bytes(b'{"\xff":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', b"1234"),
+    "not UTF-8": safetensors_bytes(
+        b'{"\xff":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', b"1234"
+    ),
     "deep": safetensors_bytes(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     "many brackets": safetensors_bytes(b'{"a":[' + b"[]," * 1_100_000 + b"[]]}"),
     "long number": safetensors_bytes(b'{"a":' + b"9" * 100_000 + b"}"),

@@ -1,5 +1,7 @@
 """Whether two tensors hold the same bytes, looked at piece by piece."""
 
+from collections.abc import Iterable, Iterator
+
 from gradwatch.checkpoints.access import Reading, close_all
 from gradwatch.checkpoints.blocks import blocks
 from gradwatch.checkpoints.index import Index, Tensor
@@ -21,3 +23,26 @@ def same_bytes(index: Index, first: Tensor, second: Tensor) -> bool:
     finally:
         close_all()
     return True
+
+
+def equal_rows(
+    index: Index, tensor: Tensor, pairs: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Those of the pairs of rows that are equal bit by bit; none where rows do not lie open."""
+    here, there = Reading(), Reading()
+    try:
+        for a, b in pairs:
+            left, right = _row(index, tensor, a, here), _row(index, tensor, b, there)
+            if left is not None and left == right:
+                yield a, b
+    finally:
+        close_all()
+
+
+def _row(index: Index, tensor: Tensor, number: int, access: Reading) -> bytes | None:
+    for piece in tensor.pieces:
+        inner = number - piece.start[0]
+        if 0 <= inner < piece.lines and piece.contiguous and not piece.packed:
+            size = piece.line * tensor.element.size
+            return access.view(index.files[piece.file], piece.offset + inner * size, size).tobytes()
+    return None

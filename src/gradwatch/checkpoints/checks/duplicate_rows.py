@@ -1,8 +1,8 @@
 """Rows of a weight matrix, or whole attention heads, that are exact copies of others.
 
-What is seen: rows with the same bits (rows of zeros apart). Of large tensors 32 elements of
-each row are compared. Copies that lie at one distance in a block are named as a block: this is
-how repeated attention heads look.
+What is seen: rows with the same bits (rows of zeros apart). In large tensors candidates come
+from 32 elements of each row, and at most 4,096 are compared whole. Copies that lie at one
+distance in a block are named as a block: this is how repeated attention heads look.
 
 Why it hurts: copies compute the same thing and, with equal gradients, stay copies. In
 embeddings it means tokens that share one vector, often ones that were added and never trained.
@@ -27,11 +27,13 @@ from gradwatch.checkpoints.checks.form import (
     worst_first,
 )
 from gradwatch.checkpoints.joining import Measured
+from gradwatch.checkpoints.same import equal_rows
 from gradwatch.checkpoints.wording import percent
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
 
 NAME = "duplicate-rows"
+_VERIFIED = 4096
 
 
 def check(patient: Patient, *, warning: float = 0.05, shortest: int = 16) -> Said:
@@ -39,7 +41,7 @@ def check(patient: Patient, *, warning: float = 0.05, shortest: int = 16) -> Sai
     cases = []
     for measured in patient.tensors:
         if is_matrix(measured) and measured.tensor.pieces[0].line >= shortest:
-            copies, words = copied(measured)
+            copies, words = copied(patient, measured)
             if copies and measured.spread > 1e-4:
                 cases.append(Case(measured, copies / measured.tensor.shape[0], words))
     cases = worst_first(cases)
@@ -63,7 +65,7 @@ def check(patient: Patient, *, warning: float = 0.05, shortest: int = 16) -> Sai
         )
 
 
-def copied(measured: Measured) -> tuple[int, str]:
+def copied(patient: Patient, measured: Measured) -> tuple[int, str]:
     """How many rows are copies of an earlier one, and which, in words."""
     if measured.row_prints is None or measured.rows is None:
         return 0, ""
@@ -72,10 +74,14 @@ def copied(measured: Measured) -> tuple[int, str]:
     _, first, inverse = np.unique(prints, return_index=True, return_inverse=True)
     origin = live[first[inverse]]
     copies = origin != live
-    if not copies.any():
-        return 0, ""
     pairs = np.stack([origin[copies], live[copies]])
-    total = int(copies.sum())
+    if not measured.rows.exact and copies.any():  # only sampled elements were compared so far
+        listed = [(int(a), int(b)) for a, b in pairs.T[:_VERIFIED]]
+        equal = list(equal_rows(patient.index, measured.tensor, listed))
+        pairs = np.array(equal, np.int64).reshape(-1, 2).T
+    total = pairs.shape[1]
+    if not total:
+        return 0, ""
     share = percent(total / measured.tensor.shape[0])
     return total, f"{total} rows ({share}) are copies: {_blocks(pairs)}"
 

@@ -1,0 +1,232 @@
+"""Each check of weights finds its fault, names the layer, and is quiet beside it."""
+
+import numpy as np
+import pytest
+from tests.checkpoints.files import bfloat16, floats, write_safetensors
+
+from gradwatch.checkpoints import examine
+from gradwatch.checkpoints.checks import WEIGHT_CHECKS
+from gradwatch.checkpoints.limits import WHOLE_BYTES
+from gradwatch.finding import Finding, Severity
+
+RNG = np.random.default_rng(3)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return (RNG.standard_normal(shape) * 0.05).astype(np.float32)
+
+
+def found(path, *, spectrum: bool = False, level: Severity = Severity.INFO) -> list[Finding]:
+    result = examine(path, spectrum=spectrum)
+    return [finding for finding in result.findings if finding.severity >= level]
+
+
+def only(path, **options) -> Finding:
+    (finding,) = found(path, **options)
+    return finding
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "m.safetensors"
+
+
+def test_a_healthy_checkpoint_is_silent(path) -> None:
+    floats(path, fc__weight=normal(64, 48), fc__bias=np.zeros(64), norm__weight=np.ones(64))
+    assert found(path, spectrum=True) == []
+
+
+def test_nonfinite_names_the_first_place(path) -> None:
+    x = normal(40, 20)
+    x[3, 4], x[5, 6] = np.nan, np.inf
+    finding = only(floats(path, a__weight=normal(9, 9), b__weight=x))
+    assert (finding.check, finding.severity) == ("nonfinite", Severity.CRITICAL)
+    assert finding.layers == ("b",)
+    assert finding.message == (
+        "b.weight: 1 NaN and 1 infinite of 800 elements, the first at [3, 4]"
+    )
+    assert finding.evidence[0].measured == 2
+
+
+def test_a_mask_of_minus_infinity_is_no_fault(path) -> None:
+    mask = np.where(np.tri(16) > 0, 0, -np.inf)[None, None]
+    assert found(floats(path, attn__mask=mask, fc__weight=normal(20, 20))) == []
+
+
+def test_constant_weights(path) -> None:
+    finding = only(floats(path, a__weight=normal(9, 9), up__lora_B__weight=np.zeros((8, 4))))
+    assert (finding.check, finding.layers) == ("constant-weights", ("up.lora_B",))
+    assert "all 32 elements are 0" in finding.message
+
+
+def test_symmetric_weights(path) -> None:
+    x = np.tile(normal(1, 30), (20, 1))
+    finding = only(floats(path, a__weight=x))
+    assert (finding.check, finding.severity) == ("symmetric-weights", Severity.CRITICAL)
+
+
+@pytest.mark.parametrize(
+    ("dead", "severity"), [(60, Severity.CRITICAL), (10, Severity.WARNING), (1, Severity.INFO)]
+)
+def test_dead_rows(path, dead, severity) -> None:
+    x = normal(100, 50)
+    x[:dead] = 0
+    finding = only(floats(path, fc__weight=x))
+    assert (finding.check, finding.severity) == ("dead-units", severity)
+    assert f"{dead} of 100 rows" in finding.message
+
+
+def test_dead_columns_of_a_large_tensor(path) -> None:
+    x = normal(300, 300)
+    assert x.nbytes > WHOLE_BYTES
+    x[:, 100:130] = 0
+    finding = only(floats(path, fc__weight=x))
+    assert finding.check == "dead-units"
+    assert "30 of 300 columns (10 %) are all zero: 100, 101, 102, 103 …" in finding.message
+
+
+def test_copied_heads_are_named_as_blocks(path) -> None:
+    x = normal(128, 64)
+    x[64:96] = x[:32]
+    finding = only(floats(path, attn__weight=x))
+    assert (finding.check, finding.severity) == ("duplicate-rows", Severity.WARNING)
+    assert "32 rows (25 %) are copies: rows 64–95 of rows 0–31" in finding.message
+
+
+def test_short_rows_that_agree_by_chance_are_no_copies(path) -> None:
+    x = RNG.integers(-2, 3, (200, 3)).astype(np.float32)
+    assert found(floats(path, fc__weight=x), level=Severity.WARNING) == []
+
+
+def test_rows_of_a_large_tensor_that_agree_only_where_one_looks_are_no_copies(path) -> None:
+    x = normal(300, 300)
+    x[200] = x[100]
+    x[200, 50] += 1.0  # between the sampled columns
+    assert found(floats(path, fc__weight=x)) == []
+    x[200] = x[100]
+    assert only(floats(path, fc__weight=x)).check == "duplicate-rows"
+
+
+@pytest.mark.parametrize(("factor", "severity"), [(60, Severity.WARNING), (15, Severity.INFO)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_outlier_channels(path, factor, severity, axis) -> None:
+    x = normal(96, 96)
+    (x if axis == 0 else x.T)[17] *= factor
+    finding = only(floats(path, fc__weight=x))
+    assert (finding.check, finding.severity) == ("outlier-channels", severity)
+    assert ("rows" if axis == 0 else "columns") in finding.message
+    assert finding.message.endswith(": 17")
+
+
+def test_norm_gains_near_zero(path) -> None:
+    gains = {
+        "norm1__weight": np.ones(32),
+        "norm2__weight": np.full(32, 5e-4),
+        "n3__weight": np.ones(9),
+    }
+    finding = only(floats(path, **gains))
+    assert (finding.check, finding.layers) == ("norm-gains-near-zero", ("norm2",))
+
+
+def test_gains_stored_as_distances_from_one_are_only_mentioned(path) -> None:
+    gains = {f"layers__{i}__norm__weight": np.full(32, 5e-4) for i in range(6)}
+    assert only(floats(path, **gains)).severity is Severity.INFO
+
+
+def test_untrained_embedding_rows(path) -> None:
+    table = normal(200, 16)
+    table[150:] *= 1e-3
+    finding = only(floats(path, wte__weight=table))
+    assert (finding.check, finding.severity) == ("untrained-embeddings", Severity.WARNING)
+    assert "50 of 200 rows (25 %)" in finding.message
+
+
+def test_one_padding_row_is_no_fault(path) -> None:
+    table = normal(200, 16)
+    table[0] = 0
+    assert found(floats(path, embed__weight=table)) == []
+
+
+def test_low_rank_needs_the_spectrum(path) -> None:
+    x = normal(128, 1) @ normal(1, 128)
+    floats(path, fc__weight=x)
+    assert [s.check for s in examine(path).skipped] == ["low-rank"]
+    finding = only(path, spectrum=True)
+    assert finding.check == "low-rank"
+    assert "effective rank 1 of 128" in finding.message
+
+
+def test_weights_that_overflow_float16(path) -> None:
+    finding = only(floats(path, fc__weight=normal(20, 20) * 1e8), level=Severity.WARNING)
+    assert finding.check == "narrow-casts"
+
+
+def test_equal_copies_are_mentioned(path) -> None:
+    x = normal(20, 20)
+    finding = only(floats(path, a__weight=x, b__weight=x, c__weight=normal(20, 20)))
+    assert (finding.check, finding.severity) == ("tied-weights", Severity.INFO)
+    assert finding.message == "b.weight: is an equal copy of a.weight"
+
+
+def test_integers_and_buffers_are_not_judged(path) -> None:
+    zeros = np.zeros((8, 8), np.int64)
+    tensors = {
+        "position_ids": ("int64", zeros),
+        "bn.running_mean": ("float32", np.zeros(8, np.float32)),
+        "flags": ("bool", np.zeros((4, 4), np.uint8)),
+        "fc.weight": ("bfloat16", bfloat16(normal(30, 30))),
+    }
+    assert found(write_safetensors(path, tensors)) == []
+
+
+def test_casts_are_counted_as_torch_casts(path) -> None:
+    import torch
+
+    x = (RNG.standard_normal((100, 100)) * 10.0 ** RNG.integers(-9, 3, (100, 100))).astype(
+        np.float32
+    )
+    floats(path, w=x)
+    (tensor,) = examine(path).to_dict()["tensors"]
+    for name, normal_least in (("float16", 2.0**-14), ("float8_e4m3fn", 2.0**-6)):
+        small = np.abs(x) < normal_least
+        got = tensor["casts"][name]
+        assert got["subnormal_fraction"] + got["vanishing_fraction"] == small.mean()
+        cast = torch.from_numpy(x).to(getattr(torch, name)).double().numpy()
+        lost = np.mean((cast == 0) & (x != 0))
+        assert got["vanishing_fraction"] == pytest.approx(lost, abs=0.001)
+    assert tensor["casts"]["float16"]["headroom"] == pytest.approx(65504 / np.abs(x).max())
+
+
+def test_the_spectrum_equals_a_singular_value_decomposition(path) -> None:
+    x = normal(90, 70)
+    floats(path, tall__weight=x, wide__weight=x.T)
+    for tensor in examine(path, spectrum=True).to_dict()["tensors"]:
+        exact = np.linalg.svd(x.astype(np.float64), compute_uv=False)
+        shares = exact**2 / (exact**2).sum()
+        got = tensor["spectrum"]
+        np.testing.assert_allclose(got["singular_values"], exact[:64], rtol=1e-5)
+        assert got["effective_rank"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()))
+        assert got["stable_rank"] == pytest.approx((exact**2).sum() / exact[0] ** 2, rel=1e-5)
+        assert got["rank_90"] == np.searchsorted(np.cumsum(shares), 0.9) + 1
+
+
+def test_large_matrices_get_the_largest_singular_values(path, monkeypatch) -> None:
+    from gradwatch.checkpoints import spectrum
+
+    monkeypatch.setattr(spectrum, "EXACT", 100)
+    left, _ = np.linalg.qr(RNG.standard_normal((400, 300)))
+    right, _ = np.linalg.qr(RNG.standard_normal((300, 300)))
+    values = 1 / np.arange(1, 301)
+    floats(path, fc__weight=left * values @ right)
+    (tensor,) = examine(path, spectrum=True).to_dict()["tensors"]
+    got = tensor["spectrum"]
+    assert not got["exact"]
+    np.testing.assert_allclose(got["singular_values"][:16], values[:16], rtol=0.01)
+    assert got["stable_rank"] == pytest.approx((values**2).sum(), rel=0.01)
+
+
+def test_every_check_explains_itself() -> None:
+    names = [check.NAME for check in WEIGHT_CHECKS]
+    assert len(set(names)) == len(names) == 12
+    for check in WEIGHT_CHECKS:
+        assert "What is seen" in (check.__doc__ or ""), check.NAME

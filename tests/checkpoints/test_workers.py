@@ -1,0 +1,127 @@
+"""Workers: equal results, a file that shrinks, a worker that dies, a cluster that loses one."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from tests.checkpoints.files import floats
+
+from gradwatch.checkpoints import scan, tasks, working
+from gradwatch.checkpoints.readers import open_index
+from gradwatch.checkpoints.scanning import Means, measure_checkpoint
+from gradwatch.errors import GradwatchError
+
+RNG = np.random.default_rng(7)
+
+
+@pytest.fixture
+def path(tmp_path):
+    arrays = {f"l{i}__weight": RNG.standard_normal((64, 64)) for i in range(12)}
+    return floats(tmp_path / "m.safetensors", **arrays)
+
+
+def shrink_and_map(task: tasks.Task) -> list[tasks.Part]:
+    """What a worker meets when the file is cut behind its back: the page is gone, SIGBUS."""
+    access = tasks.mapped()
+    for item in task.items:
+        access.view(item.file, 0, 1)  # mapped while whole
+        os.truncate(item.file.path, 10)
+    return tasks.do_in_worker(task)
+
+
+def die_once(task: tasks.Task) -> list[tasks.Part]:
+    """Kill the first worker that comes here."""
+    marker = f"{task.items[0].file.path}.died"
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return tasks.do_in_worker(task)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+def die(task: tasks.Task) -> list[tasks.Part]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+def quiet(done: int, total: int) -> None:
+    """No bar in tests."""
+
+
+def test_a_file_that_shrinks_while_mapped_is_said_to_have_changed(path) -> None:
+    work = list(tasks.cut(open_index(path), full=True, marked=False))
+    with pytest.raises(GradwatchError, match="changed while reading"):
+        working.done_together(work, shrink_and_map, quiet, workers=1)
+
+
+def test_a_worker_that_dies_once_is_replaced(path, monkeypatch) -> None:
+    monkeypatch.setattr(tasks, "TASK_BYTES", 20_000)
+    work = list(tasks.cut(open_index(path), full=True, marked=False))
+    assert len(work) > 3
+    found = working.done_together(work, die_once, quiet, workers=2)
+    assert os.path.exists(f"{path}.died")
+    alone = working.done_alone(work, tasks.do_alone, quiet)
+    for a, b in zip(found, alone, strict=True):
+        assert [part.moments[0].tobytes() for part in a] == [p.moments[0].tobytes() for p in b]
+
+
+def test_workers_that_always_die_end_in_a_sentence(path) -> None:
+    work = list(tasks.cut(open_index(path), full=True, marked=False))
+    with pytest.raises(GradwatchError, match="died twice"):
+        working.done_together(work, die, quiet, workers=1)
+
+
+def test_a_file_that_is_replaced_before_measuring_is_noticed(path) -> None:
+    index = open_index(path)
+    raw = path.read_bytes()
+    path.write_bytes(raw + b"x")
+    with pytest.raises(GradwatchError, match="changed while reading"):
+        measure_checkpoint(0, index, Means(workers=0), full=True, marked=False)
+    path.unlink()
+    with pytest.raises(GradwatchError, match="changed while reading"):
+        measure_checkpoint(0, index, Means(workers=0), full=True, marked=False)
+
+
+def test_progress_reaches_the_total(path) -> None:
+    seen = []
+    scan(path, workers=2, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (12 * 64 * 64 * 4, 12 * 64 * 64 * 4)
+
+
+def test_an_address_without_a_scheduler_is_said(path, monkeypatch) -> None:
+    import distributed
+
+    def refuse(*arguments, **options):
+        raise OSError("timed out")
+
+    monkeypatch.setattr(distributed, "Client", refuse)
+    with pytest.raises(GradwatchError, match="no Dask scheduler"):
+        scan(path, dask="tcp://127.0.0.1:9")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_cluster_that_loses_a_worker_gives_the_same_result(tmp_path, monkeypatch) -> None:
+    from distributed import LocalCluster
+
+    monkeypatch.setattr(tasks, "TASK_BYTES", 1 << 20)
+    arrays = {f"l{i}__weight": RNG.standard_normal((512, 512)) for i in range(64)}
+    path = floats(tmp_path / "m.safetensors", **arrays)
+    alone = scan(path, workers=0)
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster:
+        killed = []
+
+        def kill_one(done: int, total: int) -> None:
+            if not killed and done > total // 8:
+                worker = next(iter(cluster.workers.values()))
+                killed.append(worker.process.pid)
+                os.kill(worker.process.pid, signal.SIGKILL)
+
+        together = scan(path, dask=cluster.scheduler_address, progress=kill_one)
+        assert killed
+    for stat in alone.series:
+        np.testing.assert_array_equal(alone.series[stat], together.series[stat])
