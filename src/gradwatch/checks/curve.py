@@ -22,8 +22,8 @@ class Curve:
 
     @cached_property
     def start(self) -> float:
-        """Median of the first three values: one odd batch does not decide."""
-        return float(np.median(self.values[:3]))
+        """The first value, or the median of the first three if that is lower (one odd batch)."""
+        return float(min(self.values[0], np.median(self.values[:3])))
 
     @cached_property
     def late(self) -> float:

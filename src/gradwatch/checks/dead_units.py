@@ -40,7 +40,7 @@ def check(run: Run, *, share: float = 0.5, weak: float = 0.2, least: int = 20) -
     if len(known.rows(Stat.GRAD_DEAD_ROWS)) < least:
         return
     heights = np.array([float(p.shape[0]) if p.shape else np.nan for p in known.parameters])
-    dead = known.late(Stat.GRAD_DEAD_ROWS) / heights
+    dead = _silent(run, known) / heights
     gates = _gates(run, known)
     dead[~known.weights | known.embeddings | ~np.isfinite(gates)] = np.nan
     dead[dead > gates + 0.1] = np.nan
@@ -67,7 +67,8 @@ def _said(
     columns = columns[np.argsort(-values[columns], kind="stable")]
     layers, worst = known.layers(columns), int(columns[0])
     rows = known.rows(stat)
-    series = run.series[stat][rows, worst] / heights[worst]
+    each = Stat.GRAD_ZERO_ROWS if stat is Stat.GRAD_DEAD_ROWS else stat
+    series = run.series[each if each in run.recorded else stat][rows, worst] / heights[worst]
     under = np.flatnonzero(np.nan_to_num(series) < limit)
     onset = rows[min(int(under[-1]) + 1 if len(under) else 0, len(rows) - 1)]
     units = "rows never used" if stat is Stat.GRAD_UNTOUCHED_ROWS else "units silent"
@@ -97,6 +98,19 @@ def _said(
             "Check the biases and the scale of the inputs.",
         ),
     )
+
+
+def _silent(run: Run, known: Facts) -> Array:
+    """Rows without a gradient late in the run: over the window, or, where the last quarter is
+    shorter than the window, the fewest that were zero on any of its steps."""
+    dead = known.last(Stat.GRAD_DEAD_ROWS)
+    rows = known.rows(Stat.GRAD_ZERO_ROWS)
+    tail = rows[-max(10, len(rows) // 4) :]
+    if Stat.GRAD_ZERO_ROWS not in run.recorded or len(tail) >= 64:
+        return dead
+    values = known.values(Stat.GRAD_ZERO_ROWS, tail)
+    fewest = np.min(np.where(np.isfinite(values), values, np.inf), axis=0)
+    return np.where(np.isfinite(fewest), fewest, dead)
 
 
 def _gates(run: Run, known: Facts) -> Array:

@@ -1,8 +1,10 @@
 """Single steps whose gradient is many times larger than those around it.
 
 What is seen: the norm over all parameters at least `times` the median of the 30 steps
-before, back under three times within five steps, and not small against the beginning of the
-run.
+before, back under three times within five steps. It is a fault when the step is not small
+against the beginning of the run and stands out of the usual spread of the logarithm by
+`deviations`: where tiny batches or a converged network make the gradient jump by factors
+all the time, a large factor is only mentioned.
 
 Why it hurts: each spike is one large step in a direction that one batch decided, and it
 spoils Adam's second moment for a while. Often the first sign of a bad batch or of an
@@ -19,7 +21,7 @@ import numpy as np
 
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.medians import medians, rolling_median
+from gradwatch.checks.medians import Array, medians, rolling_median
 from gradwatch.checks.wording import several, short
 from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Run
@@ -29,7 +31,9 @@ NAME = "gradient-spikes"
 NEEDS = frozenset({Stat.GRAD_NORM})
 
 
-def check(run: Run, *, times: float = 20.0, back: float = 3.0, within: int = 5) -> Said:
+def check(
+    run: Run, *, times: float = 20.0, back: float = 3.0, within: int = 5, deviations: float = 6.0
+) -> Said:
     """Yield one finding for all spikes."""
     known = facts(run)
     total = known.total_gradient
@@ -45,12 +49,18 @@ def check(run: Run, *, times: float = 20.0, back: float = 3.0, within: int = 5) 
     early = float(np.median(values[: min(30, len(values))]))
     spikes = [
         int(row)
-        for row in np.flatnonzero((ratio >= times) & (values >= early))
+        for row in np.flatnonzero(ratio >= times)
         if (values[row + 1 : row + 1 + within] < back * before[row]).any()
     ]
     if not spikes:
         return
-    worst = max(spikes, key=lambda row: ratio[row])
+    clear = [
+        row
+        for row in spikes
+        if values[row] >= early
+        and np.log(ratio[row]) > deviations * _spread(values[max(0, row - 60) : row])
+    ]
+    worst = max(clear or spikes, key=lambda row: ratio[row])
     norms = run.series[Stat.GRAD_NORM]
     usual = medians(norms[rows[max(0, worst - 30) : worst]])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -61,7 +71,7 @@ def check(run: Run, *, times: float = 20.0, back: float = 3.0, within: int = 5) 
     steps = [int(run.steps[rows[row]]) for row in spikes]
     yield Finding(
         check=NAME,
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if clear else Severity.INFO,
         layers=layers,
         first_step=steps[0],
         last_step=steps[-1],
@@ -86,3 +96,9 @@ def check(run: Run, *, times: float = 20.0, back: float = 3.0, within: int = 5) 
             "Lower the learning rate or Adam's β2.",
         ),
     )
+
+
+def _spread(values: Array) -> float:
+    """Robust standard deviation of the logarithm."""
+    logs = np.log(values[values > 0])
+    return 1.48 * float(np.median(np.abs(logs - np.median(logs)))) if len(logs) else 0.0

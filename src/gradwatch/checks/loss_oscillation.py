@@ -48,7 +48,7 @@ def check(
     stuck = level > 0.5 * loss.reference
     overshoot = _overshoot(run, known, tail)
     strong = turned > flips and swing > change and stuck and overshoot
-    if not (strong or (stuck and overshoot)):
+    if not stuck:
         return
     layers = _largest_movers(run, known)
     step = int(loss.steps[len(loss) // 2])
@@ -79,8 +79,10 @@ def _overshoot(run: Run, known: Facts, tail: Array) -> bool:
         if np.isfinite(cosine).any() and float(np.nanmedian(cosine)) < -0.2:
             return True
     if Stat.UPDATE_RATIO in run.recorded:
-        ratio = known.late(Stat.UPDATE_RATIO, 0.5)[known.weights]
-        return bool(np.isfinite(ratio).any() and float(np.nanmedian(ratio)) > 0.05)
+        late = np.nan_to_num(known.late(Stat.UPDATE_RATIO, 0.5))
+        weights = late[known.weights]
+        wild = len(weights) > 0 and float(np.median(weights)) > 0.05
+        return wild or bool((late[known.trainable] > 0.5).any())
     return False
 
 

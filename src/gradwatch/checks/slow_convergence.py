@@ -2,9 +2,9 @@
 
 What is seen: less than `share` of the starting loss gone, together with a reason to believe
 that more was possible: the loss never left the level of a constant guess; or it still falls
-steadily with very small updates; or successive gradients agree, so that larger steps would
-have paid. The lowest reachable loss is unknown to us, so a run that is level without such a
-reason is only mentioned.
+with very small updates; or successive gradients agree, so that larger steps would have
+paid. The lowest reachable loss is unknown to us, so a run that is level far from zero
+without such a reason is only mentioned, unless another finding explains it.
 
 Why it hurts: time, and often the sign of another fault, which is then named first.
 
@@ -32,13 +32,14 @@ def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40)
     """Yield a finding when little was learnt and more was possible."""
     known = facts(run)
     loss = known.loss
-    if loss is None or len(loss) < least or loss.start <= 0 or loss.progress < -0.2:
+    if loss is None or len(loss) < least or loss.start <= 0:
         return
-    reference = loss.reference if loss.chance is None else min(loss.chance, max(loss.start, 0.0))
-    gone = (reference - loss.late) / reference
-    if gone >= share or loss.converged:
+    reference = loss.start
+    gone = loss.progress
+    level = loss.gain(0.5) < 0.01 and loss.late > 0.3 * loss.start
+    if (gone >= share and not level) or loss.converged:
         return
-    reason = _reason(run, known, gone, stuck)
+    reason = _reason(run, known, gone, stuck, share) if gone < share else ""
     last = int(loss.steps[-1])
     yield Finding(
         check=NAME,
@@ -60,11 +61,11 @@ def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40)
     )
 
 
-def _reason(run: Run, known: Facts, gone: float, stuck: float) -> str:
+def _reason(run: Run, known: Facts, gone: float, stuck: float, share: float) -> str:
     """Why more was possible; empty when nothing says so."""
     loss = known.loss
     assert loss is not None
-    if loss.chance is not None and gone < stuck:
+    if loss.chance is not None and gone < share and loss.late > (1 - stuck) * loss.chance:
         return "The loss never left the level of a constant guess."
     moves = _movement(run, known)
     if moves is not None and moves < 1e-4 and gone < 0.2:

@@ -35,7 +35,8 @@ def check(
     if len(rows) < least:
         return
     late = known.late(Stat.UPDATE_RATIO, 0.5)
-    columns = np.flatnonzero(known.weights & (late > 0))
+    moved_once = (np.nan_to_num(known.values(Stat.UPDATE_RATIO, rows)) > 0).any(axis=0)
+    columns = np.flatnonzero(known.weights & moved_once & np.isfinite(late))
     if not len(columns):
         return
     typical = float(np.median(late[columns]))

@@ -18,8 +18,9 @@ def against_start(known: Facts) -> Array:
 
 
 def _end(known: Facts) -> Array:
-    """Median of the last three samples: the end of the run, not one odd value."""
-    rows = known.rows(Stat.WEIGHT_NORM)[-3:]
+    """Median of the last three samples, or the last one before the run went bad."""
+    went_bad = known.end < len(known.steps)
+    rows = known.rows(Stat.WEIGHT_NORM)[-1 if went_bad else -3 :]
     values = known.values(Stat.WEIGHT_NORM, rows)
     return np.array([np.nan if np.isnan(c).all() else float(np.nanmedian(c)) for c in values.T])
 

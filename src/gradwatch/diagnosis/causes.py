@@ -33,7 +33,14 @@ CAUSES: dict[str, tuple[str, ...]] = {
         *STEPS[:3],
         "divergence",
     ),
-    "gradient-spikes": ("stale-gradients", "input-scale", "bad-init", *STEPS[:3], "divergence"),
+    "gradient-spikes": (
+        "stale-second-moment",
+        "stale-gradients",
+        "input-scale",
+        "bad-init",
+        *STEPS[:3],
+        "divergence",
+    ),
     "loss-oscillation": (*LOOP, *START, *STEPS[:3]),
     "slow-convergence": (
         *LOOP,
@@ -126,6 +133,9 @@ CAUSES: dict[str, tuple[str, ...]] = {
 
 ANY_TIME = frozenset({"slow-convergence", "loss-oscillation", "update-ratio-too-small"})
 """Judged over the whole run, so that their first step says nothing about what came first."""
+
+SYMPTOMS = frozenset({"slow-convergence", "loss-oscillation", "gradient-spikes"})
+"""Doubtful by themselves (noise, a hard task); once a cause is found, they count."""
 
 ORDER = (
     "stale-gradients",

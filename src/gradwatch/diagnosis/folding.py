@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradwatch.diagnosis.causes import ANY_TIME, CAUSES, rank
+from gradwatch.diagnosis.causes import ANY_TIME, CAUSES, SYMPTOMS, rank
 from gradwatch.finding import Finding, Severity
 from gradwatch.graph import Graph
 
@@ -19,9 +19,16 @@ def fold(findings: Sequence[Finding], graph: Graph, steps: int) -> tuple[Finding
             root = parents[root] or 0
         roots.setdefault(root, [])
         if root != index:
-            roots[root].append(findings[index])
+            roots[root].append(_counted(findings[index]))
     folded = [_root(findings[root], follows) for root, follows in roots.items()]
     return tuple(sorted(folded, key=importance))
+
+
+def _counted(effect: Finding) -> Finding:
+    """A doubtful symptom whose cause was found is no longer doubtful."""
+    if effect.check in SYMPTOMS and effect.severity is Severity.INFO:
+        return replace(effect, severity=Severity.WARNING)
+    return effect
 
 
 def importance(finding: Finding) -> tuple[int, int, int, int]:

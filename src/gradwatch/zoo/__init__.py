@@ -1,1 +1,1 @@
-"""Labelled sick and healthy trainings, and our score on them."""
+"""Labelled trainings, sick and healthy, and how well the diagnosis does on them."""

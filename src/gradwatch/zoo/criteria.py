@@ -1,0 +1,383 @@
+"""The definitions of the faults, applied to what the witness saw. Nothing here knows the checks."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import torch
+from torch import nn
+
+from gradwatch.zoo.witness import Witness
+
+
+@dataclass(frozen=True)
+class Label:
+    """One fault that a trial really has."""
+
+    fault: str
+    strong: bool
+    layers: frozenset[str] = frozenset()
+    """Where it is; empty when it is nowhere in particular."""
+    onset: int = 0
+
+
+def finite(values: Iterable[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]
+
+
+def layer_of(parameter: str) -> str:
+    return parameter.rpartition(".")[0]
+
+
+def weights(seen: Witness) -> list[str]:
+    """Trainable tensors of two or more dimensions."""
+    return [n for n, p in seen.parameters.items() if p.dim() >= 2 and p.requires_grad]
+
+
+def end(seen: Witness) -> int:
+    """Steps of the finite part."""
+    return len(seen.losses) if seen.bad is None else seen.bad[0]
+
+
+def _graded(
+    fault: str, names: Iterable[str], weak: Iterable[str], onset: int = 0
+) -> Iterator[Label]:
+    strong = frozenset(layer_of(name) for name in names)
+    mild = frozenset(layer_of(name) for name in weak)
+    if strong:
+        yield Label(fault, True, strong, onset)
+    elif mild:
+        yield Label(fault, False, mild, onset)
+
+
+def nonfinite(seen: Witness) -> Iterator[Label]:
+    if seen.bad is not None:
+        step, _, layer = seen.bad
+        yield Label("nonfinite", True, frozenset({layer} if layer else ()), step)
+
+
+def exploding(seen: Witness) -> Iterator[Label]:
+    strong, weak, onset = [], [], len(seen.losses)
+    for name, values in seen.gradients.items():
+        known = finite(values[: end(seen)])
+        if not known:
+            continue
+        fifth = max(5, len(known) // 5)
+        early, late = median(known[:fifth]), median(known[-fifth:])
+        grown = late / early if early > 0 else 0.0
+        many = sum(v > 1e3 for v in known)
+        if many >= 3 or max(known) > 1e6 or (grown >= 1e3 and late > 10):
+            strong.append(name)
+            onset = min([onset, *[i for i, v in enumerate(values) if v > 1e3][:1]])
+        elif sum(v > 100 for v in known) >= 3 or (grown >= 50 and late > 5):
+            weak.append(name)
+    yield from _graded("exploding-gradient", strong, weak, onset if strong else 0)
+
+
+def vanishing(seen: Witness) -> Iterator[Label]:
+    if converged(seen):
+        return
+    typical = {}
+    for name in weights(seen):
+        if isinstance(seen.modules[layer_of(name)], nn.Embedding):
+            continue
+        known = finite(seen.gradients[name][: end(seen)])
+        if known and median(known) > 0:
+            typical[name] = median(known) / seen.parameters[name].numel() ** 0.5
+    if len(typical) < 2:
+        return
+    top = max(typical.values())
+    strong = [n for n, v in typical.items() if v <= 1e-4 * top]
+    yield from _graded(
+        "vanishing-gradient", strong, [n for n, v in typical.items() if v <= 1e-2 * top]
+    )
+
+
+def spikes(seen: Witness) -> Iterator[Label]:
+    total = [
+        math.sqrt(sum(v[i] ** 2 for v in seen.gradients.values() if math.isfinite(v[i])))
+        for i in range(end(seen))
+    ]
+    early = median(total[:30]) if total else 0.0
+    for at in range(10, len(total)):
+        usual = median(total[max(0, at - 30) : at])
+        after = total[at + 1 : at + 6]
+        high = total[at] >= max(20 * usual, early)  # not the noise of a converged run
+        if usual > 0 and high and after and min(after) < 3 * usual:
+            yield Label("gradient-spikes", True, frozenset(), at)
+            return
+
+
+def no_gradient(seen: Witness) -> Iterator[Label]:
+    strong: list[str] = []
+    weak: list[str] = []
+    for name, parameter in seen.parameters.items():
+        values = seen.gradients[name][: max(end(seen), 1)]
+        empty = sum(math.isnan(v) or v == 0 for v in values) / max(1, len(values))
+        if parameter.requires_grad and empty >= 0.95 and len(values) > 4:
+            (strong if parameter.dim() >= 2 else weak).append(name)
+    yield from _graded("no-gradient", strong, weak)
+
+
+def not_updated(seen: Witness) -> Iterator[Label]:
+    given = {id(p) for g in seen.training.optimizer.param_groups for p in g["params"]}
+    strong: list[str] = []
+    weak: list[str] = []
+    for name, parameter in seen.parameters.items():
+        same = torch.equal(parameter.detach(), seen.start[name])
+        handed = id(parameter) in given
+        if not same or (not handed and not parameter.requires_grad) or len(seen.losses) < 4:
+            continue
+        has = any(v > 0 for v in finite(seen.gradients[name]))
+        sure = not handed or not parameter.requires_grad or (has and parameter.dim() >= 2)
+        (strong if sure else weak).append(name)
+    yield from _graded("not-updated", strong, weak)
+
+
+def dead(seen: Witness) -> Iterator[Label]:
+    strong: set[str] = set()
+    weak: set[str] = set()
+    for name, steps in seen.fired.items():
+        known = [alive for step, alive in steps if step < end(seen)]
+        late = known[-max(1, len(known) // 4) :]
+        if not late:
+            continue
+        silent = 1 - float(torch.stack(late).any(0).float().mean())
+        if silent >= 0.2 and end(seen) >= 20:
+            (strong if silent >= 0.5 else weak).update({name, seen.feeder.get(name, name)})
+    for name in weights(seen):
+        if isinstance(seen.modules[layer_of(name)], nn.Embedding):
+            rows = seen.rows_touched(name)
+            unused = 1.0 if rows is None else 1 - float(rows.float().mean())
+            if unused >= 0.2:
+                (strong if unused >= 0.5 else weak).add(layer_of(name))
+    if strong or weak:
+        yield Label("dead-units", bool(strong), frozenset(strong or weak))
+
+
+def saturated(seen: Witness) -> Iterator[Label]:
+    last = list(seen.modules)[-1]
+    strong: set[str] = set()
+    weak: set[str] = set()
+    for name, values in seen.flat.items():
+        late = median(values[len(values) // 2 :])
+        if name == last or late < 0.25:
+            continue
+        (strong if late >= 0.5 else weak).update({name, seen.feeder.get(name, name)})
+    for name, values in seen.entropy.items():
+        late = median(finite(values[len(values) // 2 :]) or [1.0])
+        if late <= 0.35:
+            parts = {f"{name}.{part}" for part in ("query", "key", "value")}
+            (strong if late <= 0.15 else weak).update({name, *parts})
+    if strong or weak:
+        yield Label("saturation", bool(strong), frozenset(strong or weak))
+
+
+def _symmetric(weight: torch.Tensor) -> bool:
+    if weight.dim() < 2 or weight.shape[0] < 2:
+        return False
+    rows = weight.float().flatten(1)
+    size = float(rows.norm(dim=1).max())
+    return float((rows - rows[0]).norm(dim=1).max()) <= 1e-4 * max(size, 1e-30)
+
+
+def _constant(weight: torch.Tensor) -> bool:
+    return bool((weight == weight.flatten()[0]).all())
+
+
+def symmetric(seen: Witness) -> Iterator[Label]:
+    names = [
+        n for n in weights(seen)
+        if _symmetric(seen.start[n]) and _symmetric(seen.parameters[n].detach())
+    ]  # fmt: skip
+    if len(seen.losses) > 10:
+        yield from _graded("symmetric-weights", names, ())
+
+
+def bad_start(seen: Witness) -> Iterator[Label]:
+    task, last = seen.training.task, list(seen.modules)[-1]
+    constant = {
+        layer_of(n) for n in weights(seen)
+        if n in seen.later and _constant(seen.start[n]) and _symmetric(seen.later[n])
+    }  # fmt: skip
+    spreads = [v for v in seen.spread.values() if v > 0]
+    ratio = max(spreads) / min(spreads) if spreads else 1.0
+    first = seen.losses[0] if seen.losses else 0.0
+    flat = {seen.feeder.get(n, n) for n, v in seen.flat.items() if v[0] >= 0.5 and n != last}
+    if constant or ratio > 1e3 or first > 10 * task.chance or flat:
+        yield Label("bad-init", True, frozenset(constant | flat))
+    elif ratio > 50 or first > 4 * task.chance:
+        yield Label("bad-init", False)
+
+
+def norms(seen: Witness) -> Iterator[Label]:
+    """Collapse and explosion of weights and norm gains."""
+    shrunk: dict[bool, list[str]] = {True: [], False: []}
+    grown: dict[bool, list[str]] = {True: [], False: []}
+    for name, parameter in seen.parameters.items():
+        module = seen.modules[layer_of(name)]
+        gain = isinstance(module, nn.LayerNorm | nn.BatchNorm2d) and name.endswith("weight")
+        known = finite(seen.norms[name][: end(seen) + 1])
+        if not (parameter.dim() >= 2 or gain) or not known or known[0] == 0:
+            continue
+        change = known[-1] / known[0]
+        if change <= 0.5:
+            shrunk[change <= 0.1].append(name)
+        if change >= 3:
+            grown[change >= 10].append(name)
+    yield from _graded("weight-collapse", shrunk[True], shrunk[False])
+    yield from _graded("weight-explosion", grown[True], grown[False])
+
+
+def ratios(seen: Witness) -> Iterator[Label]:
+    last, names = end(seen), weights(seen)
+    known = [finite(seen.ratios[n][:last]) for n in names]
+    late = [median(v[len(v) // 2 :]) for v in known if v and max(v) > 0]
+    if late and way(seen) < 0.5 and len(seen.losses) >= 20:
+        if median(late) < 1e-6:
+            yield Label("update-ratio-too-small", True)
+        elif median(late) < 1e-5:
+            yield Label("update-ratio-too-small", False)
+    strong: list[str] = []
+    weak: list[str] = []
+    after = {n: seen.ratios[n][11:last] for n in names}
+    for name, values in after.items():
+        if values and sum(v > 0.3 for v in values) >= 0.1 * len(values):
+            strong.append(name)
+        elif values and sum(v > 0.1 for v in values) >= 0.1 * len(values):
+            weak.append(name)
+    length = max((len(v) for v in after.values()), default=0)
+    for at in range(length):
+        over = [n for n, v in after.items() if at < len(v) and v[at] > 1]
+        if len(over) >= len(names) / 4:
+            strong.extend(over)
+            break
+    yield from _graded("update-ratio-too-large", strong, weak)
+
+
+# -- the loss ------------------------------------------------------------------------------------
+
+
+def way(seen: Witness) -> float:
+    """Share of the way from the start to the floor, by the probe or the training loss."""
+    found = []
+    for known in (finite(seen.probes), finite(seen.losses)):
+        gap = known[0] - seen.training.task.floor if known else 0.0
+        if gap > 0:
+            found.append((known[0] - median(known[-3:])) / gap)
+    return max(found, default=1.0)
+
+
+def converged(seen: Witness) -> bool:
+    return way(seen) > 0.9
+
+
+def losses(seen: Witness) -> Iterator[Label]:
+    values = finite(seen.losses[: end(seen)])
+    task = seen.training.task
+    if len(values) < 2:
+        return
+    first, final = min(values[0], median(values[:3])), median(values[-5:])
+    top = max(first, task.chance)
+    grown = seen.bad is not None and max(values[-3:]) > 10 * top
+    unbounded = first < 0 and final < 20 * min(first, -1.0)
+    if final > 2 * top or unbounded or grown:
+        onset = next((i for i, v in enumerate(values) if abs(v) > 2 * abs(top)), len(values) - 1)
+        yield Label("divergence", True, frozenset(), onset)
+    elif final > 1.3 * top or max(values) > 2 * top:
+        yield Label("divergence", False)
+    yield from _spike(values, task.chance)
+    yield from _oscillation(values, task.chance, task.floor)
+    yield from _slow(seen, len(values))
+
+
+def _spike(values: list[float], chance: float) -> Iterator[Label]:
+    mild = False
+    for at in range(10, len(values)):
+        before = values[max(0, at - 60) : at]
+        middle = median(before)
+        spread = median(abs(v - middle) for v in before)
+        high = values[at] > middle + 15 * spread and values[at] > 3 * middle
+        back = values[at + 1 : at + 16]
+        if not high or not back or min(back) > middle + 0.3 * (values[at] - middle):
+            continue
+        if values[at] > 2.5 * max(before) and values[at] > 1.2 * chance:
+            yield Label("loss-spike", True, frozenset(), at)
+            return
+        mild |= values[at] > 0.5 * chance
+    if mild:
+        yield Label("loss-spike", False)
+
+
+def _oscillation(values: list[float], chance: float, floor: float) -> Iterator[Label]:
+    tail = values[len(values) // 2 :]
+    if len(tail) < 15:
+        return
+    moves = [b - a for a, b in pairwise(tail)]
+    flips = sum((a > 0) != (b > 0) for a, b in pairwise(moves)) / len(moves)
+    level, half = median(tail), len(tail) // 2
+    change = median(abs(m) for m in moves) / max(abs(level), 1e-12)
+    still = median(tail[half:]) > 0.95 * median(tail[:half])
+    above = level - floor > 0.4 * (chance - floor)
+    if flips > 0.4 and change > 0.2 and still and above:
+        yield Label("loss-oscillation", True)
+    elif flips > 0.3 and change > 0.08 and still and level - floor > 0.2 * (chance - floor):
+        yield Label("loss-oscillation", False)
+
+
+def _slow(seen: Witness, steps: int) -> Iterator[Label]:
+    known = finite(seen.probes)
+    gap = known[0] - seen.training.task.floor if known else 0.0
+    if steps < 40 or gap <= 0 or len(known) < 5 or converged(seen):
+        return
+    done, quarter = way(seen), max(2, len(known) // 4)
+    left = 1 - done
+    gain = (median(known[-2 * quarter : -quarter]) - median(known[-quarter:])) / gap
+    if done < 0.2 or (gain < 0.01 and left > 0.3):
+        yield Label("slow-convergence", True)
+    elif done < 0.5 or (gain < 0.02 and left > 0.15):
+        yield Label("slow-convergence", False)
+
+
+# -- the loop ------------------------------------------------------------------------------------
+
+
+def loop(seen: Witness) -> Iterator[Label]:
+    training = seen.training
+    if len(seen.stale) > 3 and sum(seen.stale) >= 0.9 * len(seen.stale):
+        yield Label("stale-gradients", True)
+    known = finite(seen.inputs)
+    if known and median(known) > 100:
+        yield Label("input-scale", True, frozenset({next(iter(seen.spread), "")}))
+    elif known and max(known) > 10 * median(known):
+        yield Label("input-scale", False)
+    resting = {
+        n for n, modes in seen.modes.items()
+        if sum(modes) <= 0.1 * len(modes) and seen.parameters[f"{n}.weight"].requires_grad
+    }  # fmt: skip
+    if resting:
+        yield Label("norm-misuse", True, frozenset(resting))
+    final = list(seen.modules.items())[-1]
+    if isinstance(final[1], nn.Softmax) and training.loss is None:
+        yield Label("output-misuse", True, frozenset({final[0], layer_of(weights(seen)[-1])}))
+    if seen.validations and seen.losses:
+        low = min(seen.validations)
+        learnt = median(seen.losses[-5:]) < 0.3 * seen.losses[0]
+        if median(seen.validations[-2:]) > 1.5 * low and learnt:
+            yield Label("overfitting", True)
+    lost = [median(v[len(v) // 2 :]) for v in seen.lost.values() if v]
+    if lost and median(lost) > 0.5:
+        yield Label("update-lost-to-rounding", way(seen) < 0.5)
+
+
+ALL = (
+    nonfinite, exploding, vanishing, spikes, no_gradient, not_updated, dead, saturated,
+    symmetric, bad_start, norms, ratios, losses, loop,
+)  # fmt: skip
+
+
+def labels(seen: Witness) -> tuple[Label, ...]:
+    """Everything that is true of this trial, strong or weak."""
+    return tuple(label for rule in ALL for label in rule(seen))

@@ -1,0 +1,165 @@
+"""Precision, recall and the rest over many trials."""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from statistics import median
+
+import torch
+
+from gradwatch.finding import Severity
+from gradwatch.zoo.families import FAMILIES
+from gradwatch.zoo.trial import Trial, attempt
+
+TAXONOMY = frozenset(
+    """nonfinite exploding-gradient vanishing-gradient gradient-spikes no-gradient not-updated
+    dead-units saturation symmetric-weights bad-init weight-collapse weight-explosion
+    update-ratio-too-small update-ratio-too-large loss-oscillation loss-spike divergence
+    slow-convergence stale-gradients input-scale norm-misuse output-misuse overfitting
+    update-lost-to-rounding""".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One trial, reduced to what is counted; small enough to pass between processes."""
+
+    family: str
+    seed: int
+    sick: bool
+    strong: frozenset[str]
+    weak: frozenset[str]
+    said: frozenset[str]
+    """Checks with a warning or worse, consequences included."""
+    first: str
+    """The first finding's name and layer, for reading."""
+    right_culprit: bool | None
+    """None where the fault is in no layer."""
+    onset_errors: tuple[int, ...] = ()
+
+    @property
+    def missed(self) -> frozenset[str]:
+        return self.strong - self.said
+
+    @property
+    def wrong(self) -> frozenset[str]:
+        """Said and not even weakly true."""
+        return (self.said & TAXONOMY) - self.strong - self.weak
+
+
+@dataclass
+class Score:
+    """The figures of a set of rows."""
+
+    rows: Sequence[Row]
+    hits: int = field(init=False)
+    misses: int = field(init=False)
+    extras: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        sick = self.sick
+        self.hits = sum(len(row.strong & row.said) for row in sick)
+        self.misses = sum(len(row.missed) for row in sick)
+        self.extras = sum(len(row.wrong) for row in sick)
+
+    @property
+    def sick(self) -> list[Row]:
+        """Trials of sick families that really have a fault."""
+        return [row for row in self.rows if row.sick and row.strong]
+
+    @property
+    def healthy(self) -> list[Row]:
+        """Trials of healthy families in which nothing is strongly true."""
+        return [row for row in self.rows if not row.sick and not row.strong]
+
+    @property
+    def dropped(self) -> list[Row]:
+        """Trials whose label could not be verified: sick without a fault, healthy with one."""
+        return [row for row in self.rows if row.sick != bool(row.strong)]
+
+    @property
+    def precision(self) -> float:
+        return self.hits / max(1, self.hits + self.extras)
+
+    @property
+    def recall(self) -> float:
+        return self.hits / max(1, self.hits + self.misses)
+
+    @property
+    def f1(self) -> float:
+        return 2 * self.hits / max(1, 2 * self.hits + self.misses + self.extras)
+
+    @property
+    def alarms(self) -> list[Row]:
+        """Healthy trials with any warning."""
+        return [row for row in self.healthy if row.said]
+
+    @property
+    def culprits(self) -> tuple[int, int]:
+        """Trials whose first finding names the right layer first, of those that have one."""
+        judged = [row for row in self.sick if row.right_culprit is not None]
+        return sum(bool(row.right_culprit) for row in judged), len(judged)
+
+    @property
+    def onset_error(self) -> float | None:
+        """Median distance in steps between the labelled and the reported onset."""
+        errors = [error for row in self.sick for error in row.onset_errors]
+        return median(errors) if errors else None
+
+    def by_check(self) -> dict[str, tuple[int, int, int, int]]:
+        """For each fault: false alarms on healthy trials, found, have it, wrongly said."""
+        table = {}
+        for name in sorted(TAXONOMY | {check for row in self.rows for check in row.said}):
+            table[name] = (
+                sum(name in row.said for row in self.healthy),
+                sum(name in row.strong & row.said for row in self.sick),
+                sum(name in row.strong for row in self.sick),
+                sum(name in row.wrong for row in self.sick),
+            )
+        return table
+
+
+def row_of(trial: Trial) -> Row:
+    """Reduce a trial to what is counted."""
+    findings = [f for f in trial.diagnosis.everything() if f.severity > Severity.INFO]
+    strong = {label.fault: label for label in trial.labels if label.strong}
+    weak = frozenset(label.fault for label in trial.labels if not label.strong)
+    roots = [f for f in trial.diagnosis.findings if f.severity > Severity.INFO]
+    first = roots[0] if roots else None
+    right: bool | None = None
+    if trial.culprits:
+        right = first is not None and bool(first.layers) and first.layers[0] in trial.culprits
+    errors = tuple(
+        abs(f.first_step - strong[f.check].onset)
+        for f in findings
+        if f.check in strong and strong[f.check].onset > 0
+    )
+    return Row(
+        trial.family,
+        trial.seed,
+        trial.sick,
+        frozenset(strong),
+        weak,
+        frozenset(f.check for f in findings),
+        f"{first.check} {first.layers[0] if first.layers else '-'}" if first else "",
+        right,
+        errors,
+    )
+
+
+def measure(job: tuple[str, int]) -> Row:
+    """One trial in a process of its own."""
+    torch.set_num_threads(1)
+    name, seed = job
+    family = next(f for f in FAMILIES if f.name == name)
+    return row_of(attempt(family, seed))
+
+
+def score(names: Iterable[str], seeds: Sequence[int], jobs: int = 1) -> Score:
+    """Run every family with every seed."""
+    work = [(name, seed) for name in names for seed in seeds]
+    if jobs <= 1:
+        return Score([measure(job) for job in work])
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        return Score(list(pool.map(measure, work, chunksize=4)))

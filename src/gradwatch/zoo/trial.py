@@ -1,0 +1,68 @@
+"""One trial: a family and a seed, trained once under the eyes of the witness and the recorder."""
+
+import tempfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwatch.diagnosis import Diagnosis, diagnose
+from gradwatch.live import watch
+from gradwatch.store import open_run
+from gradwatch.zoo.criteria import Label, labels
+from gradwatch.zoo.draw import Draw
+from gradwatch.zoo.family import Family
+from gradwatch.zoo.training import train
+from gradwatch.zoo.witness import Witness
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is true of one training and what was said of it."""
+
+    family: str
+    sick: bool
+    seed: int
+    labels: tuple[Label, ...]
+    culprits: tuple[str, ...]
+    diagnosis: Diagnosis
+
+
+class _Recording:
+    """The recorder as a loop's observer: it only needs the losses."""
+
+    def __init__(self, watcher: Any) -> None:
+        self.watcher = watcher
+
+    def begin_step(self, step: int) -> None:
+        pass
+
+    def before_step(self, step: int, loss: Tensor, inputs: Tensor) -> None:
+        pass
+
+    def after_step(self, step: int, loss: Tensor, validation: float | None) -> None:
+        if validation is not None:
+            self.watcher.log(val_loss=validation)
+
+
+def attempt(family: Family, seed: int, folder: Path | None = None) -> Trial:
+    """Train once, label from the tensors, diagnose from the recording."""
+    with tempfile.TemporaryDirectory() as scratch:
+        target = folder or Path(scratch) / "run"
+        torch.manual_seed(zlib.crc32(f"{family.name}/{seed}".encode()))
+        training = family.make(Draw(zlib.crc32(f"{seed}/{family.name}".encode())))
+        witness = Witness(training)
+        watcher = watch(training.model, training.optimizer, run=target, every=1)
+        training.log = watcher.log
+        try:
+            train(training, [witness, _Recording(watcher)])
+        finally:
+            watcher.close()
+            witness.close()
+        return Trial(
+            family.name, family.sick, seed, labels(witness), training.culprits,
+            diagnose(open_run(target)),
+        )  # fmt: skip
