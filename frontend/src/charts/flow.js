@@ -76,7 +76,7 @@ export function FlowChart({ model, map, marks, column, step, scheme, state, chan
         const skips = nodes[to].rank - nodes[from].rank > 1;
         return html`<path
           key=${i}
-          class=${`edge ${skips ? "skip" : ""} ${critical.has(`${from}-${to}`) ? "critical" : ""}`}
+          class=${`edge ${skips ? "skip" : ""} ${plan.boxes[from].line === plan.boxes[to].line ? "" : "far"} ${critical.has(`${from}-${to}`) ? "critical" : ""}`}
           d=${curve(plan.boxes[from], plan.boxes[to], skips)}
           stroke-width=${(0.8 + 6 * now.flows[i]).toFixed(1)}
         />`;

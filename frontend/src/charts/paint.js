@@ -19,6 +19,16 @@ export function palette(scheme) {
   });
 }
 
+/** How far a column may be drawn: to the next one, unless that is unusually far away. */
+function reaches(columns, all) {
+  const gaps = columns.slice(1).map((column, i) => column - columns[i]);
+  const usual = [...gaps].sort((a, b) => a - b)[Math.floor(gaps.length * 0.75)] ?? 1;
+  return columns.map((column, i) => {
+    const next = i + 1 < columns.length ? columns[i + 1] : all;
+    return next - column <= 4 * usual && i + 1 < columns.length ? next : Math.min(next, column + usual);
+  });
+}
+
 /** Draw rows (arrays of bytes) over the columns first … last, each as far as the next begins. */
 export function paint(canvas, rows, map, heat, first, last, scheme) {
   const width = last - first + 1;
@@ -28,10 +38,10 @@ export function paint(canvas, rows, map, heat, first, last, scheme) {
   const context = canvas.getContext("2d");
   const image = context.createImageData(canvas.width, canvas.height);
   const at = new Int32Array(width).fill(-1);
+  const ends = reaches(map.columns, heat.first.length);
   for (let i = 0; i < map.width; i++) {
     const begin = Math.max(map.columns[i] - first, 0);
-    const end = i + 1 < map.width ? map.columns[i + 1] : heat.first.length;
-    for (let x = begin; x < Math.min(end - first, width); x++) at[x] = i;
+    for (let x = begin; x < Math.min(ends[i] - first, width); x++) at[x] = i;
   }
   rows.forEach(({ bytes }, y) => {
     for (let x = 0; x < width; x++) {

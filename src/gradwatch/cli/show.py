@@ -47,7 +47,7 @@ def command(
         _follow(console, run, Wanted(stat, layers), last)
     else:
         width = max(console.width, NARROWEST)
-        for line in screen(_model(opened, stat, last, width), width, Wanted(stat, layers)):
+        for line in screen(_model(opened, stat, last, 4 * width), width, Wanted(stat, layers)):
             console.print(line, soft_wrap=True)
 
 
@@ -65,5 +65,5 @@ def _follow(console: Console, path: Path, wanted: Wanted, last: int | None) -> N
     with Live(console=console, refresh_per_second=4, transient=False) as live:
         for run in growing(path):
             width = max(console.width, NARROWEST)
-            lines = screen(_model(run, wanted.stat, last, width), width, wanted)
+            lines = screen(_model(run, wanted.stat, last, 4 * width), width, wanted)
             live.update(Group(*lines))

@@ -12,6 +12,7 @@ from gradwatch.graph import Graph
 from gradwatch.run import arrays
 from gradwatch.run.event import Event
 from gradwatch.run.histogram import Histogram
+from gradwatch.run.html import as_html
 from gradwatch.run.source import Loaded, Source
 from gradwatch.run.subject import Subject
 from gradwatch.run.window import Window
@@ -160,6 +161,9 @@ class Run:
     def __repr__(self) -> str:
         name = self.info.get("name", "in memory")
         return f"<Run {name!r}: {len(self.steps)} steps, {len(self.names)} parameters>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     # -- making ----------------------------------------------------------------------------------
 

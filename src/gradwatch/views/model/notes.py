@@ -1,5 +1,6 @@
 """What a run says about itself: what it is, what it cost, what happened, what was not looked at."""
 
+import math
 from typing import Any
 
 from gradwatch.run import EventKind, Run
@@ -56,8 +57,11 @@ def events(run: Run) -> list[dict[str, Any]]:
 
 def cost(run: Run) -> list[str]:
     """Sentences of the recorder about its own price."""
-    told = [event.text for event in run.events if event.kind is EventKind.COST]
-    return told[-1:]
+    told = [event.text for event in run.events if event.kind is EventKind.COST][-1:]
+    overhead = run.info.get("overhead")
+    if isinstance(overhead, int | float) and math.isfinite(overhead):
+        told.insert(0, f"Recording took {100 * overhead:.2g} % of the run's time.")
+    return told
 
 
 def unseen(run: Run) -> list[str]:

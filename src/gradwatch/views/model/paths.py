@@ -12,6 +12,8 @@ from gradwatch.views.model.encode import rounded
 MOST_TENSORS = 2_000
 MOST_REGIONS = 12
 MOST_LAYERS = 12
+LEAST_LOSS = 0.5
+"""Decades; a path that loses less is no news."""
 
 
 def troubles(run: Run) -> dict[str, Any]:
@@ -29,6 +31,14 @@ def troubles(run: Run) -> dict[str, Any]:
 
 
 def _paths(found: GradientFlow) -> list[dict[str, Any]]:
+    worst = [
+        path
+        for path in found.critical_paths
+        if path.path_id.endswith("-1") and path.criticality_score >= LEAST_LOSS
+    ]
+    seen: dict[tuple[str, ...], Any] = {}
+    for path in worst:
+        seen.setdefault(path.layers, path)
     return [
         {
             "kind": path.path_id.partition("-")[0],
@@ -36,8 +46,7 @@ def _paths(found: GradientFlow) -> list[dict[str, Any]]:
             "decades_lost": rounded(path.criticality_score, 3),
             "bottlenecks": list(path.bottleneck_layers[:MOST_LAYERS]),
         }
-        for path in found.critical_paths
-        if path.path_id.endswith("-1")
+        for path in seen.values()
     ]
 
 
@@ -46,7 +55,7 @@ def _regions(found: GradientFlow) -> list[dict[str, Any]]:
     regions = [
         {
             "kind": kind,
-            "severity": str(region.severity_level),
+            "severity": str(region.severity_level).lower(),
             "layers": list(region.affected_layers[:MOST_LAYERS]),
             "count": len(region.affected_layers),
             "first_step": region.extent.start_step,

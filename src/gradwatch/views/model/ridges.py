@@ -33,7 +33,9 @@ def _ridge(run: Run, name: str) -> dict[str, Any] | None:
     if not table:
         return None
     steps = sorted(table)
-    picked = sorted({steps[round(i)] for i in np.linspace(0, len(steps) - 1, MOMENTS)})
+    even = np.linspace(steps[0], steps[-1], MOMENTS)
+    nearest = np.abs(np.array(steps)[:, None] - even).argmin(axis=0)
+    picked = sorted({steps[i] for i in nearest})
     parts = [table[step] for step in picked]
     spans = [_span(part) for part in parts]
     low = min((span[0] for span in spans if span), default=0)
