@@ -61,7 +61,7 @@ def test_batches_must_match(instruction_set: str) -> None:
     "marks",
     [
         [np.zeros(2, np.uint8)],
-        [np.zeros(3, np.int8)],
+        [np.zeros(3, np.int16)],
         [np.zeros(6, np.uint8)[::2]],
         [],
     ],

@@ -114,57 +114,9 @@ class Batch:
         )
 
 
-def check(batch: Batch) -> None:
-    """Raise ValueError for a batch that must not be read; the last check before raw memory."""
-    fields = (batch.pointers, batch.counts, batch.dtypes, batch.rows)
-    if any(field.ndim != 1 or len(field) != len(batch) for field in fields):
-        raise ValueError("pointers, counts, dtypes and rows must be flat and equally long")
-    if (batch.counts < 0).any():
-        raise ValueError("a count is negative")
-    if ((batch.pointers == 0) & (batch.counts > 0)).any():
-        raise ValueError("a pointer is null although its count is not zero")
-    if (batch.dtypes > max(Dtype)).any():
-        raise ValueError("a dtype is none of the kernel's")
-    if (batch.rows < 0).any() or (
-        (batch.rows > 0) & (batch.counts % np.maximum(batch.rows, 1) != 0)
-    ).any():
-        raise ValueError("the rows of a tensor must divide its count")
-
-
-def check_pair(first: Batch, second: Batch, *, may_lack: bool = False) -> None:
-    """Raise ValueError unless the two hold tensors of the same sizes (`may_lack`: or none)."""
-    if len(first) != len(second):
-        raise ValueError(f"two batches of {len(first)} and {len(second)} tensors do not match")
-    differ = first.counts != second.counts
-    if (differ & (second.counts != 0) if may_lack else differ).any():
-        raise ValueError("the tensors of two batches differ in their counts")
-
-
-def check_same_dtypes(first: Batch, second: Batch) -> None:
-    """Raise ValueError where two tensors that are compared or copied bit by bit differ in type."""
-    if (first.dtypes != second.dtypes).any():
-        raise ValueError("the tensors of two batches differ in their dtypes")
-
-
 def per_tensor(values: ArrayLike, batch: Batch, kind: type[_Kind]) -> NDArray[_Kind]:
     """One value per tensor as a contiguous array, or ValueError."""
     array = np.ascontiguousarray(values, dtype=kind)
     if array.shape != (len(batch),):
         raise ValueError(f"expected one value per tensor ({len(batch)}), got {array.shape}")
     return array
-
-
-def check_touched(touched: Sequence[NDArray[np.uint8] | None] | None, batch: Batch) -> None:
-    """Raise ValueError unless every given mark array has one writable byte per row."""
-    if touched is None:
-        return
-    if len(touched) != len(batch):
-        raise ValueError(f"expected {len(batch)} arrays of touched rows, got {len(touched)}")
-    for marks, rows in zip(touched, batch.rows, strict=True):
-        if marks is not None and not (
-            marks.dtype == np.uint8
-            and marks.shape == (rows,)
-            and marks.flags.c_contiguous
-            and marks.flags.writeable
-        ):
-            raise ValueError("touched rows need one writable, contiguous uint8 per row")

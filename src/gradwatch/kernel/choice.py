@@ -20,7 +20,7 @@ _Records = NDArray[np.void]
 
 
 class Kernel(Protocol):
-    """What the C and the numpy module both offer, to callers that have checked their batches."""
+    """What the C and the numpy module both offer; each refuses wrong batches by itself."""
 
     def measure(self, batch: Batch, touched: _Touched = None) -> _Records: ...
 

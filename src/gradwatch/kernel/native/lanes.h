@@ -54,10 +54,11 @@ static inline uint64_t vi_sum(vi v) {
     return (uint64_t)total;
 }
 
+/* Of any 64-bit integers, modulo 2^64. */
 static inline uint64_t vl_sum(vl v) {
-    int64_t total = 0;
-    for (int i = 0; i < WIDE; i++) total += v[i];
-    return (uint64_t)total;
+    uint64_t total = 0;
+    for (int i = 0; i < WIDE; i++) total += (uint64_t)v[i];
+    return total;
 }
 
 /* Written so that it compiles to minima, without branches to guess wrong. */

@@ -33,10 +33,13 @@ typedef struct {
     float pivot, scale;
 } Guess;
 
-/* Running sums of one stream of vectors; two streams hide the additions' latency. */
+/* Running sums of one stream of vectors. Two streams hide the additions' latency, where there are
+ * registers for two. */
 typedef struct {
     vf p1, p2, p3, p4, absolute, low, high, least; /* least: of the magnitudes */
 } Lane;
+
+enum { STREAMS = WIDTH == 64 ? 2 : 1 };
 
 static inline Lane lane_start(void) {
     vf most = vf_all(INFINITY);
@@ -71,6 +74,12 @@ static inline void lane_fold(Lane *lane, Total *total) {
     lane->p1 = lane->p2 = lane->p3 = lane->p4 = lane->absolute = (vf){0};
 }
 
+static inline void lane_join(Lane *lane, const Lane *other) {
+    lane->low = vf_min(lane->low, other->low);
+    lane->high = vf_max(lane->high, other->high);
+    lane->least = vf_min(lane->least, other->least);
+}
+
 static void sweep_tail(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
     for (size_t i = 0; i < n; i++) {
         s->absolute += fabs((double)x[i]), s->zeros += x[i] == 0.0f;
@@ -100,27 +109,27 @@ static inline __attribute__((always_inline)) void sweep(const char *x, size_t n,
                                                         Guess guess, Sweep *s, Powers *p) {
     size_t size = itemsize(dtype);
     vf factor = vf_all(guess.scale), shift = vf_all(guess.pivot * guess.scale);
-    Lane a = lane_start(), b = lane_start();
+    Lane lanes[2] = {lane_start(), lane_start()};
     Total total = {0};
     size_t i = 0;
     while (i + 2 * LANES <= n) {
-        size_t stop = smaller(n - 2 * LANES + 1, i + TERMS * 2 * LANES);
+        size_t stop = smaller(n - 2 * LANES + 1, i + TERMS * STREAMS * LANES);
         for (; i < stop; i += 2 * LANES) {
             prefetch(x + i * size, 2 * LANES * size);
             vf one, other;
             load_twice(x + i * size, dtype, &one, &other);
-            lane_add(&a, one, factor, shift);
-            lane_add(&b, other, factor, shift);
+            lane_add(&lanes[0], one, factor, shift);
+            lane_add(&lanes[STREAMS - 1], other, factor, shift);
         }
-        lane_fold(&a, &total);
-        lane_fold(&b, &total);
+        for (int stream = 0; stream < STREAMS; stream++) lane_fold(&lanes[stream], &total);
     }
+    lane_join(&lanes[0], &lanes[STREAMS - 1]);
     *p = (Powers){vd_sum(total.p1), vd_sum(total.p2), vd_sum(total.p3), vd_sum(total.p4)};
     *s = (Sweep){0.0, vd_sum(total.absolute), INFINITY, -INFINITY, 0};
     /* One minimum tells whether there is a zero at all; only then they are counted. */
-    if (vf_least(vf_min(a.least, b.least)) == 0.0f) s->zeros = count_zeros(x, i, dtype);
-    s->low = vf_least(vf_min(a.low, b.low));
-    s->high = -vf_least(-vf_max(a.high, b.high));
+    if (vf_least(lanes[0].least) == 0.0f) s->zeros = count_zeros(x, i, dtype);
+    s->low = vf_least(lanes[0].low);
+    s->high = -vf_least(-lanes[0].high);
     float scratch[2 * LANES];
     Tensor tail = {x + i * size, n - i, dtype, 0};
     sweep_tail(load_floats(&tail, 0, n - i, scratch), n - i, guess, s, p);

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.kernel.batch import SKETCH_WIDTH, Batch
+from gradwatch.kernel.plain.checks import check
 from gradwatch.kernel.plain.memory import PIECE, bits, values
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -33,6 +34,7 @@ def sketch(
     the lanes are turned before they are added to the buckets. So every element has a sign of its
     own, and a column of a matrix does not always fall into the same bucket.
     """
+    check(batch)
     result = np.zeros((len(batch), SKETCH_WIDTH), np.float32)
     for index in range(len(batch)):
         sums = _walk(batch, index, int(offsets[index]), _sketcher(seeds[index]))
@@ -43,6 +45,7 @@ def sketch(
 
 def hashes(batch: Batch, offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Sum of the scrambled (bits, flat index) of every tensor's elements, modulo 2^64."""
+    check(batch)
     result = np.zeros(len(batch), np.uint64)
     for index in range(len(batch)):
         raw, offset = bits(batch, index), int(offsets[index])

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.kernel.batch import Batch, Dtype
+from gradwatch.kernel.plain.checks import check, check_twins
 
 PIECE = 1 << 20
 """Elements handled at a time, so that temporaries stay small beside the tensors."""
@@ -51,12 +52,14 @@ def pieces(batch: Batch, index: int) -> Iterator[tuple[int, NDArray[np.float64]]
 
 def copy(source: Batch, target: Batch) -> None:
     """Copy the bytes of every tensor."""
+    check_twins(source, target)
     for index in range(len(source)):
         bits(target, index)[:] = bits(source, index)
 
 
 def read(batch: Batch) -> float:
     """Touch every byte once: the least any statistic can cost."""
+    check(batch)
     total = 0.0
     for index in range(len(batch)):
         total += float(bits(batch, index).sum(dtype=np.uint64))

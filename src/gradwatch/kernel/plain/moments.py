@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from gradwatch.kernel.batch import MOMENTS, Batch, Bins
 from gradwatch.kernel.merging import blank, merge, row, scaled
+from gradwatch.kernel.plain.checks import check, check_touched
 from gradwatch.kernel.plain.marks import sketch
 from gradwatch.kernel.plain.memory import pieces
 from gradwatch.kernel.plain.rows import touched_rows
@@ -20,6 +21,8 @@ def measure(
     batch: Batch, touched: Sequence[NDArray[np.uint8] | None] | None = None
 ) -> NDArray[np.void]:
     """The record of every tensor; marks the rows that are not all zero where asked to."""
+    check(batch)
+    check_touched(touched, batch)
     result = np.zeros(len(batch), MOMENTS)
     for index in range(len(batch)):
         parts = [piece_moments(piece) for _, piece in pieces(batch, index)]

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.kernel.batch import Batch
+from gradwatch.kernel.plain.checks import check
 from gradwatch.kernel.plain.memory import PIECE, bits, values
 
 SPREAD_ROWS = 16
@@ -34,6 +35,7 @@ def row_spread(batch: Batch) -> NDArray[np.float32]:
 
     0 where all are equal; NaN with fewer than two rows, without elements, or with a non-finite one.
     """
+    check(batch)
     result = np.full(len(batch), np.nan, np.float32)
     for index, rows in enumerate(batch.rows):
         if rows >= 2 and batch.counts[index] > 0:

@@ -7,11 +7,15 @@ from numpy.typing import NDArray
 
 from gradwatch.kernel.batch import ADAM, UPDATE, Batch
 from gradwatch.kernel.merging import scaled
+from gradwatch.kernel.plain.checks import check_pair, check_twins
 from gradwatch.kernel.plain.memory import PIECE, bits, values
 
 
 def update(before: Batch, after: Batch, grads: Batch | None) -> NDArray[np.void]:
     """Norms and counts of the change of every tensor; a gradient of count 0 is no gradient."""
+    check_twins(before, after)
+    if grads is not None:
+        check_pair(before, grads, may_lack=True)
     result = np.zeros(len(before), UPDATE)
     for index in range(len(before)):
         record = result[index]
@@ -40,6 +44,7 @@ def adam(
     eps: NDArray[np.float64],
 ) -> NDArray[np.void]:
     """How the step's ratio g/(√v̂+ε) is distributed, with v̂ = v / correction."""
+    check_pair(grads, second_moments)
     result = np.zeros(len(grads), ADAM)
     for index, count in enumerate(grads.counts):
         norm, under, finite = _Norm(), 0, 0
