@@ -63,14 +63,16 @@ class LayerSeries:
         position = {layer: column for column, layer in enumerate(names)}
         column = np.array([position[owner] for owner in owners], dtype=np.intp)
         shape = (int(seen.sum()), len(names))
-        squares, known, sick = np.zeros(shape), np.zeros(shape, bool), np.zeros(shape)
+        lengths, known, sick = np.zeros(shape), np.zeros(shape, bool), np.zeros(shape)
         counts = np.zeros(len(names), np.int64)
         for index, subject in enumerate(run.parameters):
             values = norms[seen, index]
             finite = np.isfinite(values)
-            squares[:, column[index]] += np.where(finite, values, 0.0) ** 2
+            # (squares of norms beyond 1e±154 would leave the range)
+            own = lengths[:, column[index]]
+            np.hypot(own, np.where(finite, values, 0.0), out=own)
             known[:, column[index]] |= finite
             sick[:, column[index]] += bad[seen, index]
             counts[column[index]] += subject.count
-        merged = np.where(known, np.sqrt(squares), np.nan)
+        merged = np.where(known, lengths, np.nan)
         return cls(names, run.steps[seen], merged, sick, counts)

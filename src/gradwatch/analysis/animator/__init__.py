@@ -3,7 +3,12 @@
 from gradwatch.analysis.animator.animator import GradientFlowAnimator
 from gradwatch.analysis.animator.drawing import Scale
 from gradwatch.analysis.animator.frames import GradientFrame, LayerGradientInfo
-from gradwatch.analysis.animator.summary import FlowAdvice, GradientFlowSummary, GradientHealth
+from gradwatch.analysis.animator.summary import (
+    FlowAdvice,
+    GradientFlowSummary,
+    GradientHealth,
+    Recording,
+)
 
 __all__ = [
     "FlowAdvice",
@@ -12,5 +17,6 @@ __all__ = [
     "GradientFrame",
     "GradientHealth",
     "LayerGradientInfo",
+    "Recording",
     "Scale",
 ]

@@ -21,7 +21,7 @@ from gradwatch.analysis.animator.frames import (
     Sample,
     frames,
 )
-from gradwatch.analysis.animator.summary import GradientFlowSummary, summarise
+from gradwatch.analysis.animator.summary import GradientFlowSummary, Recording, summarise
 from gradwatch.analysis.original.animator import OriginalAnimator
 from gradwatch.analysis.result import dumps
 from gradwatch.analysis.rules import Rules
@@ -108,6 +108,10 @@ class GradientFlowAnimator:
     def summary(self) -> GradientFlowSummary:
         return summarise(self.frames, list(self._order), self.recorded, self.limits)
 
+    def recording(self) -> Recording:
+        """Frames and summary as one result."""
+        return Recording(FORMAT, tuple(self.frames), self.summary())
+
     def to_ascii(self, *, scale: Scale | str = Scale.RUN, columns: int = 100) -> str:
         """`scale="run"` shows decay over time, "frame" each step by itself."""
         shown = self.frames
@@ -117,8 +121,7 @@ class GradientFlowAnimator:
 
     def export_json(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Strict JSON; `gradwatch.analysis.result.loads` brings NaN and Inf back."""
-        tree = {"format": FORMAT, "frames": self.frames, "summary": self.summary()}
-        return write_text(path, dumps(tree, indent=1) + "\n", overwrite=overwrite)
+        return write_text(path, dumps(self.recording(), indent=1) + "\n", overwrite=overwrite)
 
     def export_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """One row per frame and layer, quoted as RFC 4180 has it; empty where None."""

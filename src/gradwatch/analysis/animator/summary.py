@@ -58,6 +58,15 @@ class GradientFlowSummary(Result):
     exploding_threshold: float
 
 
+@dataclass(frozen=True)
+class Recording(Result):
+    """What `export_json` writes."""
+
+    format: int
+    frames: tuple[GradientFrame, ...]
+    summary: GradientFlowSummary
+
+
 def summarise(
     frames: Sequence[GradientFrame], order: Sequence[str], recorded: int, limits: Limits
 ) -> GradientFlowSummary:

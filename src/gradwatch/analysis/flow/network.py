@@ -156,7 +156,9 @@ def nodes_of(
     series: LayerSeries, edges: list[FlowEdge], scores: dict[str, float]
 ) -> list[FlowNode]:
     means = [_mean(column) for column in series.norms.T]
-    total = sum(mean * mean for mean in means if mean) or 1.0
+    largest = max((mean for mean in means if mean), default=1.0)  # squares stay in the range
+    shares = [((mean or 0.0) / largest) ** 2 for mean in means]
+    total = sum(shares) or 1.0
     before: dict[str, list[FlowEdge]] = {}
     after: dict[str, list[FlowEdge]] = {}
     for edge in edges:
@@ -168,9 +170,9 @@ def nodes_of(
             node_type(scores.get(name, 0.0), before.get(name, []), after.get(name, [])),
             missing("no finite sample") if mean is None else mean,
             len(before.get(name, ())) + len(after.get(name, ())),
-            (mean or 0.0) ** 2 / total,
+            share / total,
         )
-        for name, mean in zip(series.names, means, strict=True)
+        for name, mean, share in zip(series.names, means, shares, strict=True)
     ]
 
 

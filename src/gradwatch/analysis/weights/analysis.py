@@ -174,6 +174,7 @@ def _nothing(why: str) -> WeightStatistics:
         min=blank,
         max=blank,
         zero_fraction=blank,
+        norm=blank,
         nan_count=0,
         inf_count=0,
     )

@@ -37,6 +37,7 @@ def statistics(record: np.void, grid: Grid | None, why_no_grid: str) -> WeightSt
         min=_measured(record, "min", finite),
         max=_measured(record, "max", finite),
         zero_fraction=int(record["zeros"]) / count if count else missing(NONE_FINITE),
+        norm=_measured(record, "norm", finite),
         nan_count=nan,
         inf_count=infinite,
     )

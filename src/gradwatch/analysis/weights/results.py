@@ -28,6 +28,8 @@ class WeightStatistics(Result):
     min: float | None
     max: float | None
     zero_fraction: float | None
+    norm: float | None
+    """Euclidean norm."""
     nan_count: int
     inf_count: int
 
