@@ -31,6 +31,17 @@ class Reading:
     weight: float
 
 
+def zeros(record: np.void) -> Reading:
+    """The share of zeros in what a ReLU gave, from the moments of it."""
+    count = float(record["count"])
+    share = float(record["zeros"]) / count if count else float("nan")
+    return Reading(Stat.ACT_GATE_ZERO_FRACTION, share, count)
+
+
+def is_relu(node: Node) -> bool:
+    return _READERS.get(node.name()) is _relu
+
+
 def read(node: Node) -> Reading | None:
     """What the node says, or None where it is no gate or must not be looked into."""
     reader = _READERS.get(node.name())
@@ -57,9 +68,7 @@ def _relu(node: Node) -> Reading | None:
     result = _saved(node, "result")
     if result is None:
         return None
-    (record,) = moments(result)
-    count = float(record["count"])
-    return Reading(Stat.ACT_GATE_ZERO_FRACTION, float(record["zeros"]) / count, count)
+    return zeros(moments(result)[0])
 
 
 def _flat(low: float, high: float) -> Callable[[Node], Reading | None]:

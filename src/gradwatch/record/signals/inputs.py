@@ -60,8 +60,7 @@ class Inputs:
             return
         for tensor in tensors((args, kwargs)):
             if tensor.is_floating_point() and readable(tensor) and tensor.numel():
-                for part in spread(tensor):
-                    self._add(part)
+                self._add(spread(tensor))
 
     def _add(self, part: np.ndarray[Any, Any]) -> None:
         self._seen = True

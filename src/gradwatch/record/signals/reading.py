@@ -89,17 +89,15 @@ def _bad(array: NDArray[Any], dtype: torch.dtype) -> NDArray[np.bool_]:
     return np.asarray(~np.isfinite(array))
 
 
-def spread(tensor: torch.Tensor) -> list[NDArray[Any]]:
+def spread(tensor: torch.Tensor) -> NDArray[Any]:
     """The whole of a small tensor, or four stretches of 4,096 numbers of a large one, as floats."""
     array = numbers(tensor)
     size = array.size
-    if size <= _CHUNKS * PROBED:
-        parts = [array]
-    else:
+    if size > _CHUNKS * PROBED:
         starts = [(size - PROBED) * index // (_CHUNKS - 1) for index in range(_CHUNKS)]
-        parts = [array[start : start + PROBED] for start in starts]
+        array = np.concatenate([array[start : start + PROBED] for start in starts])
     if tensor.dtype is torch.bfloat16:
-        return [(part.astype(np.int32) << 16).view(np.float32) for part in parts]
+        return (array.astype(np.int32) << 16).view(np.float32)
     if tensor.dtype is torch.float16:
-        return [part.view(np.float16).astype(np.float32) for part in parts]
-    return parts
+        return array.view(np.float16).astype(np.float32)
+    return array
