@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.views.samples import HOSTILE, network
+from tests.views.stored import Stored, stored
 
 from gradwatch.cli.main import gradwatch, main
 from gradwatch.views.growing import growing
-from tests.views.samples import HOSTILE, network
-from tests.views.stored import Stored, stored
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +58,9 @@ def test_follow_ends_when_the_run_is_complete(folder: Path) -> None:
 def test_a_growing_run_is_seen_to_grow(tmp_path: Path) -> None:
     writing = Stored(network(3, 30), tmp_path / "one", "one")
     writing.upto(10)
-    seen = []
     waits = iter([lambda: writing.upto(20), lambda: None, writing.finish])
-    for run in growing(tmp_path / "one", wait=lambda _: next(waits)()):
-        seen.append(len(run.steps))
-    assert seen == [10, 20, 30]
+    grown = growing(tmp_path / "one", wait=lambda _: next(waits)())
+    assert [len(run.steps) for run in grown] == [10, 20, 30]
 
 
 def test_an_unknown_statistic_or_run_is_said_with_its_code(

@@ -3,10 +3,10 @@
 import re
 
 import numpy as np
-
-from gradwatch.run import Run
 from tests.making import make_run
 from tests.views.samples import HOSTILE, network
+
+from gradwatch.run import Run
 
 
 def test_a_run_shows_its_size_and_its_loss() -> None:

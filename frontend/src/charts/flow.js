@@ -78,7 +78,7 @@ export function FlowChart({ model, map, marks, column, step, scheme, state, chan
           key=${i}
           class=${`edge ${skips ? "skip" : ""} ${plan.boxes[from].line === plan.boxes[to].line ? "" : "far"} ${critical.has(`${from}-${to}`) ? "critical" : ""}`}
           d=${curve(plan.boxes[from], plan.boxes[to], skips)}
-          stroke-width=${(0.8 + 6 * now.flows[i]).toFixed(1)}
+          stroke-width=${(0.8 + (skips ? 3 : 6) * now.flows[i]).toFixed(1)}
         />`;
       })}
       ${nodes.map(

@@ -42,7 +42,7 @@ def _loss(run: "Run") -> str:
     told = f"loss from {known[0]:.3g} to {known[-1]:.3g}"
     return (
         f'<figure style="margin:4px 0"><svg width="{WIDTH}" height="{HEIGHT}" role="img">'
-        f'<polyline fill="none" stroke="#1f6f8b" stroke-width="1.5" points="{_points(last, known)}"/>'
+        f'<polyline fill="none" stroke="#1f6f8b" points="{_points(last, known)}"/>'
         f"</svg><figcaption>{told}</figcaption></figure>"
     )
 
