@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -133,3 +134,11 @@ def test_arrays_of_any_type_and_order(instruction_set: str) -> None:
     (pair,) = kernel.measure_arrays([np.array([3 + 4j, 0], np.complex64)])
     assert pair["norm"] == pytest.approx(5.0)
     assert pair["count"] == 4
+
+
+def test_threads_do_not_change_a_bit(instruction_set: str) -> None:
+    some = batch(cases()[::5])
+    alone = kernel.measure_with_histograms(some)[0].tobytes()
+    with ThreadPoolExecutor(4) as pool:
+        for records, _ in pool.map(lambda _: kernel.measure_with_histograms(some), range(8)):
+            assert records.tobytes() == alone

@@ -52,15 +52,15 @@ def measure_with_histograms(
 
 
 def _sparse(counts: NDArray[np.uint64], lowest: int) -> list[Bins]:
-    """Cut each tensor's dense counts down to the stretch that is occupied."""
-    used: NDArray[np.bool_] = (counts != 0).any(axis=1)
+    """Each tensor's dense counts cut down to the stretch that is occupied (views, no copies)."""
+    used = (counts[:, 0] | counts[:, 1]) != 0
     first = used.argmax(axis=1)
     last = used.shape[1] - used[:, ::-1].argmax(axis=1)
-    last = np.where(used.any(axis=1), last, first)
-    return [
-        Bins(lowest + int(a) if b > a else 0, dense[0, a:b].copy(), dense[1, a:b].copy())
-        for dense, a, b in zip(counts, first, last, strict=True)
-    ]
+    # Without an occupied bin argmax is 0 from both ends: an empty stretch at exponent 0.
+    empty = ~used[np.arange(len(used)), first]
+    first[empty] = last[empty] = -lowest
+    stretches = zip(counts, first.tolist(), last.tolist(), strict=True)
+    return [Bins(lowest + a, both[0, a:b], both[1, a:b]) for both, a, b in stretches]
 
 
 def update(before: Batch, after: Batch, grads: Batch | None) -> NDArray[np.void]:

@@ -53,36 +53,50 @@ static inline vu sign_bits(uint32_t word, vu bit) {
     return (vu)((vu_all(word) & bit) != vu_all(0)) & vu_all(0x80000000);
 }
 
-/* `finite` is a constant at every call: where all elements are, none needs to be masked. */
-static inline __attribute__((always_inline)) void sketch_groups(Sketch *s, const float *x,
+/* `dtype` and `finite` are constants at every call: each type has its own loop, and where all
+ * elements are finite none needs to be masked. */
+static inline __attribute__((always_inline)) void sketch_groups(Sketch *s, const char *x,
                                                                 size_t groups, uint64_t group,
-                                                                int finite) {
+                                                                int dtype, int finite) {
     vu bit;
     for (int lane = 0; lane < LANES; lane++) bit[lane] = 1u << lane;
-    for (size_t g = 0; g < groups; g++, x += SKETCH_WIDTH) {
+    for (size_t g = 0; g < groups; g++, x += SKETCH_WIDTH * itemsize(dtype)) {
         uint64_t word = group_word(s, group + g);
         float *row = s->rows[word >> 32 & (SKETCH_WIDTH - 1)];
-        for (int lane = 0; lane < SKETCH_WIDTH; lane += LANES) {
-            vf value = finite ? load_vf(x + lane) : vf_finite(load_vf(x + lane));
+        for (size_t lane = 0; lane < SKETCH_WIDTH; lane += LANES) {
+            vf value = load_lanes(x + lane * itemsize(dtype), dtype);
+            if (!finite) value = vf_finite(value);
             vu sign = sign_bits((uint32_t)word >> lane, bit);
             vf sum = load_vf(row + lane) + (vf)((vu)value ^ sign);
             memcpy(row + lane, &sum, sizeof sum);
         }
     }
+}
+
+static void sketch_any(Sketch *s, const char *x, size_t groups, uint64_t group, int dtype,
+                       int finite) {
+    if (dtype == F32 && finite) sketch_groups(s, x, groups, group, F32, 1);
+    else if (dtype == F32) sketch_groups(s, x, groups, group, F32, 0);
+    else if (dtype == BF16) sketch_groups(s, x, groups, group, BF16, 0);
+    else sketch_groups(s, x, groups, group, F16, 0);
     s->groups += groups;
     /* About 32 groups per row: then the float sums must be emptied. */
     if (s->groups >= 32 * SKETCH_WIDTH) sketch_empty_rows(s);
 }
 
-static void sketch_floats(Sketch *s, const float *x, size_t n, uint64_t position, int finite) {
+/* Elements [first, first + n) of a tensor that is not float64; `position` is the first one's index
+ * in the whole tensor, of which this may be a shard. */
+static void sketch_floats(Sketch *s, const Tensor *tensor, size_t first, size_t n,
+                          uint64_t position, int finite) {
+    float some[SKETCH_WIDTH];
     size_t head = smaller(n, (SKETCH_WIDTH - position % SKETCH_WIDTH) % SKETCH_WIDTH);
-    if (head) sketch_some(s, x, head, position);
-    x += head, n -= head, position += head;
-    size_t groups = n / SKETCH_WIDTH;
-    if (finite) sketch_groups(s, x, groups, position / SKETCH_WIDTH, 1);
-    else sketch_groups(s, x, groups, position / SKETCH_WIDTH, 0);
-    x += groups * SKETCH_WIDTH, position += groups * SKETCH_WIDTH;
-    if (n % SKETCH_WIDTH) sketch_some(s, x, n % SKETCH_WIDTH, position);
+    size_t groups = (n - head) / SKETCH_WIDTH, done = head + groups * SKETCH_WIDTH;
+    if (head) sketch_some(s, load_floats(tensor, first, head, some), head, position);
+    sketch_any(s, tensor->data + (first + head) * itemsize(tensor->dtype), groups,
+               (position + head) / SKETCH_WIDTH, tensor->dtype, finite);
+    if (done < n)
+        sketch_some(s, load_floats(tensor, first + done, n - done, some), n - done,
+                    position + done);
 }
 
 static void sketch_doubles(Sketch *s, const double *x, size_t n, uint64_t position) {
@@ -99,7 +113,6 @@ static void sketch_finish(Sketch *s, float *out) {
 }
 
 static void sketch(const Batch *batch, const uint64_t *seeds, const int64_t *offsets, float *out) {
-    float scratch[BLOCK];
     Sketch s;
     for (size_t t = 0; t < batch->n; t++) {
         Tensor tensor = tensor_of(batch, t);
@@ -110,7 +123,7 @@ static void sketch(const Batch *batch, const uint64_t *seeds, const int64_t *off
             if (tensor.dtype == F64)
                 sketch_doubles(&s, (const double *)tensor.data + i, n, position);
             else
-                sketch_floats(&s, load_floats(&tensor, i, n, scratch), n, position, 0);
+                sketch_floats(&s, &tensor, i, n, position, 0);
         }
         sketch_finish(&s, out + t * SKETCH_WIDTH);
     }

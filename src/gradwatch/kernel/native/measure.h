@@ -11,11 +11,8 @@ typedef struct {
 static void measure_floats(Work *work, const Tensor *tensor, size_t i, size_t n, Sums *block) {
     int regular = block_floats(tensor, i, n, &work->guess, block);
     if (work->has_histogram) histogram_block(&work->histogram, i, n, regular, block);
-    if (work->has_sketch) {
-        float scratch[BLOCK];
-        const float *x = load_floats(tensor, i, n, scratch);
-        sketch_floats(&work->sketch, x, n, work->offset + i, regular);
-    }
+    if (work->has_sketch)
+        sketch_floats(&work->sketch, tensor, i, n, work->offset + i, regular);
 }
 
 static void measure_doubles(Work *work, const Tensor *tensor, size_t i, size_t n, Sums *block) {
