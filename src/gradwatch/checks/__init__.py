@@ -19,6 +19,7 @@ from gradwatch.checks import (
     not_updated,
     output_misuse,
     overfitting,
+    replica_divergence,
     saturation,
     slow_convergence,
     stale_gradients,
@@ -67,6 +68,7 @@ CHECKS: tuple[Check, ...] = (
     loss_scale_overflow,
     heavy_tailed_gradients,
     uneven_learning_speeds,
+    replica_divergence,
 )
 
 __all__ = ["CHECKS", "Check"]

@@ -121,6 +121,11 @@ def _gates(run: Run, known: Facts) -> Array:
     late = known.late(Stat.ACT_GATE_ZERO_FRACTION)
     zeros = {s.name: float(late[i]) for i, s in enumerate(run.by_kind[Kind.LAYER])}
     kinds = {node.layer: node.kind for node in run.graph.nodes}
+    for relu in (layer for layer, kind in kinds.items() if kind.startswith("ReLU")):
+        feeders = run.graph.predecessors[relu]  # several where branches are added in front of it
+        seen = [zeros[f] for f in feeders if np.isfinite(zeros.get(f, np.nan))]
+        for feeder in feeders if seen else ():
+            zeros[feeder] = seen[0]
     for column, parameter in enumerate(known.parameters):
         if "Transpose" in parameter.module:
             continue

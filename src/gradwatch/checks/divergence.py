@@ -65,7 +65,7 @@ def _onset(loss: Curve, limit: float) -> int:
 
 def _unbounded(loss: Curve) -> bool:
     size = max(abs(loss.start), 1.0)
-    return loss.late < -20 * size and loss.gain(0.25) < 0 and len(loss) >= 8
+    return loss.late < -20 * size and loss.gain(0.25) > 0 and len(loss) >= 8
 
 
 def _finding(

@@ -1,0 +1,122 @@
+"""Copies of one weight on different ranks are no longer equal.
+
+What is seen: ranks that hold the same piece of a parameter had equal weight hashes, and from
+some step on one of them has another. A hash differs as soon as a single bit does.
+
+Why it hurts: data-parallel ranks average the gradients of models that are no longer the same
+model; the loss drifts and checkpoints depend on who wrote them.
+
+What helps: a look at what that rank does alone: a random number, a skipped step, a parameter
+changed under `if rank == 0`, a buffer that is not broadcast, a faulty machine.
+
+Threshold: none, equality is exact. Ranks that never were equal train models of their own on
+purpose, as far as one can tell; that is only mentioned.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.checks.form import Said
+from gradwatch.checks.wording import several
+from gradwatch.finding import Evidence, Finding, Severity, Skipped
+from gradwatch.run import Run
+from gradwatch.stats import Kind, Stat
+
+NAME = "replica-divergence"
+NEEDS = frozenset({Stat.WEIGHT_HASH})
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The first step on which copies of a parameter differ, and who holds the odd ones."""
+
+    step: int
+    parameter: str
+    layer: str
+    ranks: tuple[int, ...]
+    was_equal: bool
+
+
+def check(run: Run) -> Said:
+    """Yield one finding: the first parameter and step that left, and the rank it left on."""
+    if len(run.ranks) < 2:
+        yield Skipped(NAME, "the run has one rank")
+        return
+    found = sorted(_leaving(run), key=lambda left: left.step)
+    if not found:
+        return
+    first = found[0]
+    together = [left for left in found if left.step == first.step]
+    layers = tuple(dict.fromkeys(left.layer for left in together))
+    who = f"rank {first.ranks[0]}" if len(first.ranks) == 1 else f"ranks {list(first.ranks)}"
+    since = (
+        "differs from the others since" if first.was_equal else "never equalled the others, from"
+    )
+    yield Finding(
+        check=NAME,
+        severity=Severity.CRITICAL if first.was_equal else Severity.INFO,
+        layers=layers[:8],
+        first_step=first.step,
+        last_step=int(run.steps[-1]),
+        message=f"the copy of {first.parameter} on {who} {since} step {first.step}",
+        evidence=(
+            Evidence(Stat.WEIGHT_HASH, first.parameter, first.step, float(len(first.ranks)), 0.0),
+        ),
+        cause=f"Something changed {several(layers)} on {who} and nowhere else.",
+        advice=(
+            f"Look for code that runs on {who} only, before step {first.step}.",
+            "Seed what must be equal on all ranks; broadcast buffers.",
+            "If one machine keeps leaving, test its memory.",
+        ),
+    )
+
+
+def _leaving(run: Run) -> list[Left]:
+    """Per piece of a parameter: its copies' hashes on the steps that all of them recorded."""
+    copies: dict[tuple[object, ...], list[tuple[int, Run, int]]] = {}
+    for rank, own in run.ranks.items():
+        if Stat.WEIGHT_HASH not in own.recorded:
+            continue
+        for column, subject in enumerate(own.by_kind[Kind.PARAMETER]):
+            place = subject.placement
+            key = (subject.name, place and place.offset, place and place.shape)
+            copies.setdefault(key, []).append((rank, own, column))
+    found = []
+    for key, holders in copies.items():
+        if len(holders) > 1:
+            left = _first_difference(str(key[0]), holders)
+            if left:
+                found.append(left)
+    return found
+
+
+def _first_difference(name: str, holders: list[tuple[int, Run, int]]) -> Left | None:
+    steps, table = _common(holders)
+    unequal = np.flatnonzero((table != table[0]).any(axis=0)) if len(steps) else []
+    if not len(unequal):
+        return None
+    at = int(unequal[0])
+    hashes = table[:, at].tolist()
+    # with a tie the lowest rank is believed: it wrote the checkpoint
+    usual, _ = max(Counter(hashes).items(), key=lambda item: (item[1], item[0] == hashes[0]))
+    odd = tuple(rank for (rank, _, _), value in zip(holders, hashes, strict=True) if value != usual)
+    layer = holders[0][1].by_kind[Kind.PARAMETER][holders[0][2]].layer
+    return Left(int(steps[at]), name, layer, odd, was_equal=at > 0)
+
+
+def _common(
+    holders: list[tuple[int, Run, int]],
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Steps on which every holder measured the weight, and their hashes [holder, step]."""
+    measured = [own.measured(Stat.WEIGHT_HASH)[:, column] for _, own, column in holders]
+    steps = holders[0][1].steps[measured[0]]
+    for (_, own, _), mask in zip(holders[1:], measured[1:], strict=True):
+        steps = np.intersect1d(steps, own.steps[mask])
+    rows = [
+        own.integers(Stat.WEIGHT_HASH)[np.searchsorted(own.steps, steps), column]
+        for _, own, column in holders
+    ]
+    return steps, np.stack(rows)
