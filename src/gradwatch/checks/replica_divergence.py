@@ -28,6 +28,9 @@ from gradwatch.stats import Kind, Stat
 NAME = "replica-divergence"
 NEEDS = frozenset({Stat.WEIGHT_HASH})
 
+Holder = tuple[int, Run, int]
+"""Rank, its own run, the column of the parameter there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Left:
@@ -76,26 +79,26 @@ def check(run: Run) -> Said:
 
 def _leaving(run: Run) -> list[Left]:
     """Per piece of a parameter: its copies' hashes on the steps that all of them recorded."""
-    copies: dict[tuple[object, ...], list[tuple[int, Run, int]]] = {}
+    copies: dict[tuple[str, object], list[Holder]] = {}
     for rank, own in run.ranks.items():
         if Stat.WEIGHT_HASH not in own.recorded:
             continue
         for column, subject in enumerate(own.by_kind[Kind.PARAMETER]):
             place = subject.placement
-            key = (subject.name, place and place.offset, place and place.shape)
-            copies.setdefault(key, []).append((rank, own, column))
+            piece = (place.offset, place.shape) if place else None
+            copies.setdefault((subject.name, piece), []).append((rank, own, column))
     found = []
-    for key, holders in copies.items():
+    for (name, _), holders in copies.items():
         if len(holders) > 1:
-            left = _first_difference(str(key[0]), holders)
+            left = _first_difference(name, holders)
             if left:
                 found.append(left)
     return found
 
 
-def _first_difference(name: str, holders: list[tuple[int, Run, int]]) -> Left | None:
+def _first_difference(name: str, holders: list[Holder]) -> Left | None:
     steps, table = _common(holders)
-    unequal = np.flatnonzero((table != table[0]).any(axis=0)) if len(steps) else []
+    unequal = np.flatnonzero((table != table[0]).any(axis=0))
     if not len(unequal):
         return None
     at = int(unequal[0])
@@ -108,7 +111,7 @@ def _first_difference(name: str, holders: list[tuple[int, Run, int]]) -> Left | 
 
 
 def _common(
-    holders: list[tuple[int, Run, int]],
+    holders: list[Holder],
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """Steps on which every holder measured the weight, and their hashes [holder, step]."""
     measured = [own.measured(Stat.WEIGHT_HASH)[:, column] for _, own, column in holders]

@@ -88,6 +88,12 @@ class Run:
     def info(self) -> Mapping[str, Any]:
         return self.source.info
 
+    @property
+    def ranks(self) -> Mapping[int, "Run"]:
+        """Each rank's own run: its loss, its batch, its pieces. One process is its only rank."""
+        own: Mapping[int, Run] | None = getattr(self.source, "ranks", None)
+        return own or {0: self}
+
     # -- reading ---------------------------------------------------------------------------------
 
     def state(self, stat: Stat | str) -> NDArray[np.uint8]:
