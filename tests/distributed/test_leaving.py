@@ -1,0 +1,41 @@
+"""A rank that diverges is named; one that dies neither blocks the others nor spoils the run."""
+
+from pathlib import Path
+
+import numpy as np
+from tests.distributed.leaving import LEAVES_AT
+from tests.distributed.test_parallel import launch
+
+import gradwatch
+from gradwatch.checks.replica_divergence import check
+from gradwatch.stats import State
+
+
+def test_a_replica_that_leaves_is_named_with_layer_and_step(tmp_path: Path) -> None:
+    launch(2, "tests.distributed.leaving", str(tmp_path), "silently")
+    run = gradwatch.open_run(tmp_path / "silently")
+    (finding,) = check(run)
+    assert isinstance(finding, gradwatch.finding.Finding)
+    assert finding.layers == ("odd",)
+    assert finding.first_step == LEAVES_AT
+    assert "on rank 1" in finding.message
+    diagnosis = gradwatch.diagnose(run)
+    assert "replica-divergence" in {f.check for f in diagnosis.findings}
+
+
+def test_a_killed_rank_leaves_whole_steps_whole_and_the_rest_partial(tmp_path: Path) -> None:
+    launch(2, "tests.distributed.leaving", str(tmp_path), "killed", check=False)
+    run = gradwatch.open_run(tmp_path / "killed")
+    states = run.state("grad_norm")
+    column = run.names.index("first.weight")
+    whole = states[:, column] == State.MEASURED
+    assert whole[:LEAVES_AT].all()
+    after = run.steps >= LEAVES_AT
+    assert not whole[after].any()
+    assert set(np.unique(states[after][:, column])) <= {
+        State.PARTIAL,
+        State.NOT_SAMPLED,
+        State.NO_GRADIENT,
+        State.SKIPPED_STEP,
+    }
+    assert run.info["complete"] is False
