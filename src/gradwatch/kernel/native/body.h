@@ -3,10 +3,13 @@
 
 #include "load.h"
 #include "moments.h"
+#include "doubles.h"
+#include "floats.h"
 #include "histogram.h"
 #include "marks.h"
 #include "rows.h"
-#include "steps.h"
+#include "update.h"
+#include "adam.h"
 #include "measure.h"
 
 const Kernel NAME(kernel) = {

@@ -77,6 +77,7 @@ static void sketch_any(Sketch *s, const char *x, size_t groups, uint64_t group, 
                        int finite) {
     if (dtype == F32 && finite) sketch_groups(s, x, groups, group, F32, 1);
     else if (dtype == F32) sketch_groups(s, x, groups, group, F32, 0);
+    else if (dtype == BF16 && finite) sketch_groups(s, x, groups, group, BF16, 1);
     else if (dtype == BF16) sketch_groups(s, x, groups, group, BF16, 0);
     else sketch_groups(s, x, groups, group, F16, 0);
     s->groups += groups;

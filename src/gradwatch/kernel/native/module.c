@@ -2,102 +2,12 @@
  * byte is read, lets the interpreter go on (no GIL) while the kernel works.
  *
  * A batch arrives as a tuple of four buffers: pointers u64, counts i64, dtypes u8, rows i64. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "outputs.h"
+
 #include <fenv.h>
 #include <string.h>
 
-#include "kernel.h"
-
 static const Kernel *chosen;
-
-/* ---- buffers ------------------------------------------------------------------------------- */
-
-/* Buffers of one call, released together. */
-enum { MOST_BUFFERS = 24 };
-typedef struct {
-    Py_buffer views[MOST_BUFFERS];
-    int n;
-} Buffers;
-
-static void release(Buffers *held) {
-    while (held->n > 0) PyBuffer_Release(&held->views[--held->n]);
-}
-
-/* The memory of `object`, which must hold exactly `items` of `size` bytes; NULL with an error. */
-static void *take(Buffers *held, PyObject *object, size_t items, size_t size, int writable) {
-    if (held->n == MOST_BUFFERS) {
-        PyErr_SetString(PyExc_ValueError, "too many buffers in one call");
-        return NULL;
-    }
-    Py_buffer *view = &held->views[held->n];
-    if (PyObject_GetBuffer(object, view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0) return NULL;
-    held->n++;
-    if ((size_t)view->len != items * size || (uintptr_t)view->buf % (size > 8 ? 8 : size) != 0) {
-        PyErr_Format(PyExc_ValueError, "expected %zu aligned items of %zu bytes, got %zd bytes",
-                     items, size, view->len);
-        return NULL;
-    }
-    /* An empty buffer may have no memory; NULL is kept for errors. */
-    return view->buf ? view->buf : (void *)held;
-}
-
-/* ---- batches ------------------------------------------------------------------------------- */
-
-static int refuse(size_t index, const char *reason) {
-    PyErr_Format(PyExc_ValueError, "tensor %zu: %s", index, reason);
-    return -1;
-}
-
-static int check_tensor(const Batch *batch, size_t i) {
-    int64_t count = batch->counts[i], rows = batch->rows[i];
-    if (batch->dtypes[i] >= DTYPES) return refuse(i, "the dtype is none of the kernel's");
-    if (count < 0) return refuse(i, "the count is negative");
-    if (count >> 56) return refuse(i, "the count is larger than any memory");
-    if (count > 0 && batch->pointers[i] == 0) return refuse(i, "the pointer is null");
-    if (batch->pointers[i] % itemsize(batch->dtypes[i]) != 0)
-        return refuse(i, "the pointer is not aligned to its elements");
-    if (rows < 0 || (rows > 0 && count % rows != 0))
-        return refuse(i, "the rows do not divide the count");
-    return 0;
-}
-
-static int take_batch(Buffers *held, PyObject *tuple, Batch *batch) {
-    PyObject *pointers, *counts, *dtypes, *rows;
-    if (!PyTuple_Check(tuple)) {
-        PyErr_SetString(PyExc_ValueError, "a batch is a tuple of four buffers");
-        return -1;
-    }
-    if (!PyArg_ParseTuple(tuple, "OOOO", &pointers, &counts, &dtypes, &rows)) return -1;
-    Py_ssize_t n = PyObject_Size(pointers);
-    if (n < 0) return -1;
-    batch->n = (size_t)n;
-    if (!(batch->pointers = take(held, pointers, batch->n, 8, 0)) ||
-        !(batch->counts = take(held, counts, batch->n, 8, 0)) ||
-        !(batch->dtypes = take(held, dtypes, batch->n, 1, 0)) ||
-        !(batch->rows = take(held, rows, batch->n, 8, 0)))
-        return -1;
-    for (size_t i = 0; i < batch->n; i++)
-        if (check_tensor(batch, i) < 0) return -1;
-    return 0;
-}
-
-/* Two batches that are walked together; `may_lack`: the second may have empty tensors. */
-static int check_match(const Batch *a, const Batch *b, int same_dtype, int may_lack) {
-    if (a->n != b->n) {
-        PyErr_Format(PyExc_ValueError, "batches of %zu and %zu tensors", a->n, b->n);
-        return -1;
-    }
-    for (size_t i = 0; i < a->n; i++) {
-        if (a->counts[i] != b->counts[i] && !(may_lack && b->counts[i] == 0))
-            return refuse(i, "the counts of the two batches differ");
-        if (same_dtype && a->dtypes[i] != b->dtypes[i])
-            return refuse(i, "the dtypes of the two batches differ");
-    }
-    return 0;
-}
-
-/* ---- without the GIL ----------------------------------------------------------------------- */
 
 /* torch.set_flush_denormal makes the processor treat small numbers as zero, which would make our
  * counts wrong: the kernel works in the default environment and puts the caller's back. */
@@ -118,80 +28,6 @@ static PyObject *done(Buffers *held) {
 static PyObject *failed(Buffers *held) {
     release(held);
     return NULL;
-}
-
-/* ---- measure ------------------------------------------------------------------------------- */
-
-static int has_doubles(const Batch *batch) {
-    for (size_t i = 0; i < batch->n; i++)
-        if (batch->dtypes[i] == F64) return 1;
-    return 0;
-}
-
-/* Bins from 2^-149 to 2^127 hold every float; doubles need those from 2^-1074 to 2^1023. */
-static int take_bins(Buffers *held, PyObject *object, const Batch *batch, Outputs *out) {
-    out->lowest = has_doubles(batch) ? -1074 : -149;
-    out->width = has_doubles(batch) ? 2098 : 277;
-    out->bins = take(held, object, batch->n * 2 * out->width, 8, 1);
-    return out->bins ? 0 : -1;
-}
-
-static int take_sketches(Buffers *held, PyObject *tuple, const Batch *batch, Outputs *out) {
-    PyObject *seeds, *offsets, *sketches;
-    if (!PyArg_ParseTuple(tuple, "OOO", &seeds, &offsets, &sketches)) return -1;
-    out->seeds = take(held, seeds, batch->n, 8, 0);
-    out->offsets = out->seeds ? take(held, offsets, batch->n, 8, 0) : NULL;
-    out->sketches = out->offsets ? take(held, sketches, batch->n * SKETCH_WIDTH, 4, 1) : NULL;
-    return out->sketches ? 0 : -1;
-}
-
-/* The rows to mark: a sequence with None or a buffer of one byte per row for each tensor. */
-typedef struct {
-    Py_buffer *views;
-    uint8_t **marks;
-    size_t n;
-} Touched;
-
-static void release_touched(Touched *touched) {
-    for (size_t i = 0; touched->views && i < touched->n; i++)
-        if (touched->marks[i]) PyBuffer_Release(&touched->views[i]);
-    PyMem_Free(touched->views);
-    PyMem_Free(touched->marks);
-}
-
-static int take_marks(Touched *touched, size_t i, PyObject *object, const Batch *batch) {
-    if (object == Py_None) return 0;
-    if (PyObject_GetBuffer(object, &touched->views[i], PyBUF_WRITABLE) < 0) return -1;
-    if (touched->views[i].len != batch->rows[i]) {
-        PyBuffer_Release(&touched->views[i]);
-        return refuse(i, "touched rows need one byte per row");
-    }
-    if (batch->rows[i] == 0) PyBuffer_Release(&touched->views[i]);
-    else touched->marks[i] = touched->views[i].buf;
-    return 0;
-}
-
-static int take_touched(Touched *touched, PyObject *sequence, const Batch *batch) {
-    if (sequence == Py_None) return 0;
-    if (PySequence_Size(sequence) != (Py_ssize_t)batch->n) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "touched rows need one entry per tensor");
-        return -1;
-    }
-    touched->n = batch->n;
-    touched->views = PyMem_Calloc(batch->n + 1, sizeof *touched->views);
-    touched->marks = PyMem_Calloc(batch->n + 1, sizeof *touched->marks);
-    if (!touched->views || !touched->marks) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (size_t i = 0; i < batch->n; i++) {
-        PyObject *item = PySequence_GetItem(sequence, (Py_ssize_t)i);
-        int status = item ? take_marks(touched, i, item, batch) : -1;
-        Py_XDECREF(item);
-        if (status < 0) return -1;
-    }
-    return 0;
 }
 
 static PyObject *py_measure(PyObject *self, PyObject *args) {
@@ -216,8 +52,6 @@ static PyObject *py_measure(PyObject *self, PyObject *args) {
     release_touched(&touched);
     return done(&held);
 }
-
-/* ---- the others ---------------------------------------------------------------------------- */
 
 static PyObject *py_update(PyObject *self, PyObject *args) {
     (void)self;
@@ -331,8 +165,6 @@ static PyObject *py_read(PyObject *self, PyObject *args) {
     release(&held);
     return PyFloat_FromDouble((double)sum);
 }
-
-/* ---- instruction sets ---------------------------------------------------------------------- */
 
 static PyObject *py_instruction_sets(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;

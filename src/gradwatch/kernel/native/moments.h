@@ -1,9 +1,6 @@
-/* Moments of one block: extremes and sums, and central powers around a pivot near the mean. Raw power
- * sums would lose everything to cancellation where the mean is large beside the spread.
- *
- * Floats are measured in one pass around a guess (the mean and size of the block before), which
- * leaves the processor time to fetch memory meanwhile. Afterwards it is known whether the guess was
- * good; where it was not, a second pass over the block, by now in the first-level cache, is. */
+/* What moments of floats and doubles have in common: extremes and sums of one block, and central powers
+ * around a pivot near the mean. Raw power sums would lose everything to cancellation where the mean
+ * is large beside the spread. */
 
 /* What the first pass finds. */
 typedef struct {
@@ -13,10 +10,6 @@ typedef struct {
 
 static inline double sweep_largest(const Sweep *s) { return fmax(fabs(s->low), fabs(s->high)); }
 
-/* Float sums may take this many terms per lane before they move to double: with constant terms
- * every rounding goes the same way, and 32 of them stay well under one in a million. */
-enum { TERMS = 32 };
-
 /* Sums of the powers of (x − pivot)·scale. */
 typedef struct {
     double p1, p2, p3, p4;
@@ -25,154 +18,6 @@ typedef struct {
 static inline void add_powers(Powers *p, double d) {
     double square = d * d;
     p->p1 += d, p->p2 += square, p->p3 += square * d, p->p4 += square * square;
-}
-
-/* A pivot, and a power of two that brings (x − pivot)·scale near 1, so that no power overflows a
- * float and none that matters underflows. The product with it is exact. */
-typedef struct {
-    float pivot, scale;
-} Guess;
-
-/* Running sums of one stream of vectors. Two streams hide the additions' latency, where there are
- * registers for two. */
-typedef struct {
-    vf p1, p2, p3, p4, absolute, low, high, least; /* least: of the magnitudes */
-} Lane;
-
-enum { STREAMS = WIDTH == 64 ? 2 : 1 };
-
-static inline Lane lane_start(void) {
-    vf most = vf_all(INFINITY);
-    return (Lane){.low = most, .high = -most, .least = most};
-}
-
-static inline void lane_add(Lane *lane, vf x, vf factor, vf shift) {
-    vf d = x * factor - shift, square = d * d;
-    lane->p1 += d;
-    lane->p2 += square;
-    lane->p3 += square * d;
-    lane->p4 += square * square;
-    vf magnitude = vf_abs(x);
-    lane->absolute += magnitude;
-    lane->least = vf_min(lane->least, magnitude);
-    lane->low = vf_min(lane->low, x);
-    lane->high = vf_max(lane->high, x);
-}
-
-/* Both halves widened and added. */
-static inline vd vf_fold(vf v) { return vf_low(v) + vf_high(v); }
-
-/* What lanes move to before their float sums grow inexact. */
-typedef struct {
-    vd p1, p2, p3, p4, absolute;
-} Total;
-
-static inline void lane_fold(Lane *lane, Total *total) {
-    total->p1 += vf_fold(lane->p1), total->p2 += vf_fold(lane->p2);
-    total->p3 += vf_fold(lane->p3), total->p4 += vf_fold(lane->p4);
-    total->absolute += vf_fold(lane->absolute);
-    lane->p1 = lane->p2 = lane->p3 = lane->p4 = lane->absolute = (vf){0};
-}
-
-static inline void lane_join(Lane *lane, const Lane *other) {
-    lane->low = vf_min(lane->low, other->low);
-    lane->high = vf_max(lane->high, other->high);
-    lane->least = vf_min(lane->least, other->least);
-}
-
-static void sweep_tail(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
-    for (size_t i = 0; i < n; i++) {
-        s->absolute += fabs((double)x[i]), s->zeros += x[i] == 0.0f;
-        if (x[i] < s->low) s->low = x[i];
-        if (x[i] > s->high) s->high = x[i];
-        add_powers(p, ((double)x[i] - guess.pivot) * guess.scale);
-    }
-}
-
-/* The zeros among whole pairs of vectors. */
-static inline uint64_t count_zeros(const char *x, size_t n, int dtype) {
-    vi zeros = {0};
-    for (size_t i = 0; i < n; i += LANES)
-        zeros = count_zero(zeros, load_lanes(x + i * itemsize(dtype), dtype));
-    return vi_sum(zeros);
-}
-
-/* The processor's own prefetching stops at every page; this one looks a page ahead. Beyond the end
- * of a tensor it is harmless: prefetching an address that cannot be read does nothing. */
-static inline void prefetch(const char *x, size_t bytes) {
-    for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(x + 4096 + line);
-}
-
-/* Everything about a block, around the guess. `dtype` is a constant at every call, so that each
- * type has its own loop and narrow ones are widened on their way into a register. */
-static inline __attribute__((always_inline)) void sweep(const char *x, size_t n, int dtype,
-                                                        Guess guess, Sweep *s, Powers *p) {
-    size_t size = itemsize(dtype);
-    vf factor = vf_all(guess.scale), shift = vf_all(guess.pivot * guess.scale);
-    Lane lanes[2] = {lane_start(), lane_start()};
-    Total total = {0};
-    size_t i = 0;
-    while (i + 2 * LANES <= n) {
-        size_t stop = smaller(n - 2 * LANES + 1, i + TERMS * STREAMS * LANES);
-        for (; i < stop; i += 2 * LANES) {
-            prefetch(x + i * size, 2 * LANES * size);
-            vf one, other;
-            load_twice(x + i * size, dtype, &one, &other);
-            lane_add(&lanes[0], one, factor, shift);
-            lane_add(&lanes[STREAMS - 1], other, factor, shift);
-        }
-        for (int stream = 0; stream < STREAMS; stream++) lane_fold(&lanes[stream], &total);
-    }
-    lane_join(&lanes[0], &lanes[STREAMS - 1]);
-    *p = (Powers){vd_sum(total.p1), vd_sum(total.p2), vd_sum(total.p3), vd_sum(total.p4)};
-    *s = (Sweep){0.0, vd_sum(total.absolute), INFINITY, -INFINITY, 0};
-    /* One minimum tells whether there is a zero at all; only then they are counted. */
-    if (vf_least(lanes[0].least) == 0.0f) s->zeros = count_zeros(x, i, dtype);
-    s->low = vf_least(lanes[0].low);
-    s->high = -vf_least(-lanes[0].high);
-    float scratch[2 * LANES];
-    Tensor tail = {x + i * size, n - i, dtype, 0};
-    sweep_tail(load_floats(&tail, 0, n - i, scratch), n - i, guess, s, p);
-}
-
-static void sweep_any(const char *x, size_t n, int dtype, Guess guess, Sweep *s, Powers *p) {
-    if (dtype == F32) sweep(x, n, F32, guess, s, p);
-    else if (dtype == BF16) sweep(x, n, BF16, guess, s, p);
-    else sweep(x, n, F16, guess, s, p);
-}
-
-static Sweep sweep_doubles(const double *x, size_t n) {
-    vd sum = {0}, absolute = {0}, low = vd_all(INFINITY), high = vd_all(-INFINITY);
-    vl zeros = {0};
-    size_t i = 0;
-    for (; i + WIDE <= n; i += WIDE) {
-        vd a = load_vd(x + i);
-        sum += a, absolute += vd_abs(a), zeros -= (vl)(a == vd_all(0.0));
-        low = vd_min(low, a), high = vd_max(high, a);
-    }
-    Sweep s = {vd_sum(sum), vd_sum(absolute), INFINITY, -INFINITY, vl_sum(zeros)};
-    for (int lane = 0; lane < WIDE; lane++) {
-        if (low[lane] < s.low) s.low = low[lane];
-        if (high[lane] > s.high) s.high = high[lane];
-    }
-    for (; i < n; i++) {
-        s.sum += x[i], s.absolute += fabs(x[i]), s.zeros += x[i] == 0.0;
-        if (x[i] < s.low) s.low = x[i];
-        if (x[i] > s.high) s.high = x[i];
-    }
-    return s;
-}
-
-static Powers powers_doubles(const double *x, size_t n, double pivot) {
-    vd p1 = {0}, p2 = {0}, p3 = {0}, p4 = {0}, shift = vd_all(pivot);
-    size_t i = 0;
-    for (; i + WIDE <= n; i += WIDE) {
-        vd a = load_vd(x + i) - shift, aa = a * a;
-        p1 += a, p2 += aa, p3 += aa * a, p4 += aa * aa;
-    }
-    Powers p = {vd_sum(p1), vd_sum(p2), vd_sum(p3), vd_sum(p4)};
-    for (; i < n; i++) add_powers(&p, x[i] - pivot);
-    return p;
 }
 
 /* Whether the pivot is so far from the mean that moving the powers there would cancel digits. */
@@ -208,110 +53,11 @@ static inline int is_moderate(const Sweep *s) {
     return s->absolute < 0x1p120 && (largest > 0x1p-100 || largest == 0.0);
 }
 
-static void regular_doubles(const double *x, size_t n, const Sweep *s, int exponent, Sums *sums) {
-    double pivot = s->sum / (double)n;
-    Powers p = powers_doubles(x, n, pivot);
-    if (is_far(&p, n)) {
-        pivot += p.p1 / (double)n;
-        p = powers_doubles(x, n, pivot);
-    }
-    note_sweep(sums, s, exponent);
-    settle(sums, &p, n, pivot, 1.0);
-}
-
 /* Count a non-finite element, or say that it is finite. */
 static inline int is_finite_counted(double x, Sums *sums) {
     if (isfinite(x)) return 1;
     if (isnan(x)) sums->nan++;
     else if (x > 0) sums->pos_inf++;
     else sums->neg_inf++;
-    return 0;
-}
-
-/* Doubles that are not finite or not moderate: the finite ones scaled into the middle. */
-static void irregular_doubles(const double *x, size_t n, Sums *sums) {
-    double kept[BLOCK], low = INFINITY, high = -INFINITY;
-    size_t m = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (!is_finite_counted(x[i], sums)) continue;
-        kept[m++] = x[i];
-        low = fmin(low, x[i]), high = fmax(high, x[i]);
-    }
-    if (m == 0) return;
-    int exponent = common_exponent(fmax(fabs(low), fabs(high)));
-    uint64_t zeros = 0;
-    for (size_t i = 0; i < m; i++) {
-        zeros += kept[i] == 0.0;
-        kept[i] = ldexp(kept[i], -exponent);
-    }
-    Sweep s = sweep_doubles(kept, m);
-    regular_doubles(kept, m, &s, exponent, sums);
-    /* Scaling may have rounded the smallest ones to zero. */
-    sums->zeros = zeros, sums->low = low, sums->high = high;
-}
-
-static void block_doubles(const double *x, size_t n, Sums *sums) {
-    Sweep s = sweep_doubles(x, n);
-    if (is_moderate(&s)) regular_doubles(x, n, &s, 0, sums);
-    else irregular_doubles(x, n, sums);
-}
-
-/* The power of two that brings `largest` under 1. */
-static inline float scale_for(double largest) {
-    int exponent;
-    frexp(largest, &exponent);
-    return largest == 0.0 ? 1.0f : ldexpf(1.0f, -exponent);
-}
-
-/* Whether powers around the guess have all the digits they should. */
-static inline int is_good(Guess guess, const Sweep *s, const Powers *p, size_t n) {
-    double typical = p->p2 / (double)n; /* squared distance from the pivot, scaled */
-    return typical > 0x1p-40 && typical < 0x1p40 && !is_far(p, n) &&
-           sweep_largest(s) * guess.scale < 0x1p28;
-}
-
-/* A block whose elements are finite and moderate; 0 if they are not. */
-static int regular_floats(const char *x, size_t n, int dtype, Guess *guess, Sums *sums) {
-    Sweep s;
-    Powers p;
-    sweep_any(x, n, dtype, *guess, &s, &p);
-    /* A NaN or Inf reaches the sum of magnitudes; a comparison with NaN is false. */
-    if (!is_moderate(&s)) return 0;
-    for (int tries = 0; tries < 2 && s.low < s.high && !is_good(*guess, &s, &p, n); tries++) {
-        /* The pivot first, then a scale that suits the distance from it. */
-        double mean = guess->pivot + p.p1 / (double)n / guess->scale;
-        if (!(mean >= s.low && mean <= s.high)) mean = 0.5 * (s.low + s.high);
-        guess->pivot = (float)mean;
-        guess->scale = scale_for(fmax(s.high - guess->pivot, guess->pivot - s.low));
-        sweep_any(x, n, dtype, *guess, &s, &p);
-    }
-    if (s.low == s.high) { /* constant: nothing to round */
-        guess->pivot = (float)s.low;
-        p = (Powers){0};
-    }
-    note_sweep(sums, &s, 0);
-    settle(sums, &p, n, guess->pivot, guess->scale);
-    return 1;
-}
-
-/* What is not: the finite ones alone, and as doubles where they are not moderate. */
-static void irregular_floats(const float *x, size_t n, Guess *guess, Sums *sums) {
-    float kept[BLOCK];
-    double wide[BLOCK];
-    size_t m = 0;
-    for (size_t i = 0; i < n; i++)
-        if (is_finite_counted(x[i], sums)) kept[m++] = x[i];
-    if (m == 0) return;
-    if (m < n && regular_floats((const char *)kept, m, F32, guess, sums)) return;
-    for (size_t i = 0; i < m; i++) wide[i] = kept[i];
-    block_doubles(wide, m, sums);
-}
-
-/* One block of any type but float64; says whether all its elements were finite and moderate. */
-static int block_floats(const Tensor *tensor, size_t first, size_t n, Guess *guess, Sums *sums) {
-    const char *data = tensor->data + first * itemsize(tensor->dtype);
-    if (regular_floats(data, n, tensor->dtype, guess, sums)) return 1;
-    float scratch[BLOCK];
-    irregular_floats(load_floats(tensor, first, n, scratch), n, guess, sums);
     return 0;
 }
