@@ -77,6 +77,14 @@ def test_another_statistic_can_be_asked_for() -> None:
     assert "weight_norm was not recorded" in drawn(network(3, 20), stat="weight_norm")
 
 
+def test_a_curve_that_ends_early_says_where() -> None:
+    lines = drawn(network(4, 100, broken_from=40)).splitlines()
+    (loss,) = (line for line in lines if line.startswith("loss"))
+    assert loss.endswith("(step 39)")
+    (whole,) = (line for line in drawn(network(4, 100)).splitlines() if line.startswith("loss"))
+    assert "step" not in whole
+
+
 def test_sparklines_rise_with_the_values_and_keep_gaps() -> None:
     assert sparkline([0.0, 1.0, 2.0], 10, log=False) == "▁▄█"
     assert sparkline([1.0, None, 1.0], 10, log=True) == "▁ ▁"

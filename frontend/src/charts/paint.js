@@ -19,13 +19,13 @@ export function palette(scheme) {
   });
 }
 
-/** How far a column may be drawn: to the next one, unless that is unusually far away. */
+/** How far each column is drawn: to the next one, unless that is much farther than the sampling around. */
 function reaches(columns, all) {
-  const gaps = columns.slice(1).map((column, i) => column - columns[i]);
-  const usual = [...gaps].sort((a, b) => a - b)[Math.floor(gaps.length * 0.75)] ?? 1;
+  const gap = (i) => (i >= 0 && i + 1 < columns.length ? columns[i + 1] - columns[i] : 0);
   return columns.map((column, i) => {
-    const next = i + 1 < columns.length ? columns[i + 1] : all;
-    return next - column <= 4 * usual && i + 1 < columns.length ? next : Math.min(next, column + usual);
+    if (i + 1 === columns.length) return Math.min(all, column + Math.max(gap(i - 1), 1));
+    const around = Math.max(gap(i - 1), gap(i + 1), 1);
+    return gap(i) <= 2 * around ? columns[i + 1] : column + Math.max(gap(i - 1), 1);
   });
 }
 

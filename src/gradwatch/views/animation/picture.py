@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
@@ -96,9 +97,10 @@ class Painter:
         first, last = self.model["window"]
         x = left + (step - first) / max(last - first, 1) * (right - left)
         draw.line([(x, top), (x, bottom)], INK, 2)
-        near = step - max(1, (last - first) // 50)
+        gaps = sorted(b - a for a, b in pairwise(self.loss["x"]))
+        near = step - 2 * (gaps[len(gaps) // 2] if gaps else 1)
         pairs = zip(self.loss["x"], self.loss["last"], strict=True)
-        past = [value for at, value in pairs if near <= at <= step]
+        past = [value for at, value in pairs if near < at <= step]
         text = f"loss {number(past[-1])}" if past else "no finite loss"
         draw.text((right - 110, top + 3), text, INK, _font(14))
 

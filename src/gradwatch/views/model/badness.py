@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.errors import GradwatchError
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import Run
 from gradwatch.views.model.columns import Columns
@@ -44,7 +45,10 @@ def _measured(run: Run, layers: tuple[Layer, ...], columns: Columns) -> NDArray[
     what = shown(GRAD_RMS)
     if what.stat not in run.recorded or not len(columns):
         return score
-    values = columns.values(what)
+    try:
+        values = columns.values(what)
+    except GradwatchError:
+        return score
     bad = np.logical_or.reduce(columns.nonfinite(what.kind, what.stat), axis=0)
     typical = np.full(values.shape[1], np.nan)
     for column in range(values.shape[1]):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.errors import GradwatchError
 from gradwatch.run import Run
 from gradwatch.stats import Kind
 from gradwatch.views.model.cells import Code, Scale, coded, packed, unpacked
@@ -40,11 +41,18 @@ def heat(columns: Columns, stats: Sequence[Shown]) -> dict[str, Any]:
     A map that is sampled more rarely leaves out the columns in which it has nothing: `columns` says
     which it has, and a view may draw each as far as the next.
     """
-    maps = {item.name: _map(columns, item) for item in stats if len(columns)}
+    maps = {}
+    left_out = []
+    for item in stats if len(columns) else ():
+        try:
+            maps[item.name] = _map(columns, item)
+        except GradwatchError:  # too large to be loaded whole, and not stored in coarser levels
+            left_out.append(item.name)
     return {
         "first": columns.first.tolist(),
         "last": columns.last.tolist(),
         "maps": {name: found for name, found in maps.items() if found["columns"]},
+        "left_out": left_out,
     }
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from gradwatch.errors import GradwatchError
 from gradwatch.finding import Evidence
 from gradwatch.run import Bands, Run
 from gradwatch.stats import Kind, Stat, entry
@@ -86,7 +87,10 @@ def update_spread(columns: Columns) -> dict[str, Any] | None:
     if Stat.UPDATE_RATIO not in run.recorded or not len(columns):
         return None
     keep = [i for i, s in enumerate(run.parameters) if len(s.shape) >= 2 or not s.shape]
-    values = columns.values(shown(Stat.UPDATE_RATIO))[:, keep]
+    try:
+        values = columns.values(shown(Stat.UPDATE_RATIO))[:, keep]
+    except GradwatchError:
+        return None
     rows = np.isfinite(values).any(axis=1) if keep else np.zeros(len(columns), bool)
     if not rows.any():
         return None

@@ -1,6 +1,7 @@
 """The whole screen, as lines of rich text: the same for one look and for following a run."""
 
 import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,28 +89,51 @@ def _finding(finding: dict[str, Any], width: int) -> list[Text]:
 
 def _curves(model: dict[str, Any], width: int) -> list[Text]:
     """Loss, gradient and update ratio, each in one line with its first and last value."""
-    rows: list[tuple[str, list[float | None], bool]] = [
-        (item["title"], item["last"], item["log"])
-        for item in model["scalars"]
-        if item["name"] in ("loss", "val_loss")
-    ]
+    lines = []
+    for curve in _chosen(model):
+        known = [
+            (step, value)
+            for step, value in zip(curve.steps, curve.values, strict=True)
+            if value is not None
+        ]
+        if not known:
+            continue
+        text = Text(f"{curve.title[:13]:<13} {number(known[0][1]):>8} ")
+        ended = f" {number(known[-1][1])}{_early_end(model, known[-1][0])}"
+        room = max(width - 23 - max(len(ended), 9), 8)
+        text.append(sparkline(curve.values, room, curve.log), style="cyan")
+        text.append(ended)
+        lines.append(text)
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    title: str
+    steps: Sequence[int]
+    values: Sequence[float | None]
+    log: bool
+
+
+def _chosen(model: dict[str, Any]) -> Iterator[_Curve]:
+    for item in model["scalars"]:
+        if item["name"] in ("loss", "val_loss"):
+            yield _Curve(item["title"], item["x"], item["last"], item["log"])
     if GRAD_RMS in model["heat"]["maps"]:
         codes, scale = codes_of(model, GRAD_RMS)
         mains = [layer["main"] for layer in model["layers"] if layer["main"] is not None]
+        columns = model["heat"]["maps"][GRAD_RMS]["columns"]
         if codes.size and mains:
-            rows.append(("gradient", _median(decoded(codes[mains], scale)), True))
+            steps = [model["heat"]["last"][column] for column in columns]
+            yield _Curve("gradient", steps, _median(decoded(codes[mains], scale)), True)
     if model["updates"]:
-        rows.append(("update/weight", model["updates"]["median"], True))
-    lines = []
-    for title, values, log in rows:
-        known = [value for value in values if value is not None]
-        if not known:
-            continue
-        text = Text(f"{title[:13]:<13} {number(known[0]):>8} ")
-        text.append(sparkline(values, max(width - 32, 8), log), style="cyan")
-        text.append(f" {number(known[-1])}")
-        lines.append(text)
-    return lines
+        yield _Curve("update/weight", model["updates"]["x"], model["updates"]["median"], True)
+
+
+def _early_end(model: dict[str, Any], step: int) -> str:
+    """Where the last finite value is, if the run went on for long after it."""
+    first, last = model["window"]
+    return f" (step {step})" if last - step > max(2, (last - first) // 10) else ""
 
 
 def _median(values: Any) -> list[float | None]:
