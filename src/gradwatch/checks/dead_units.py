@@ -71,7 +71,9 @@ def _said(
     series = run.series[each if each in run.recorded else stat][rows, worst] / heights[worst]
     under = np.flatnonzero(np.nan_to_num(series) < limit)
     onset = rows[min(int(under[-1]) + 1 if len(under) else 0, len(rows) - 1)]
-    units = "rows never used" if stat is Stat.GRAD_UNTOUCHED_ROWS else "units silent"
+    never = stat is Stat.GRAD_UNTOUCHED_ROWS
+    what = f"rows of {layers[0]} were never used" if never else f"units of {layers[0]} are silent"
+    more = f"; {len(layers)} layers in all" if len(layers) > 1 else ""
     yield Finding(
         check=NAME,
         severity=Severity.WARNING if limit == share else Severity.INFO,
@@ -79,8 +81,7 @@ def _said(
         first_step=int(run.steps[onset]),
         last_step=int(run.steps[rows[-1]]),
         message=(
-            f"{percent(float(values[worst]))} of the {units} in {layers[0]} since step "
-            f"{run.steps[onset]}; {len(layers)} {'layer' if len(layers) == 1 else 'layers'} in all"
+            f"{percent(float(values[worst]))} of the {what} since step {run.steps[onset]}{more}"
         ),
         evidence=(
             Evidence(

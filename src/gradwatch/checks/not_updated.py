@@ -71,6 +71,16 @@ def check(run: Run, *, least: int = 3) -> Said:
         )
 
 
+def _why_unknown(run: Run) -> str:
+    audit = run.info.get("audit")
+    if isinstance(audit, dict) and audit.get("in_no_watched_module"):
+        return (
+            "The optimizer holds tensors that are in no layer: this layer was probably replaced "
+            "after the optimizer was made."
+        )
+    return "The parameter is in the model but in no optimizer group."
+
+
 def _reasons(run: Run, known: Facts, same: Mask) -> list[_Reason]:
     owned = np.array([p.group is not None for p in known.parameters], bool)
     somebody = owned.any()
@@ -84,7 +94,7 @@ def _reasons(run: Run, known: Facts, same: Mask) -> list[_Reason]:
         _Reason(
             unknown & (known.matrices | ~_any_matrix_in_layer(known, unknown)),
             "no optimizer was given it",
-            "The parameter is in the model but in no optimizer group.",
+            _why_unknown(run),
             (
                 "Make the optimizer after the model is complete, from model.parameters().",
                 "If it is meant to rest, set requires_grad to False.",

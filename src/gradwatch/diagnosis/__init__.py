@@ -2,5 +2,6 @@
 
 from gradwatch.diagnosis.diagnose import diagnose
 from gradwatch.diagnosis.diagnosis import Diagnosis, Onset
+from gradwatch.diagnosis.monitor import Monitor
 
-__all__ = ["Diagnosis", "Onset", "diagnose"]
+__all__ = ["Diagnosis", "Monitor", "Onset", "diagnose"]

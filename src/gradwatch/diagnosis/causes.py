@@ -138,6 +138,7 @@ SYMPTOMS = frozenset({"slow-convergence", "loss-oscillation", "gradient-spikes"}
 """Doubtful by themselves (noise, a hard task); once a cause is found, they count."""
 
 ORDER = (
+    "replica-divergence",
     "stale-gradients",
     "output-misuse",
     "norm-misuse",

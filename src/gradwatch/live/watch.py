@@ -1,12 +1,14 @@
 """`watch`: the one line in a training loop."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch.nn import Module
 
 import gradwatch.record as recording
+from gradwatch.diagnosis import Monitor
+from gradwatch.finding import Finding
 from gradwatch.forward import open_outbox
 from gradwatch.live.forwarding import Forwarding
 from gradwatch.record import ALL, Disabled, Watcher
@@ -23,6 +25,7 @@ def watch(
     scaler: Any = None,
     every: int | None = None,
     budget: float = 0.01,
+    on_finding: Callable[[Finding], None] | None = None,
     forward: str | None = None,
 ) -> Watcher | Disabled:
     """Record the training of `model`; call it once, after model and optimizers are made.
@@ -33,8 +36,13 @@ def watch(
     `scaler`. `budget` is the share of the run's time that recording may take after its first two
     seconds; `every=n` instead records everything on every n-th step, whatever it costs. `forward`
     sends a few numbers and the findings to a service: wandb, mlflow, tensorboard or trackio.
+    `on_finding` is called with each finding the live checks make, once; `watcher.should_stop` turns
+    true when the training cannot recover.
     """
-    forwarding = Forwarding() if forward is not None else None
+    monitor = Monitor(on_finding)
+    forwarding = Forwarding(monitor) if forward is not None else None
+    if forwarding is not None:
+        monitor.on_finding = _both(forwarding, on_finding)
     watcher = recording.watch(
         model,
         *optimizers,
@@ -46,11 +54,24 @@ def watch(
         scaler=scaler,
         every=every,
         budget=budget,
-        monitor=forwarding,
+        monitor=forwarding or monitor,
     )
     if forward is not None and forwarding is not None and isinstance(watcher, Watcher):
         _open(forwarding, forward, watcher)
     return watcher
+
+
+def _both(
+    forwarding: Forwarding, on_finding: Callable[[Finding], None] | None
+) -> Callable[[Finding], None]:
+    """Tell the service, then the user."""
+
+    def tell(finding: Finding) -> None:
+        forwarding.finding(finding.first_step, finding.check, finding.message)
+        if on_finding is not None:
+            on_finding(finding)
+
+    return tell
 
 
 def _open(forwarding: Forwarding, service: str, watcher: Watcher) -> None:

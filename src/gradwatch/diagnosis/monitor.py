@@ -1,0 +1,154 @@
+"""The checks that run beside the training: bounded in time, each thing said once."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.checks import CHECKS
+from gradwatch.diagnosis.diagnose import diagnose
+from gradwatch.diagnosis.window import RecentPast, Rows
+from gradwatch.finding import Finding, Severity
+from gradwatch.run import Subject
+
+log = logging.getLogger("gradwatch")
+
+LIVE = frozenset(
+    {
+        "nonfinite",
+        "stale-gradients",
+        "norm-misuse",
+        "input-scale",
+        "not-updated",
+        "no-gradient",
+        "symmetric-weights",
+        "bad-init",
+        "dead-units",
+        "saturation",
+        "exploding-gradient",
+        "gradient-spikes",
+        "update-ratio-too-large",
+        "weight-explosion",
+        "weight-collapse",
+        "divergence",
+        "loss-spike",
+        "overfitting",
+        "loss-scale-overflow",
+        "stale-second-moment",
+    }
+)
+"""Checks whose verdict on part of a run holds for the whole of it."""
+
+FIRST_LOOK = 3
+SHARE = 0.003
+"""Part of the training's time the looks may take, after `ALLOWANCE` seconds."""
+ALLOWANCE = 0.2
+CLOSEST = 16
+"""Steps between two looks at least."""
+
+
+class Phase(StrEnum):
+    """Where one (check, layer) stands."""
+
+    RAISED = "raised"
+    CONTINUING = "continuing"
+    CLEARED = "cleared"
+
+
+class Monitor:
+    """Judges the recent past now and then; never raises into the training, never repeats itself."""
+
+    def __init__(self, on_finding: Callable[[Finding], None] | None = None) -> None:
+        self.on_finding = on_finding
+        self.phases: dict[tuple[str, str], Phase] = {}
+        self.findings: list[Finding] = []
+        """What was said, in the order of saying."""
+        self.seconds = 0.0
+        self.should_stop = False
+        self._past = RecentPast()
+        self._checks = tuple(check for check in CHECKS if check.NAME in LIVE)
+        self._began = time.perf_counter()
+        self._next = FIRST_LOOK
+        self._taken = 0
+        self._bad_steps = 0
+        self._looked_at = -1
+        self._logged_loss = False
+
+    def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
+        """The subjects that ids stand for."""
+        self._past.declare(subjects, ids)
+
+    def after_step(self, step: int, rows: Sequence[Rows], scalars: Mapping[str, float]) -> None:
+        """Remember a step, and look if it is time."""
+        self._past.add(step, rows, scalars)
+        self._taken += 1
+        self._logged_loss |= "loss" in scalars
+        bad = _nonfinite(scalars)
+        self._bad_steps = self._bad_steps + 1 if bad else 0
+        first_bad = self._bad_steps == 1
+        if first_bad or self._taken >= self._next:
+            self.look(step)
+            self._plan()
+        if self._taken == FIRST_LOOK and not self._logged_loss:
+            log.info("gradwatch: no loss was logged; add watcher.log(loss=loss) to the loop")
+        if self._bad_steps >= 3:
+            self.should_stop = True
+
+    def look(self, step: int) -> None:
+        """Run the live checks on what is remembered, and say what is new."""
+        began = time.perf_counter()
+        self._looked_at = step
+        found = diagnose(self._past.run(), self._checks)
+        present = {
+            (finding.check, finding.layers[0] if finding.layers else ""): finding
+            for finding in found.everything()
+            if finding.severity > Severity.INFO
+        }
+        roots = {id(finding) for finding in found.findings}
+        for key, finding in present.items():
+            known = self.phases.get(key)
+            self.phases[key] = Phase.RAISED if known is None else Phase.CONTINUING
+            if known is None:
+                grave = finding.severity is Severity.CRITICAL
+                self._say(finding, loud=grave or id(finding) in roots)
+        for key in self.phases.keys() - present.keys():
+            self.phases[key] = Phase.CLEARED
+        self.seconds += time.perf_counter() - began
+
+    def _say(self, finding: Finding, *, loud: bool) -> None:
+        """Once for each check and layer; what follows from another only to the callback."""
+        self.findings.append(finding)
+        if loud:
+            log.warning(
+                "gradwatch: step %d: %s: %s", self._looked_at, finding.check, finding.message
+            )
+        if self.on_finding is not None:
+            try:
+                self.on_finding(finding)
+            except Exception as error:
+                log.warning("gradwatch: on_finding raised %s and is not called again", error)
+                self.on_finding = None
+
+    def _plan(self) -> None:
+        """Look again after at least `CLOSEST` steps, later when looking is dear."""
+        elapsed = max(time.perf_counter() - self._began, 1e-9)
+        steps = max(CLOSEST, self._taken // 4 if self._taken < 256 else CLOSEST)
+        if self.seconds > ALLOWANCE:
+            pace = elapsed / max(self._taken, 1)
+            wait = (self.seconds - ALLOWANCE) / SHARE - elapsed
+            steps = max(steps, min(math.ceil(wait / pace), 100_000))
+        self._next = self._taken + steps
+
+    def close(self) -> None:
+        """A last look, if anything came since the last one."""
+        if len(self._past) > FIRST_LOOK and self._looked_at < self._past.last_step:
+            self.look(self._past.last_step)
+
+
+def _nonfinite(scalars: Mapping[str, float]) -> bool:
+    """Whether this step's loss or input was not finite: reason enough to look at once."""
+    return any(scalars.get(name, 0.0) > 0 for name in ("loss_nonfinite", "input_nonfinite"))
