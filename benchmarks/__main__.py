@@ -5,7 +5,9 @@ import sys
 
 # Name on the command line → module with a `main()` that prints its figures.
 BENCHMARKS = {
+    "checkpoints": "benchmarks.checkpoints",
     "kernel": "benchmarks.kernel",
+    "watch": "benchmarks.watch",
 }
 
 

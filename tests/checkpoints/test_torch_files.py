@@ -1,6 +1,8 @@
 """torch's own files, zip and stream, nested and tied, read without unpickling."""
 
 import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradwatch.checkpoints import scan
+from gradwatch.checkpoints import drift, scan
 from gradwatch.checkpoints.readers import open_index
 from gradwatch.errors import GradwatchError
 
@@ -149,3 +151,53 @@ def test_a_list_of_checkpoints_without_numbers_counts_from_zero(tmp_path) -> Non
     hashes = run.integers("weight_hash")[:, run.index("w")]
     assert hashes[0] == hashes[1] != 0
     assert run.state("weight_mean")[:, run.index("second")].tolist() == [1, 0]
+
+
+TWO_RANKS = """
+import sys
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+rank, store, folder, seed = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+mesh = init_device_mesh("cpu", (2,))
+torch.manual_seed(seed)
+w, v = torch.randn(65, 8), torch.randn(10, 7)
+v[3] = 0
+state = {"w": distribute_tensor(w, mesh, [Shard(0)]), "v": distribute_tensor(v, mesh, [Shard(1)])}
+dcp.save({"model": state}, checkpoint_id=folder)
+dist.destroy_process_group()
+"""
+
+
+def saved_by_two_ranks(folder: Path, seed: int) -> Path:
+    store = folder.with_suffix(".store")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_RANKS, str(rank), str(store), str(folder), str(seed)],
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    assert [rank.wait(timeout=240) for rank in ranks] == [0, 0]
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_uneven_shards_of_two_ranks_join(tmp_path) -> None:
+    one = saved_by_two_ranks(tmp_path / "one", 0)
+    two = saved_by_two_ranks(tmp_path / "two", 1)
+    torch.manual_seed(0)
+    w, v = torch.randn(65, 8), torch.randn(10, 7)
+    v[3] = 0
+    run = scan(one)
+    assert run.info["files"] == 2
+    for name, tensor in (("w", w), ("v", v)):
+        exact = np.linalg.norm(tensor.double().numpy())
+        assert run.column("weight_norm", name)[0] == pytest.approx(exact, rel=1e-6)
+    assert run.column("weight_zero_rows", "v")[0] == 1
+    torch.save({"w": w, "v": v}, tmp_path / "whole.pt")
+    same = drift(tmp_path / "whole.pt", one)
+    assert {t.name: t.moved for t in same.tensors} == {"w": False}
+    assert set(same.not_compared) == {"v"}
+    assert all(t.moved for t in drift(one, two).tensors)

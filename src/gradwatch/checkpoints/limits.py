@@ -4,14 +4,14 @@ MIB = 1 << 20
 
 MAX_HEADER = 16 * MIB
 """Bytes of a safetensors or index header; real ones of 10^5 tensors stay below."""
-MAX_TENSORS = 200_000
+MAX_TENSORS = 100_000
 MAX_NAME = 4096
 MAX_DIMS = 32
 """What numpy could always hold."""
 MAX_COUNT = 1 << 48
 """Elements of one tensor."""
 MAX_FILES = 10_000
-MAX_ENTRIES = 250_000
+MAX_ENTRIES = 100_000
 """Members of a zip archive."""
 MAX_DIRECTORY = 64 * MIB
 """Bytes of a zip archive's central directory."""
@@ -37,8 +37,8 @@ COLUMNS_LOOKED_AT = 1 << 18
 """Rows longer than this are not examined column by column."""
 SAMPLED_ROWS = 64
 """Rows, spread evenly, from which the norms of the columns of large tensors are estimated."""
-SAMPLED_GROUPS = 4
-"""Groups of 8 neighbouring columns, spread evenly, from which the norms of the rows of large
+SAMPLED_GROUPS = 2
+"""Groups of 16 neighbouring columns, at both ends, from which the norms of the rows of large
 tensors are estimated: neighbours share a line of the cache."""
 WHOLE_BYTES = 1 << 18
 """Tensors up to this size are never sampled."""

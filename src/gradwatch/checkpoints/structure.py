@@ -20,7 +20,7 @@ from gradwatch.checkpoints.limits import (
     WHOLE_BYTES,
 )
 
-_GROUP = 8
+_GROUP = 16
 
 
 @dataclass(slots=True)
@@ -88,9 +88,11 @@ class Structure:
         if end > begin:
             picked = table if self.exact else table[self.sampled_rows[begin:end] - first]
             values = as_floats(picked, self.element)
-            self.squares += _squares(values).sum(axis=0)
+            squares = _squares(values).sum(axis=0)
+            self.squares += squares
             self.rows_used += len(picked)
-            self.alive |= (values != 0).any(axis=0)
+            # Where squares vanish although the elements do not, the exact look below decides.
+            self.alive |= (values != 0).any(axis=0) if self.exact else squares > 0
         quiet = np.flatnonzero(~self.alive)
         if len(quiet) and not self.exact:
             for group in np.array_split(quiet, -(-len(quiet) // 1024)):
@@ -114,10 +116,14 @@ def _spread(size: int, wanted: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, size - 1, min(size, wanted)).astype(np.int64))
 
 
-def _squares(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Squares in float64, where those of float32 have room; what is not finite counts as zero."""
+def _squares(values: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Squares, in float64 where float32 has no room; what is not finite counts as zero."""
     with np.errstate(over="ignore", invalid="ignore"):
-        squares: NDArray[np.float64] = np.square(values, dtype=np.float64)
-    if not np.isfinite(squares.sum()):
-        squares[~np.isfinite(squares)] = 0.0
+        squares: NDArray[np.floating] = values * values
+    largest = squares.max(initial=0.0)
+    if 1e-30 < largest < 1e30:
+        return squares
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.square(values, dtype=np.float64)
+    squares[~np.isfinite(squares)] = 0.0
     return squares

@@ -13,7 +13,7 @@ from gradwatch.checkpoints.access import (
     unchanged,
 )
 from gradwatch.checkpoints.index import Checksum, FileId, Index
-from gradwatch.checkpoints.limits import TASK_BYTES
+from gradwatch.checkpoints.limits import ALONE_BYTES, TASK_BYTES
 from gradwatch.checkpoints.measuring import Item, Part, measure_item
 from gradwatch.checkpoints.spectrum import Spectrum, spectrum_of
 from gradwatch.errors import GradwatchError
@@ -131,6 +131,12 @@ def mapped() -> Mapped:
     return Mapped()
 
 
+def _fitting(item: Item, access: Access) -> Access:
+    """A large view that is not in row order can only be gathered from a mapped file."""
+    held = item.piece.extent * item.element.size
+    return mapped() if not item.piece.contiguous and held > ALONE_BYTES else access
+
+
 def _do(task: Task, access: Access) -> list[Part]:
     for file, checksum in task.checksums:
         if not checksum_fits(file, checksum):
@@ -142,7 +148,7 @@ def _do(task: Task, access: Access) -> list[Part]:
                 if unchanged(file)
                 else changed(file)
             )
-    found = [measure_item(item, access) for item in task.items]
+    found = [measure_item(item, _fitting(item, access)) for item in task.items]
     for file in task.files:
         if not unchanged(file):
             raise changed(file)

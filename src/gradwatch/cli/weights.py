@@ -110,6 +110,9 @@ def _show(found: Examination, diagnosis: Diagnosis) -> None:
         if not line.startswith("Read more"):
             click.echo(line)
     console.print(_table(found))
+    health = analyze_weights(found.run).distribution_health
+    if health.score is not None:
+        click.echo(f"Weight analysis: {health.status.value} ({health.score:.0f} of 100)")
     rest = len(found.last.tensors) - _SHOWN
     if rest > 0:
         click.echo(f"… and {rest} more tensors; --json has all of them.")

@@ -11,7 +11,7 @@ What helps: a lower learning rate, less weight decay, normalisation; or replace 
 two thin ones.
 
 Threshold: 2 % of a side of at least 64. Trained layers of our healthy checkpoints keep more
-than 20 %.
+than 35 %.
 """
 
 from gradwatch.checkpoints.checks.form import Case, Patient, Said, is_matrix, said

@@ -11,7 +11,7 @@ What helps: scales per channel, or smoothing them into the layer before; weight 
 normalisation of queries and keys.
 
 Threshold: 30 × is a warning, 10 × is mentioned. Trained layers of our healthy checkpoints stay
-under 6. Sizes in large tensors come from 32 columns or 64 rows, spread evenly.
+under 2. Sizes in large tensors come from 32 columns or 64 rows, spread evenly.
 """
 
 import numpy as np

@@ -7,7 +7,7 @@ from pathlib import Path
 from gradwatch.checkpoints.access import Reading, close_all
 from gradwatch.checkpoints.index import Index, Tensor
 from gradwatch.checkpoints.movement.adapters import adapter_sums, adapters_of
-from gradwatch.checkpoints.movement.comparing import Comparison, Sums, comparable, compare, side
+from gradwatch.checkpoints.movement.comparing import Comparison, Sums, aligned, compare, side
 from gradwatch.checkpoints.movement.pairs import Pairing, paired
 from gradwatch.checkpoints.movement.result import Drift, TensorDrift, findings_of
 from gradwatch.checkpoints.readers import open_index
@@ -27,9 +27,12 @@ def drift(before: str | Path, after: str | Path, *, means: Means | None = None) 
     pairing = _paired(old, new, means)
     tasks, tensors, skipped = _tasks(old, new, pairing)
     found = do_work(_joint(old, new), tasks, compare_alone, compare_in_worker, means)
+    sums = [Sums() for _ in tensors]
+    for task, part in zip(tasks, found, strict=True):
+        sums[task.number] += part
     drifts = tuple(
-        TensorDrift(a.name, b.name, a.shape, str(a.element), str(b.element), sums)
-        for (a, b), sums in zip(tensors, found, strict=True)
+        TensorDrift(a.name, b.name, a.shape, str(a.element), str(b.element), total)
+        for (a, b), total in zip(tensors, sums, strict=True)
     )
     return Drift(
         old.path,
@@ -83,11 +86,15 @@ def _tasks(
     tensors: list[tuple[Tensor, Tensor]] = []
     skipped: dict[str, str] = {}
     for a, b in pairing.same:
-        if comparable(a) and comparable(b):
-            tasks.append(Comparison(len(tasks), side(old, a), side(new, b)))
-            tensors.append((a, b))
-        else:
-            skipped[a.name] = "it lies in several pieces"
+        pieces = aligned(a, b)
+        if pieces is None:
+            skipped[a.name] = "it is cut into pieces in two different ways"
+            continue
+        tasks += [
+            Comparison(len(tensors), side(old, a, left), side(new, b, right))
+            for left, right in pieces
+        ]
+        tensors.append((a, b))
     return tasks, tensors, skipped
 
 
@@ -105,7 +112,7 @@ def _adapted(old: Index, new: Index) -> Drift:
         adapters = {a.target: a for a in adapters_of(new, set(base))}
         for name, adapter in adapters.items():
             tensor = base[name]
-            if not comparable(tensor) or len(tensor.shape) != 2:
+            if len(tensor.pieces) != 1 or len(tensor.shape) != 2:
                 skipped[name] = "it lies in several pieces or is no matrix"
                 continue
             sums = work(tensor, new, adapter)

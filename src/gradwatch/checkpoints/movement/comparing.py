@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from gradwatch.checkpoints.blocks import Block, blocks
 from gradwatch.checkpoints.elements import Element, as_floats
 from gradwatch.checkpoints.index import FileId, Index, Piece, Tensor
 from gradwatch.checkpoints.limits import BLOCK
+from gradwatch.errors import GradwatchError
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +92,47 @@ class Sums:
         return max(-1.0, min(1.0, self.product / size)) if size > 0 else math.nan
 
 
-def comparable(tensor: Tensor) -> bool:
-    """Whether the tensor lies in one open piece, so that two of them can be read side by side."""
-    return len(tensor.pieces) == 1
-
-
-def side(index: Index, tensor: Tensor) -> Side:
-    (piece,) = tensor.pieces
+def side(index: Index, tensor: Tensor, piece: Piece) -> Side:
     return Side(index.files[piece.file], piece, tensor.element)
+
+
+def aligned(first: Tensor, second: Tensor) -> list[tuple[Piece, Piece]] | None:
+    """The pieces of two tensors of one shape, side by side; cut along rows where they differ."""
+    if len(first.pieces) == len(second.pieces) == 1:
+        return [(first.pieces[0], second.pieces[0])]
+    boxes = {(piece.start, piece.shape): piece for piece in second.pieces}
+    if {(piece.start, piece.shape) for piece in first.pieces} == set(boxes):
+        return [(piece, boxes[piece.start, piece.shape]) for piece in first.pieces]
+    if not all(_rowwise(t, piece) for t in (first, second) for piece in t.pieces):
+        return None
+    edges = sorted(
+        {
+            edge
+            for piece in (*first.pieces, *second.pieces)
+            for edge in (piece.start[0], piece.start[0] + piece.lines)
+        }
+    )
+    return [(_rows(first, begin, end), _rows(second, begin, end)) for begin, end in pairwise(edges)]
+
+
+def _rowwise(tensor: Tensor, piece: Piece) -> bool:
+    whole = bool(piece.shape) and piece.shape[1:] == tensor.shape[1:] and piece.lines > 0
+    return whole and piece.contiguous and not piece.packed
+
+
+def _rows(tensor: Tensor, begin: int, end: int) -> Piece:
+    """Some rows as a piece of their own; the pieces cover the tensor, so one has them all."""
+    for piece in tensor.pieces:
+        first = piece.start[0]
+        if first <= begin and end <= first + piece.lines:
+            skipped = (begin - first) * piece.line * tensor.element.size
+            return replace(
+                piece,
+                offset=piece.offset + skipped,
+                shape=(end - begin, *piece.shape[1:]),
+                start=(begin, *piece.start[1:]),
+            )
+    raise GradwatchError(f"The parts of {tensor.name[:80]!r} do not cover it.")
 
 
 def compare(task: Comparison, first: Access, second: Access) -> Sums:

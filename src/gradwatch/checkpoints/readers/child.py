@@ -8,16 +8,20 @@ import sys
 from pathlib import Path
 
 from gradwatch.checkpoints.index import Index, from_dict
+from gradwatch.checkpoints.limits import MIB
+from gradwatch.checkpoints.readers.pickled import SECONDS
 from gradwatch.errors import GradwatchError
 
-_WAIT = 90.0
-"""Seconds on the clock; the child's own limit is in processor time and far lower."""
+_MODULE = "gradwatch.checkpoints.readers.pickled"
+_PATIENCE = 10
+"""Times the child's own limit, which is in processor time, until it is ended by the clock."""
 _KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "VIRTUAL_ENV")
 
 
 def read(kind: str, path: Path) -> Index:
     """The index of a pickled checkpoint (`kind`: zip, stream or distributed)."""
-    command = [sys.executable, "-m", "gradwatch.checkpoints.readers.pickled", kind, str(path)]
+    seconds = _seconds(path)
+    command = [sys.executable, "-m", _MODULE, kind, str(path), str(seconds)]
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     environment |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "random"}
     try:
@@ -25,15 +29,13 @@ def read(kind: str, path: Path) -> Index:
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_WAIT,
+            timeout=_PATIENCE * seconds,
             env=environment,
             start_new_session=True,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise GradwatchError(
-            f"{path} is refused: reading it did not end in {_WAIT:.0f} s."
-        ) from None
+        raise GradwatchError(f"{path} is refused: reading it did not come to an end.") from None
     if done.returncode:
         raise GradwatchError(f"{path} is refused: its reader died ({_death(done)}).")
     try:
@@ -43,6 +45,13 @@ def read(kind: str, path: Path) -> Index:
         return from_dict(answer["index"])
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise GradwatchError(f"{path} is refused: its reader gave no usable answer.") from None
+
+
+def _seconds(path: Path) -> int:
+    """Processor time for the child: a hostile file is small, a large one may take longer."""
+    files = path.iterdir() if path.is_dir() else [path]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    return SECONDS + size // (100 * MIB)
 
 
 def _death(done: "subprocess.CompletedProcess[bytes]") -> str:

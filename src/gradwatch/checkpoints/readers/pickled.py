@@ -1,7 +1,7 @@
 """The side of the wall where pickled formats are read: a child process with little of everything.
 
-Run as `python -m gradwatch.checkpoints.readers.pickled KIND PATH`; writes the index, or a refusal,
-as JSON to standard output.
+Run as `python -m gradwatch.checkpoints.readers.pickled KIND PATH SECONDS`; writes the index, or a
+refusal, as JSON to standard output.
 """
 
 import json
@@ -21,10 +21,11 @@ READERS: dict[str, Callable[[Path], Index]] = {
     "distributed": distributed.read,
 }
 MEMORY = 768 * MIB
-SECONDS = 20
+SECONDS = 9
+"""Of processor time, and one more for every 100 MB of the checkpoint."""
 
 
-def confine() -> None:
+def confine(seconds: int = SECONDS) -> None:
     """No more memory, time, files, processes or written bytes than reading an index takes."""
     import resource
 
@@ -35,7 +36,7 @@ def confine() -> None:
         mapped = 1024 * MIB
     for limit, value in (
         (resource.RLIMIT_AS, mapped + MEMORY),
-        (resource.RLIMIT_CPU, SECONDS),
+        (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NOFILE, min(MAX_FILES, 1024)),
         (resource.RLIMIT_CORE, 0),
@@ -51,9 +52,9 @@ def confine() -> None:
 
 def main() -> None:
     """Read, and say what was found."""
-    kind, path = sys.argv[1:]
+    kind, path, seconds = sys.argv[1:]
     answer: dict[str, Any]
-    confine()
+    confine(int(seconds))
     try:
         answer = {"index": to_dict(READERS[kind](Path(path)))}
     except GradwatchError as error:
