@@ -58,13 +58,14 @@ def test_without_checksums_is_read_and_said(tmp_path) -> None:
 
 def test_the_model_of_a_training_checkpoint_is_found(tmp_path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.randn(2, 4)).sum().backward()
-    optimizer.step()
+    optimizer = {
+        "state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.zeros(3, 4)}},
+        "param_groups": [{"lr": 0.001, "betas": (0.9, 0.999), "params": [0, 1, 2, 3]}],
+    }
     saved = {
         "epoch": 3,
         "model_state_dict": {f"module.{k}": v for k, v in model.state_dict().items()},
-        "optimizer_state_dict": optimizer.state_dict(),
+        "optimizer_state_dict": optimizer,
         "args": Path("settings"),
     }
     torch.save(saved, tmp_path / "last.pth")
