@@ -159,8 +159,8 @@ def _distribution_health(overall: WeightStatistics) -> DistributionHealth:
 
 
 def _outliers(index: int, values: Singles) -> list[WeightOutlier]:
-    """Beyond three of the tensor's own standard deviations."""
-    if not values.size or (values == values[0]).all():
+    """Beyond three of the tensor's own standard deviations; 0/0 of a constant is none."""
+    if not values.size:
         return []
     mean, std = moments(values)
     z = np.abs(values - mean) / std

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.analysis.weights.grid import Grid
+from gradwatch.analysis.weights.grid import Grid, Room
 from gradwatch.analysis.weights.spread import Spread, outlier_limit
 from gradwatch.analysis.weights.tensors import CHUNK, Tensor, floating
 
@@ -34,14 +34,20 @@ def scan(tensor: Tensor, spread: Spread, cells: int, kept: int) -> tuple[Grid, F
     looking = search.may_find(low, high)
     wide = not _SAFE[0] < float(tensor.record["abs_max"]) < _SAFE[1]
     assert tensor.values is not None
+    room = Room(min(CHUNK, len(tensor.values)), _working(tensor.values, wide))
     for begin in range(0, len(tensor.values), CHUNK):
         part = floating(tensor.values[begin : begin + CHUNK])
         if looking:
             search.look(part, begin)
         if tensor.nonfinite:
             part = part[np.isfinite(part)]
-        grid.add(part.astype(np.float64) if wide else part)
+        grid.add(part.astype(np.float64) if wide else part, room)
     return grid, search.found(tensor.finite)
+
+
+def _working(values: NDArray[Any], wide: bool) -> Any:
+    """32 bits for 16- and 32-bit elements, unless their size makes the cells not fit."""
+    return np.float32 if values.dtype in (np.float16, np.float32) and not wide else np.float64
 
 
 class _Search:
@@ -52,10 +58,11 @@ class _Search:
         self.total = 0
         self.indices = np.empty(0, np.int64)
         self.distances = np.empty(0, np.float64)
-        self.bounds = (
-            np.nextafter(np.float32(self.centre - limit * self.scale), np.float32(np.inf)),
-            np.nextafter(np.float32(self.centre + limit * self.scale), np.float32(-np.inf)),
-        )
+        with np.errstate(over="ignore"):
+            self.bounds = (
+                np.nextafter(np.float32(self.centre - limit * self.scale), np.float32(np.inf)),
+                np.nextafter(np.float32(self.centre + limit * self.scale), np.float32(-np.inf)),
+            )
 
     def may_find(self, low: float, high: float) -> bool:
         reach = self.limit * self.scale

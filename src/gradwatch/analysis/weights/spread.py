@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,18 +28,24 @@ class Spread:
 
 def spread(tensor: Tensor) -> Spread:
     """Of the finite elements; a mostly zero tensor is judged by its other elements."""
-    values = _sample(tensor)
+    values = np.sort(_sample(tensor))
     judged = values[values != 0] if np.count_nonzero(values == 0) * 2 >= len(values) else values
     judged = judged if len(judged) >= LEAST_NONZERO else values
-    centre = float(np.median(judged))
-    low, high = np.percentile(values, [25, 75])
+    centre = float(_quantiles(judged, 0.5))
+    low, high = _quantiles(values, np.array([0.25, 0.75]))
     middles = (np.arange(ATOMS) + 0.5) / ATOMS
-    return Spread(centre, _scale(judged, centre), high - low, np.quantile(values, middles))
+    return Spread(centre, _scale(judged, centre), float(high - low), _quantiles(values, middles))
+
+
+def _quantiles(ordered: NDArray[np.float64], shares: float | NDArray[np.float64]) -> Any:
+    """Linear between neighbours (type 7), of sorted values."""
+    at = np.asarray(shares) * (len(ordered) - 1)
+    return np.interp(at, np.arange(len(ordered)), ordered)
 
 
 def _scale(values: NDArray[np.float64], centre: float) -> float:
     apart = np.abs(values - centre)
-    mad = float(np.median(apart))
+    mad = float(_quantiles(np.sort(apart), 0.5))
     if mad > 0:
         return mad / NormalDist().inv_cdf(0.75)
     # More than half are equal: fall back to the mean absolute deviation (of a Gaussian: √(2/π) σ).
