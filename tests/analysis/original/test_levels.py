@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.analysis import both_books
 from tests.golden.reading import cases
@@ -10,7 +11,9 @@ from tests.golden.reading import cases
 from gradwatch.analysis.original import levels
 from gradwatch.analysis.original.conflicts import analyze_conflicts
 from gradwatch.analysis.original.drift import analyze_drift
+from gradwatch.analysis.original.gradients import analyze_gradients
 from gradwatch.analysis.original.history import record
+from gradwatch.analysis.original.weights import analyze_weight_distribution
 from gradwatch.analysis.result import Result
 from gradwatch.errors import GradwatchError
 
@@ -45,6 +48,10 @@ def produced() -> set[tuple[type, str]]:
                 assert case["panic"]
     for moved in (0.0, 0.02, 0.07, 0.3):
         found |= _members(analyze_drift({"a": [1.0]}, {"a": [1.0 + moved]}))
+    swinging = record("a", [1e-12, 1e-9, 1e-12, 9e-6] * 10, range(40))
+    found |= _members(analyze_gradients({"a": swinging}))
+    rare = np.array([0.0] * 60 + [0.1] * 39 + [9.0], np.float32)
+    found |= _members(analyze_weight_distribution([rare]))
     steady = record("a", [1.0] * 10, range(10))
     other = record("b", [1.0] * 8 + [3.0, 3.0], range(10))
     found |= _members(analyze_conflicts({"a": steady, "b": other}, threshold=0.05))
