@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gradwatch.checks.replica_divergence import check
-from gradwatch.finding import Finding, Severity, Skipped
+from gradwatch.finding import Finding, Severity
 from gradwatch.run import Placement, Run, Subject
 from gradwatch.stats import Family, Kind, row_dtype
 from gradwatch.store import Writer, open_run
@@ -70,6 +70,5 @@ def test_pieces_are_no_copies(ranks: Ranks) -> None:
     assert list(check(ranks.run([[1, 2], [5, 6]], pieces))) == []
 
 
-def test_one_rank_is_skipped(ranks: Ranks) -> None:
-    (said,) = check(ranks.run([[1, 2]]))
-    assert said == Skipped("replica-divergence", "the run has one rank")
+def test_one_rank_has_no_replica(ranks: Ranks) -> None:
+    assert list(check(ranks.run([[1, 2]]))) == []

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gradwatch.checks.form import Said
 from gradwatch.checks.wording import several
-from gradwatch.finding import Evidence, Finding, Severity, Skipped
+from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
 
@@ -46,8 +46,7 @@ class Left:
 def check(run: Run) -> Said:
     """Yield one finding: the first parameter and step that left, and the rank it left on."""
     if len(run.ranks) < 2:
-        yield Skipped(NAME, "the run has one rank")
-        return
+        return  # one copy cannot differ from itself
     found = sorted(_leaving(run), key=lambda left: left.step)
     if not found:
         return
