@@ -63,6 +63,12 @@ function axis(values, size) {
   };
 }
 
+/** Numbers short enough to read and long enough to differ. */
+function labels(splits) {
+  const short = splits.map(number);
+  return new Set(short).size === short.length ? short : splits.map((v) => String(Number(v.toPrecision(4))));
+}
+
 function logAxis() {
   const made = axis((_, splits) => splits.map(powerOfTen), 58);
   return { ...made, filter: decades, grid: { ...made.grid, filter: decades }, ticks: { ...made.ticks, filter: decades } };
@@ -117,7 +123,7 @@ function options(props, width, moving) {
       axis((_, splits) => splits.map((v) => (Number.isInteger(v) ? whole(v) : "")), 28),
       log
         ? logAxis()
-        : axis((_, splits) => splits.map(number), 58),
+        : axis((_, splits) => labels(splits), 58),
     ],
     bands: bands.map((pair) => ({ series: pair, fill: css("--spread") })),
     series: [

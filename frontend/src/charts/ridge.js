@@ -31,7 +31,7 @@ export function Ridge({ ridge }) {
         const y = HEIGHT + 4 + i * STEP;
         return html`<g key=${step}>
           <path d=${outline(ridge.heights[i], y)} class="hill" />
-          <text x=${WIDTH + 5} y=${y} class="small">${whole(step)}</text>
+          <text x=${WIDTH + 5} y=${y} class="small">${whole(step)}${ridge.nonfinite[i] ? " !" : ""}</text>
         </g>`;
       })}
       <line x1=${WIDTH / 2} x2=${WIDTH / 2} y1="0" y2=${tall - 16} class="zero" />

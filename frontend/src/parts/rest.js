@@ -28,7 +28,7 @@ export function Weights({ model }) {
     <h2>Weight distributions</h2>
     <p class="soft">
       Histograms with one bin per power of two, negative weights on the left, newest in front; the worst layers first
-      (${model.ridges.length} of ${model.tensors.length} tensors).
+      (${model.ridges.length} of ${model.tensors.length} tensors). A ! marks steps with NaN or Inf.
     </p>
     <div class="ridges">${model.ridges.map((ridge) => html`<${Ridge} key=${ridge.name} ridge=${ridge} />`)}</div>
   </section>`;

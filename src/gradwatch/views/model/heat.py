@@ -64,6 +64,8 @@ def _map(columns: Columns, what: Shown) -> dict[str, Any]:
         values, scale, columns.nonfinite(what.kind, what.stat), columns.without_gradient(what)
     )
     there = np.flatnonzero((codes != Code.EMPTY).any(axis=1))
+    if what.kind is Kind.LAYER and not (codes < Code.NO_GRADIENT)[codes != Code.EMPTY].any():
+        there = there[:0]  # only marks that other maps of activations show as well
     title = what.title
     if what.name == GRAD_RMS and not sizes_known(run):
         title = "gradient norm (sizes unknown)"

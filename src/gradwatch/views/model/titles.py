@@ -51,6 +51,13 @@ _TITLES = {
     Stat.ACT_GATE_ZERO_FRACTION: "zeros after the ReLU",
     Stat.ACT_FLAT_FRACTION: "saturated activations",
     Stat.ACT_ENTROPY: "attention entropy",
+    Stat.ACT_NONFINITE: "non-finite outputs",
+    Stat.PROBE_NONFINITE: "non-finite outputs (probed)",
+    Stat.PROBE_INPUT_NONFINITE: "non-finite inputs (probed)",
+    Stat.GRAD_NAN: "NaN in the gradient",
+    Stat.GRAD_INF: "Inf in the gradient",
+    Stat.WEIGHT_NAN: "NaN in the weight",
+    Stat.WEIGHT_INF: "Inf in the weight",
     Stat.LR: "learning rate",
 }
 
