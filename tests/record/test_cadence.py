@@ -3,7 +3,7 @@
 import pytest
 
 from gradwatch.record.barrier import Meter
-from gradwatch.record.cadence import due, full
+from gradwatch.record.cadence import due, full, sketched
 from gradwatch.record.clock import StepClock
 from gradwatch.record.pace import ALLOWANCE, Pace
 from gradwatch.stats import Family
@@ -30,6 +30,18 @@ def test_families_follow_their_powers_of_two() -> None:
 def test_a_coarser_cadence_is_part_of_the_finer_one() -> None:
     for step in range(10, 1000):
         assert due(step, FAMILIES, k=4, every=None) <= due(step, FAMILIES, k=2, every=None)
+
+
+def test_cosines_are_taken_between_neighbours() -> None:
+    for k in (1, 4):
+        recorded = range(12 * k, 60 * k, k)
+        found = {step: sketched(step, k=k, every=None) for step in recorded}
+        assert sum(has for has, _ in found.values()) == len(recorded) // 2
+        for step, (has, cosine) in found.items():
+            if cosine and step > recorded[0]:
+                assert has
+                assert found[step - k][0]
+    assert sketched(3, k=8, every=None) == sketched(7, k=1, every=7) == (True, True)
 
 
 def test_every_is_taken_at_its_word() -> None:

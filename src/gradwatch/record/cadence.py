@@ -34,4 +34,16 @@ def full(step: int, *, k: int, every: int | None) -> bool:
     return step < OPENING or step % (16 * k) == 0
 
 
+def sketched(step: int, *, k: int, every: int | None) -> tuple[bool, bool]:
+    """Whether the gradients are sketched on this step, and whether the cosine to the last is taken.
+
+    A sketch costs as much as all other statistics of a gradient together. Two neighbouring recorded
+    steps out of four have one, so that a cosine is always one between neighbours.
+    """
+    if every is not None or step < OPENING:
+        return True, True
+    turn = step // k % 4
+    return turn in (0, 3), turn == 0
+
+
 _NOTHING: frozenset[Family] = frozenset()

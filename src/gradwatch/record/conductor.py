@@ -131,6 +131,10 @@ class Conductor:
         frame = Frame(ward, step, due, full, has_closure(args, kwargs))
         frame.rest = self.roster.rest if begins else None
         frame.collects = self.clock.complete
+        if step != self.clock.first:
+            frame.sketches, frame.cosines = cadence.sketched(
+                step, k=self.pace.k, every=self.options.every
+            )
         self._frames.append(frame)
         self.recorder.before(frame)
 

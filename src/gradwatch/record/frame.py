@@ -17,12 +17,15 @@ class Frame:
     step: int
     due: frozenset[Family]
     full: bool
+    """Histograms are taken too."""
     closure: bool
     """The gradient is made inside the step: it can be read only afterwards."""
     rest: Ward | None = None
     """The parameters of no optimizer, where they are measured with this step."""
     collects: bool = False
     """The instruments are to be read with this step."""
+    sketches: bool = True
+    cosines: bool = True
     skipped: bool = False
     hollow: bool = False
     """An optimizer inside this one stepped the same parameters: that one counts."""

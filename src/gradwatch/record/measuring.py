@@ -27,7 +27,13 @@ class Measured(NamedTuple):
 
 
 def gradients(
-    ward: Ward, *, multiplier: float = 1.0, clipped: bool = False, histograms: bool = False
+    ward: Ward,
+    *,
+    multiplier: float = 1.0,
+    clipped: bool = False,
+    histograms: bool = False,
+    sketches: bool = True,
+    cosines: bool = True,
 ) -> Measured:
     """The gradients as they are in memory, times `multiplier`: what makes them raw."""
     found = gather(ward.gradients())
@@ -38,12 +44,13 @@ def gradients(
         states[states == State.MEASURED] = State.CLIPPED
     rows = moment_rows(Family.GRAD, records, states, multiplier)
     rows["grad_dead_rows"], rows["grad_untouched_rows"] = ward.memory.remember()
-    sketch = kernel.sketch(found.batch, ward.seeds, ward.offsets)
-    sketch = sketch * np.float32(multiplier)
-    rows["grad_sketch"] = sketch
-    seen = found.batch.counts > 0
-    rows["grad_cosine"] = _cosine(sketch, ward.last_sketch)
-    ward.last_sketch[seen] = sketch[seen]
+    if sketches:
+        sketch = kernel.sketch(found.batch, ward.seeds, ward.offsets) * np.float32(multiplier)
+        rows["grad_sketch"] = sketch
+        if cosines:
+            rows["grad_cosine"] = _cosine(sketch, ward.last_sketch)
+        seen = found.batch.counts > 0
+        ward.last_sketch[seen] = sketch[seen]
     if histograms and frexp(multiplier)[0] != 0.5:
         raw = _scaled(found, multiplier)  # named, so that its memory lives through the call
         bins = kernel.histograms(raw.batch)

@@ -82,7 +82,12 @@ class Recorder:
         if Family.GRAD in frame.due:
             self._gradients(frame, frame.ward)
             if rest is not None and rest.tracks:
-                measured = measuring.gradients(rest, histograms=self._wide(frame))
+                measured = measuring.gradients(
+                    rest,
+                    histograms=self._wide(frame),
+                    sketches=frame.sketches,
+                    cosines=frame.cosines,
+                )
                 frame.measured.append((rest, measured))
         self._phase_scalars(frame)
         if frame.collects:
@@ -105,6 +110,8 @@ class Recorder:
                 multiplier=1.0 / (held * clipping),
                 clipped=not verdict.undoable,
                 histograms=self._wide(frame),
+                sketches=frame.sketches,
+                cosines=frame.cosines,
             )
             cut = verdict.undoable and measuring.mark_cut(measured)
             if verdict.phase in (Phase.RAW, Phase.SCALED) and not cut:

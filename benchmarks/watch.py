@@ -1,0 +1,175 @@
+"""What watching costs a training step, beside the bare step, the read floor and a naive loop.
+
+Two copies of each model train in turn, one bare and one watched, with one torch thread and the
+writer running; after each watched step the floor (reading every gradient once) and the naive loop
+(nine torch operations and `.item()` per tensor) run on the same gradients. Overhead is the time
+inside our hooks. Thread time is used throughout, so that a busy neighbour does not count; only the
+planted sleep, which takes none, is held against the wall clock.
+"""
+
+import copy
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import gradwatch.kernel as kernel
+from benchmarks.models import Bench, gpt, mlp, resnet
+from gradwatch.record import Watcher, watch
+from gradwatch.record.tracks import gather
+
+CYCLE = 16
+"""Steps after which the default cadence repeats."""
+ROUNDS = int(os.environ.get("GRADWATCH_BENCH_ROUNDS", "1"))
+BAR = 0.01
+"""Of the step, on the GPT-like and the ResNet-like model."""
+PLANTED = 200e-6
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print(f"instruction set {kernel.instruction_set}, one thread, per step, % of the bare step")
+    print(f"{'':24s}{'bare ms':>10s}{'floor':>9s}{'ours':>9s}{'gradients':>11s}{'naive':>9s}")
+    for make, bar in ((mlp, None), (gpt, BAR), (resnet, BAR)):
+        bench = make()
+        found = measure(bench, cycles=ROUNDS * (16 if bar is None else 1))
+        bare = found["bare"]
+        print(
+            f"{bench.summary[:24]:24s}{bare * 1e3:10.2f}"
+            + "".join(f"{found[name] / bare:9.2%}" for name in ("floor", "ours"))
+            + f"{found['gradients'] / bare:11.2%}{found['naive'] / bare:9.2%}"
+        )
+        if bar is not None and found["ours"] > bar * bare:
+            print(f"  MISSED: {found['ours'] / bare:.2%} of the step, the bar is {bar:.0%}")
+    idle()
+    planted()
+
+
+def measure(bench: Bench, cycles: int) -> dict[str, float]:
+    """Seconds per step of each variant; `ours` is the mean over whole cycles of the cadence."""
+    twin = copy.deepcopy(bench.model)
+    bare_optimizer = torch.optim.AdamW(twin.parameters(), 1e-4)
+    optimizer = torch.optim.AdamW(bench.model.parameters(), 1e-4)
+    times: dict[str, list[float]] = {"bare": [], "floor": [], "naive": []}
+    costs: list[float] = []
+    with Recording(bench, optimizer) as watcher:
+        meter = watcher._barrier.meter
+        for step in range(CYCLE * cycles + 2):
+            bare = timed(lambda: train(bench, twin, bare_optimizer))
+            spent = meter.spent
+            train(bench, bench.model, optimizer)
+            if step < 2:
+                continue  # memory is claimed, code is loaded; the first records everything
+            times["bare"].append(bare)
+            costs.append(meter.spent - spent)
+            gathered = gather([p.grad for p in bench.model.parameters()])
+            times["floor"].append(timed(lambda held=gathered: kernel.read(held.batch)))
+            times["naive"].append(timed(lambda: naive(bench.model)))
+    found = {name: statistics.median(values) for name, values in times.items()}
+    found["ours"] = statistics.fmean(costs)
+    found["gradients"] = statistics.median(costs)  # 12 of 16 steps record gradients alone
+    return found
+
+
+class Recording:
+    """A watcher that writes to a folder of its own, at the default cadence, never stretched."""
+
+    def __init__(self, bench: Bench, optimizer: torch.optim.Optimizer, **options: object) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.bench, self.optimizer, self.options = bench, optimizer, options
+
+    def __enter__(self) -> Watcher:
+        # From step 16 on: the first ten steps, which record everything, are not the usual ones.
+        settings = {"budget": 1.0, "step": CYCLE - 1, **self.options}
+        made = watch(self.bench.model, self.optimizer, run=self.folder / "run", **settings)
+        assert isinstance(made, Watcher)
+        made._barrier.meter.clock = time.thread_time
+        self.watcher = made
+        return made
+
+    def __exit__(self, *_: object) -> None:
+        self.watcher.close()
+        shutil.rmtree(self.folder)
+
+
+def train(bench: Bench, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    bench.loss(model).backward()
+    optimizer.step()
+
+
+def timed(action: Callable[[], object]) -> float:
+    start = time.thread_time()
+    action()
+    return time.thread_time() - start
+
+
+def naive(model: torch.nn.Module) -> list[float]:
+    """What one writes first: a few statistics of every gradient, each a pass and a read."""
+    found = []
+    for parameter in model.parameters():
+        g = parameter.grad
+        if g is not None:
+            found += [g.norm().item(), g.mean().item(), g.std().item(), g.abs().mean().item()]
+            found += [g.min().item(), g.max().item(), (g == 0).sum().item()]
+            found += [g.isnan().sum().item(), g.isinf().sum().item()]
+    return found
+
+
+def idle(steps: int = 2000) -> None:
+    """A step that records nothing, on a small model, by the wall clock's best stretches."""
+    bench = mlp()
+    optimizer = torch.optim.SGD(bench.model.parameters(), 0.0)
+    for p in bench.model.parameters():
+        p.grad = torch.zeros_like(p)
+    with Recording(bench, optimizer, every=1 << 30, record={"gradients"}) as watcher:
+        meter = watcher._barrier.meter
+        meter.clock = time.perf_counter
+        optimizer.step()
+        costs = []
+        for _ in range(steps // 20):
+            train(bench, bench.model, optimizer)
+            spent = meter.spent
+            train(bench, bench.model, optimizer)
+            costs.append(meter.spent - spent)
+    print(f"a step that records nothing: {min(costs) * 1e6:.1f} µs inside our hooks")
+
+
+def planted() -> None:
+    """A benchmark that cannot see a sleep of 200 µs in the hook measures nothing."""
+    bench = mlp()
+    optimizer = torch.optim.AdamW(bench.model.parameters(), 1e-4)
+    found = []
+    for pause in (0.0, PLANTED):
+        with Recording(bench, optimizer, every=1) as watcher:
+            meter, recorder = watcher._barrier.meter, watcher._conductor.recorder
+            meter.clock = time.perf_counter
+            inner = recorder.before
+
+            def slow(frame, inner=inner, pause=pause):  # type: ignore[no-untyped-def]
+                if pause:
+                    time.sleep(pause)
+                inner(frame)
+
+            recorder.before = slow  # type: ignore[method-assign]
+            costs = []
+            for _ in range(60):
+                spent = meter.spent
+                train(bench, bench.model, optimizer)
+                costs.append(meter.spent - spent)
+        found.append(min(costs))
+    seen = found[1] - found[0]
+    verdict = "seen" if seen >= 0.75 * PLANTED else "NOT SEEN: these figures mean nothing"
+    print(f"planted sleep of {PLANTED * 1e6:.0f} µs: {seen * 1e6:.0f} µs {verdict}")
+    if seen < 0.75 * PLANTED:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
