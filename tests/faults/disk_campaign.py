@@ -2,8 +2,8 @@
 
     python -m tests.faults.disk_campaign FOLDER limit|full|inject
 
-`limit`: files may not grow beyond 24 kB (RLIMIT_FSIZE). `full`: FOLDER is a small file system that a
-filler keeps full. `inject`: somebody outside makes system calls fail. Prints JSON.
+`limit`: files may not grow beyond 24 kB (RLIMIT_FSIZE). `full`: FOLDER is a small file system that
+a filler keeps full. `inject`: somebody outside makes system calls fail. Prints JSON.
 """
 
 import json

@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from gradwatch.run.event import Event, EventKind
@@ -97,10 +98,10 @@ class Scribe(threading.Thread):
     def run(self) -> None:
         while not self.finished.is_set():
             with self.wake:
-                if not (self._asked or self._closing or self.queue.pressing):
+                if self._wait:
+                    self.wake.wait(self._wait)  # the disk failed: try again before long
+                elif not (self._asked or self._closing or self.queue.pressing):
                     self.wake.wait(FLUSH_SECONDS)
-                elif self._wait:
-                    self.wake.wait(min(self._wait, FLUSH_SECONDS))
                 self._asked = False
             with contextlib.suppress(Exception):  # a defect here must not print into a training
                 self._turn()
@@ -140,7 +141,7 @@ class Scribe(threading.Thread):
     def _write(self) -> None:
         journal = self._ready_journal()
         try:
-            journal.append(self._stage.data)
+            journal.append(self._stage.data if journal.size else _schema() + self._stage.data)
         except OSError:
             self._give_up_journal()
             raise
@@ -208,7 +209,6 @@ class Scribe(threading.Thread):
             assert self.folder is not None
             self._number += 1
             self._journal = Journal(self.folder / f"j{self._number:05d}.gwj")
-            self._journal.append(_schema())
         return self._journal
 
     def _make_folder(self) -> None:
@@ -245,6 +245,7 @@ class Scribe(threading.Thread):
         self._next_try = time.monotonic() + self._wait
 
 
+@cache
 def _schema() -> bytes:
     """One record per family: the columns of its rows, so that every journal explains itself."""
     records = []

@@ -1,0 +1,170 @@
+"""Several ranks as one run, against the statistics of the whole tensor computed on its own."""
+
+import numpy as np
+import pytest
+from tests.store.trial import WAIT, both_readers_agree
+
+from gradwatch.kernel import hashes, measure_arrays, merge
+from gradwatch.kernel.arrays import batch_of
+from gradwatch.run import Histogram, Placement, Subject
+from gradwatch.stats import Family, Kind, Stat, State, row_dtype
+from gradwatch.store import Writer, open_run
+
+SHAPE = (12, 5)
+CUTS = [(0, 5), (5, 9), (9, 12)]
+FIELDS = ("norm", "mean", "std", "skewness", "kurtosis", "abs_mean", "abs_max", "min", "max")
+
+
+def row_of(part: np.ndarray) -> np.ndarray:
+    """A gradient's row as a recorder would fill it."""
+    row = np.zeros(1, row_dtype(Family.GRAD))
+    (moments,) = measure_arrays([part])
+    for name in FIELDS:
+        row[f"grad_{name}"] = moments[name]
+    for name in ("count", "nan", "zero_rows"):
+        row[f"grad_{name}"] = moments[name]
+    row["grad_inf"] = moments["pos_inf"] + moments["neg_inf"]
+    row["grad_zero_fraction"] = moments["zeros"] / moments["count"]
+    row["grad_sketch"] = part[:, :2].sum()
+    return row
+
+
+def hash_of(part: np.ndarray, offset: int) -> np.uint64:
+    batch, keep = batch_of([part])
+    found = hashes(batch, np.array([offset], np.int64))[0]
+    assert keep  # the memory lives until here
+    return found
+
+
+def write_shards(path, tensors, absent=(), placements=True) -> None:
+    for rank, (begin, end) in enumerate(CUTS):
+        writer = Writer.create(path, name="shards", rank=rank, world=len(CUTS), wide=True)
+        place = Placement(SHAPE, (begin, 0), (end - begin, SHAPE[1])) if placements else None
+        count = (end - begin) * SHAPE[1]
+        subject = Subject(
+            Kind.PARAMETER, "w", "", (end - begin, SHAPE[1]), "float32", count, placement=place
+        )
+        ids = writer.declare([subject])
+        for step, tensor in enumerate(tensors):
+            if (rank, step) in absent:
+                continue
+            part = np.ascontiguousarray(tensor[begin:end])
+            writer.put(Family.GRAD, step, ids, row_of(part), np.zeros(1, np.uint8))
+            weights = np.zeros(1, row_dtype(Family.WEIGHT))
+            weights["weight_hash"] = hash_of(part, begin * SHAPE[1])
+            weights["weight_count"] = count
+            writer.put(Family.WEIGHT, step, ids, weights, np.zeros(1, np.uint8))
+            bins = np.array([rank + 1], np.uint64)
+            writer.histograms(Family.GRAD, step, ids[0], Histogram(rank - 1, bins, bins, 1))
+            writer.scalars(step, {"loss": 10.0 * rank + step})
+        assert writer.close(WAIT)
+
+
+@pytest.fixture
+def tensors():
+    rng = np.random.default_rng(3)
+    made = [rng.normal(size=SHAPE).astype(np.float32) * 10.0**power for power in (-3, 0, 4, 0)]
+    made[1][2, 3], made[1][10, 0] = np.nan, np.inf
+    made[2][:] = 7.5
+    made[3][6:8] = 0
+    return made
+
+
+def test_shards_are_the_whole(tmp_path, tensors):
+    write_shards(tmp_path / "run", tensors)
+    run = open_run(tmp_path / "run")
+    assert run.info["ranks"] == 3
+    assert run.subjects[0].shape == SHAPE
+    assert run.subjects[0].count == 60
+    for step, tensor in enumerate(tensors):
+        (whole,) = measure_arrays([tensor])
+        parts = np.concatenate([measure_arrays([tensor[a:b]]) for a, b in CUTS])
+        joined = merge(parts)
+        for name in FIELDS:
+            got = run.series[f"grad_{name}"][step, 0]
+            assert got == pytest.approx(whole[name], rel=1e-5, abs=1e-12, nan_ok=True), (name, step)
+            assert got == pytest.approx(joined[name], rel=1e-5, abs=1e-12, nan_ok=True), (
+                name,
+                step,
+            )
+        assert run.series["grad_nan"][step, 0] == whole["nan"]
+        assert run.series["grad_zero_rows"][step, 0] == whole["zero_rows"]
+        assert run.series["grad_zero_fraction"][step, 0] == pytest.approx(whole["zeros"] / 60)
+        assert run.series["grad_sketch"][step, 0, 0] == pytest.approx(
+            sum(float(tensor[a:b, :2].sum()) for a, b in CUTS), rel=1e-4, nan_ok=True
+        )
+        expected = hash_of(tensor, 0)
+        assert run.integers("weight_hash")[step, 0] == expected
+    assert (run.state("grad_norm") == State.MEASURED).all()
+    histogram = run.histograms("grad", "w")[0]
+    assert histogram.first_exponent == -1
+    assert histogram.positive.tolist() == [1, 2, 3]
+    assert histogram.count == 15
+    both_readers_agree(tmp_path / "run")
+
+
+def test_a_missing_shard_makes_the_step_partial(tmp_path, tensors):
+    write_shards(tmp_path / "run", tensors, absent={(1, 2)})
+    run = open_run(tmp_path / "run")
+    partial = [State.MEASURED, State.MEASURED, State.PARTIAL, State.MEASURED]
+    assert run.state("grad_norm")[:, 0].tolist() == partial
+    assert run.series["grad_count"][:, 0].tolist() == [60, 60, 40, 60]
+    assert list(run.histograms("grad", "w")) == [0, 1, 3]
+
+
+def test_a_missing_rank_makes_every_step_partial(tmp_path, tensors):
+    write_shards(tmp_path / "run", tensors, absent={(2, step) for step in range(4)})
+    assert (open_run(tmp_path / "run").state("grad_norm") == State.PARTIAL).all()
+
+
+def test_copies_count_once_and_scalars_are_per_rank(tmp_path):
+    for rank in range(2):
+        writer = Writer.create(tmp_path / "run", name="copies", rank=rank, world=2)
+        parameter = Subject(Kind.PARAMETER, "w", "", (2,), "float32", 2)
+        layer = Subject(Kind.LAYER, "net", "net")
+        ids = writer.declare([parameter, layer])
+        row = np.zeros(1, row_dtype(Family.GRAD))
+        row["grad_norm"], row["grad_count"] = 5.0, 2
+        act = np.zeros(1, row_dtype(Family.ACT))
+        act["act_count"], act["act_mean"], act["act_std"] = 10, rank * 2.0, 0.0
+        act["act_abs_max"], act["act_nonfinite"] = 3.0, rank
+        for step in range(3):
+            if rank == 0 and step == 1:
+                continue  # rank 0 missed a step: rank 1's copy counts
+            writer.put(Family.GRAD, step, ids[:1], row, np.zeros(1, np.uint8))
+            writer.put(Family.ACT, step, ids[1:], act, np.zeros(1, np.uint8))
+            writer.scalars(step, {"loss": float(rank)})
+        assert writer.close(WAIT)
+    run = open_run(tmp_path / "run")
+    assert run.series["grad_norm"][:, 0].tolist() == [5.0, 5.0, 5.0]
+    assert run.series["grad_count"][:, 0].tolist() == [2, 2, 2]
+    assert (run.state("grad_norm") == State.MEASURED).all()
+    assert run.series["act_count"][:, 0].tolist() == [20, 10, 20]
+    assert run.series["act_nonfinite"][:, 0].tolist() == [1, 1, 1]
+    assert run.series["act_mean"][0, 0] == pytest.approx((10 * 0 + 9 * 2) / 19)
+    assert run.state("act_mean")[:, 0].tolist() == [0, State.PARTIAL, 0]
+    assert run.scalars["loss"].tolist() == [0.0, 1.0, 0.0]
+    assert run.source.ranks[1].scalars["loss"].tolist() == [1.0, 1.0, 1.0]
+    assert run.info["complete"]
+
+
+def test_a_rank_that_did_not_come_back_is_not_mixed_in(tmp_path, tensors):
+    write_shards(tmp_path / "run", tensors)
+    writer = Writer.create(tmp_path / "run", name="again", rank=0, world=3)
+    place = Placement(SHAPE, (0, 0), (5, 5))
+    ids = writer.declare([Subject(Kind.PARAMETER, "w", "", (5, 5), "float32", 25, placement=place)])
+    writer.put(Family.GRAD, 1, ids, row_of(tensors[0][:5]), np.zeros(1, np.uint8))
+    assert writer.close(WAIT)
+    run = open_run(tmp_path / "run")
+    assert run.series[Stat.GRAD_COUNT][:, 0].tolist() == [60, 25, 60, 60]
+    assert run.state(Stat.GRAD_COUNT)[1, 0] == State.PARTIAL
+
+
+def test_several_folders_open_as_one(tmp_path, tensors):
+    write_shards(tmp_path / "run", tensors)
+    (tmp_path / "other").mkdir()
+    (folder,) = (tmp_path / "run").glob("0002-*")
+    folder.rename(tmp_path / "other" / folder.name)
+    whole = open_run([tmp_path / "run", tmp_path / "other"])
+    assert (whole.state("grad_norm") == State.MEASURED).all()
+    assert (open_run(tmp_path / "run").state("grad_norm") == State.PARTIAL).all()
