@@ -47,7 +47,8 @@ static void note_sweep(Sums *sums, const Sweep *s, int exponent) {
     sums->exponent = exponent;
 }
 
-/* The range in which fourth powers of doubles are harmless. */
+/* The range in which fourth powers of doubles are harmless, and in which even floats that differ by
+ * one in the last place have a scale (scale_for) that is a float. */
 static inline int is_moderate(const Sweep *s) {
     double largest = sweep_largest(s);
     return s->absolute < 0x1p120 && (largest > 0x1p-100 || largest == 0.0);

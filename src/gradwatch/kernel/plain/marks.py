@@ -37,9 +37,8 @@ def sketch(
     check(batch)
     result = np.zeros((len(batch), SKETCH_WIDTH), np.float32)
     for index in range(len(batch)):
-        sums = _walk(batch, index, int(offsets[index]), _sketcher(seeds[index]))
-        with np.errstate(over="ignore"):  # sums of huge doubles are Inf as float32
-            result[index] = sums
+        with np.errstate(over="ignore", invalid="ignore"):  # sums of huge doubles may be Inf
+            result[index] = _walk(batch, index, int(offsets[index]), _sketcher(seeds[index]))
     return result
 
 
