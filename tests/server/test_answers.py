@@ -4,6 +4,9 @@ import json
 import re
 import shutil
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -181,3 +184,47 @@ def test_a_taken_port_is_said_and_the_usual_one_moves_on() -> None:
     with pytest.raises(GradwatchError, match="Try another --port"):
         Address.checked("127.0.0.1", port, allow_remote=False).bound()
     taken.close()
+
+
+def test_visitors_who_leave_in_the_middle_leave_nothing_behind(tmp_path: Path) -> None:
+    stored(network(3, 30), tmp_path / "one", "one")
+    with listening(tmp_path) as (host, keys, _):
+        cookie = "gradwatch_" + "".join(c for c in min(_hosts(host)) if c.isalnum())
+        name, port = host.split(":")
+        for path in ["/api/events", "/page.js", "/api/runs"] * 40:
+            with socket.create_connection((name, int(port)), timeout=60) as line:
+                head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}={keys.session}\r\n"
+                line.sendall(head.encode() + b"\r\n")
+                line.recv(20)
+        with httpx.Client(base_url=f"http://{host}", timeout=60) as client:
+            client.cookies.set(cookie, keys.session)
+            status = 503
+            end = time.monotonic() + 60
+            while status == 503 and time.monotonic() < end:  # until the lost streams are noticed
+                with client.stream("GET", "/api/events") as stream:
+                    status = stream.status_code
+            assert status == 200
+
+
+def test_the_command_prints_a_link_that_works_once(tmp_path: Path) -> None:
+    stored(network(2, 5), tmp_path / "one", "one")
+    words = [sys.executable, "-m", "gradwatch", "serve", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            link = process.stdout.readline().strip()
+            token = link.rpartition("=")[2]
+            with httpx.Client(timeout=60, follow_redirects=True) as client:
+                page = client.get(link)
+                assert page.status_code == 200
+                assert 'data-mode="live"' in page.text
+                assert token not in str(page.url)
+                runs = client.get(page.url.join("/api/runs")).json()["runs"]
+                assert [run["name"] for run in runs] == ["one"]
+            assert httpx.get(link, timeout=60).status_code == 401
+        finally:
+            process.terminate()
+        words_of_it = process.communicate(timeout=60)[1]
+    assert token not in words_of_it

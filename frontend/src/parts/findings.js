@@ -4,12 +4,12 @@ import { useMemo } from "preact/hooks";
 
 import { curveLines, Line } from "../charts/line.js";
 import { html } from "../html.js";
-import { number, plain, whole } from "../text.js";
+import { number, plain, shortened, whole } from "../text.js";
 import { Badge } from "./health.js";
 
 function Chart({ chart, theme, range }) {
   const { lines, bands } = useMemo(() => curveLines(chart, chart.title), [chart]);
-  const title = chart.subject ? `${chart.title} of ${plain(chart.subject)}` : chart.title;
+  const title = chart.subject ? `${chart.title} of ${shortened(chart.subject, 80)}` : chart.title;
   return html`<${Line}
     title=${title}
     unit=${chart.unit}
@@ -33,7 +33,7 @@ function Evidence({ items }) {
       ${items.map(
         (item) => html`<tr>
           <td>${plain(item.stat)}</td>
-          <td>${item.subject === null ? "run" : plain(item.subject)}</td>
+          <td>${item.subject === null ? "run" : shortened(item.subject, 120)}</td>
           <td class="num">${whole(item.step)}</td>
           <td class="num">${number(item.measured)}</td>
           <td class="num">${number(item.limit)}</td>
@@ -46,14 +46,14 @@ function Evidence({ items }) {
 function Where({ layers, change }) {
   if (!layers.length) return html`<span class="soft">the whole run</span>`;
   return html`${layers.slice(0, 6).map(
-    (name) => html`<button class="link" onClick=${() => change({ layer: name })}>${plain(name)}</button> `,
+    (name) => html`<button class="link" onClick=${() => change({ layer: name })}>${shortened(name, 120)}</button> `,
   )}${layers.length > 6 ? `and ${layers.length - 6} more` : ""}`;
 }
 
 function Finding({ finding, theme, change, range }) {
   return html`<article class=${`finding ${finding.severity}`}>
     <h3><${Badge} state=${finding.severity} /> ${plain(finding.check)}</h3>
-    <p class="message">${plain(finding.message)}</p>
+    <p class="message">${shortened(finding.message, 600)}</p>
     <p>
       steps <span class="num">${whole(finding.first_step)}</span> to <span class="num">${whole(finding.last_step)}</span>${" in "}
       <${Where} layers=${finding.layers} change=${change} />

@@ -1,7 +1,7 @@
 // The top of the page: healthy or not, what is wrong, since when, where first, what to try.
 
 import { html } from "../html.js";
-import { many, plain, whole } from "../text.js";
+import { many, plain, shortened, whole } from "../text.js";
 
 export const SIGNS = { healthy: "✓", info: "i", warning: "▲", critical: "✗", unknown: "?" };
 
@@ -17,11 +17,11 @@ export function Health({ model, change }) {
     ${worst &&
     health.state !== "healthy" &&
     html`<dl class="facts">
-      <div><dt>what</dt><dd>${plain(worst.message)}</dd></div>
+      <div><dt>what</dt><dd>${shortened(worst.message, 600)}</dd></div>
       <div><dt>since</dt><dd>step ${whole(worst.first_step)}</dd></div>
       <div><dt>where first</dt><dd>${
         worst.layers.length
-          ? html`<button class="link" onClick=${() => change({ layer: worst.layers[0] })}>${plain(worst.layers[0])}</button>`
+          ? html`<button class="link" onClick=${() => change({ layer: worst.layers[0] })}>${shortened(worst.layers[0], 120)}</button>`
           : "the whole run"
       }</dd></div>
       ${worst.advice.length > 0 && html`<div><dt>try</dt><dd>${plain(worst.advice[0])}</dd></div>`}

@@ -5,7 +5,7 @@ import { useMemo } from "preact/hooks";
 import { Line } from "../charts/line.js";
 import { rowOf, value } from "../data.js";
 import { html } from "../html.js";
-import { number, plain, whole } from "../text.js";
+import { number, plain, shortened, whole } from "../text.js";
 
 function seriesOf(model, index) {
   return model.mapNames
@@ -37,7 +37,7 @@ function Tensors({ model, layer }) {
       ${layer.tensors.map((i) => {
         const tensor = model.tensors[i];
         return html`<tr>
-          <td>${plain(tensor.name)}${tensor.frozen ? " (frozen)" : ""}</td>
+          <td>${shortened(tensor.name, 160)}${tensor.frozen ? " (frozen)" : ""}</td>
           <td class="num">${tensor.shape.join(" × ")}</td>
           <td>${plain(tensor.dtype)}</td>
           <td class="num">${whole(tensor.count)}</td>
@@ -56,7 +56,7 @@ export function LayerSection({ model, state, change, theme }) {
   const step = state.step === undefined ? null : Number(state.step);
   return html`<section id="layer" class="layer">
     <h2>
-      Layer ${plain(layer.name)}${" "}
+      Layer ${shortened(layer.name, 160)}${" "}
       ${layer.module && html`<span class="soft">${plain(layer.module)}</span>`}${" "}
       <button class="close" aria-label="close the layer" onClick=${() => change({ layer: null })}>close</button>
     </h2>

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { span } from "../data.js";
 import { html } from "../html.js";
-import { many, plain } from "../text.js";
+import { many, shortened } from "../text.js";
 import { Findings } from "./findings.js";
 import { FlowSection, usePlayback } from "./flow.js";
 import { Health } from "./health.js";
@@ -112,11 +112,11 @@ export function RunPage({ model, state, change: write, theme, setTheme, detail, 
   const shared = { model, state, change, theme, scheme, query };
   const hasFlow = flowMap.width > 0;
   useMemo(() => {
-    document.title = `${plain(model.run.name)}: ${model.health.state}`;
+    document.title = `${shortened(model.run.name, 80)}: ${model.health.state}`;
   }, [model]);
   return html`<div class="page">
     <header>
-      <div class="title">${head}<h1>${plain(model.run.name)}</h1>${live}</div>
+      <div class="title">${head}<h1>${shortened(model.run.name, 80)}</h1>${live}</div>
       <${Search} model=${model} query=${query} setQuery=${setQuery} change=${change} field=${field} />
       <div class="tools">
         <button onClick=${() => setTheme(theme === "dark" ? "light" : "dark")} aria-label="dark or light">${theme === "dark" ? "☀" : "☾"}</button>

@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { html } from "../html.js";
 import { useRuns } from "../live.js";
 import { linked } from "../state.js";
-import { number, plain, whole } from "../text.js";
+import { number, plain, shortened, whole } from "../text.js";
 import { Badge } from "./health.js";
 
 const [WIDTH, HEIGHT] = [140, 28];
@@ -42,7 +42,7 @@ export function Runs({ theme, setTheme }) {
         <tbody>
           ${shown.map(
             (run) => html`<tr key=${run.id}>
-              <td><a href=${linked({ run: run.id })}>${plain(run.name)}</a></td>
+              <td><a href=${linked({ run: run.id })}>${shortened(run.name, 80)}</a></td>
               <td><${Badge} state=${run.state} /> <span class="soft">${plain(run.line)}</span></td>
               <td class="num">${whole(run.steps)}</td>
               <td><${Spark} values=${run.loss} /> <span class="num">${number(run.last_loss)}</span></td>

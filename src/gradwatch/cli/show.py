@@ -55,7 +55,8 @@ def _model(run: Run, stat: str | None, last: int | None, columns: int) -> dict[s
     first = None
     if last is not None and len(run.steps):
         first = int(run.steps[-1]) - last + 1
-    wanted = [*dict.fromkeys(["grad_rms", "update_ratio", *([stat] if stat else [])])]
+    # A checkpoint has weights only; what comes first in this list is shown unless asked otherwise.
+    wanted = [*dict.fromkeys(["grad_rms", "weight_norm", *([stat] if stat else [])])]
     return build(run, diagnosed(run), first=first, columns=columns, stats=wanted, with_paths=False)
 
 

@@ -13,7 +13,7 @@ from gradwatch.views.model.heat import codes_of
 from gradwatch.views.model.titles import GRAD_RMS
 from gradwatch.views.terminal.glyphs import sparkline
 from gradwatch.views.terminal.heatmap import heatmap
-from gradwatch.views.text import number, plain
+from gradwatch.views.text import number, plain, shortened
 
 STYLES = {
     "healthy": "bold green",
@@ -45,20 +45,18 @@ def screen(model: dict[str, Any], width: int, wanted: Wanted) -> list[Text]:
     curves = _curves(model, width)
     if curves:
         lines += [Text(), *curves]
-    names = [wanted.stat] if wanted.stat else [GRAD_RMS]
-    for name in names:
-        if name in model["heat"]["maps"] and model["heat"]["maps"][name]["columns"]:
-            lines += [Text(), *heatmap(model, name, width, wanted.layers)]
-        else:
-            lines += [Text(), Text(f"{name} was not recorded in these steps", style="dim")]
-    return lines
+    maps = model["heat"]["maps"]
+    name = wanted.stat or next(iter(maps), GRAD_RMS)
+    if name in maps:
+        return [*lines, Text(), *heatmap(model, name, width, wanted.layers)]
+    return [*lines, Text(), Text(f"{name} was not recorded in these steps", style="dim")]
 
 
 def _health(model: dict[str, Any], width: int) -> Text:
     health = model["health"]
     state = health["state"]
     text = Text(f"{SIGNS[state]} {state}", style=STYLES[state])
-    text.append(f"  {plain(model['run']['name'])}", style="bold default")
+    text.append(f"  {shortened(model['run']['name'], max(width // 2, 20))}", style="bold default")
     rest = f"  {health['line']}"
     if len(text) + len(rest) > width:
         text.append(
