@@ -302,5 +302,18 @@ def test_nonsense_is_refused(given) -> None:
 def test_the_original_rules_are_a_keyword_away() -> None:
     found = analyze_weights({"w": np.array([1.0, 2.0, 3.0, 4.0])}, rules="original")
     assert found.overall_statistics.entropy == pytest.approx(0.16096404744368126, rel=1e-6)
-    with pytest.raises(GradwatchError, match="needs the elements"):
-        analyze_weights(Run.from_norms({"a": [1.0]}), rules="original")
+
+
+def test_the_original_rules_work_on_recorded_statistics_too() -> None:
+    tensors = {name: tensor for name, tensor in TENSORS.items() if name != "heavy"}
+    run = Run.from_arrays(weights={name: [tensor] for name, tensor in tensors.items()})
+    recorded = analyze_weights(run, rules="original")
+    whole = analyze_weights(tensors, rules="original")
+    assert recorded.outlier_detection is None
+    assert "needs the elements" in recorded.missing["outlier_detection"]
+    assert recorded.distribution_health == whole.distribution_health
+    for there, here in zip(whole.layer_analyses, recorded.layer_analyses, strict=True):
+        assert (there.health_score, there.issues) == (here.health_score, here.issues)
+        assert here.statistics.std_dev == pytest.approx(there.statistics.std_dev, rel=1e-4)
+    sick = Run.from_arrays(weights={"a": [np.array([np.nan, 1.0])]})
+    assert analyze_weights(sick, rules="original").layer_analyses[0].health_score == 100.0

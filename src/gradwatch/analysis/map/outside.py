@@ -7,11 +7,6 @@ OUTSIDE = (
         "of each step (`step_seconds`) and our own overhead.",
     ),
     (
-        "Orchestrator status and alerts (`get_status`, `next_step`, quick analysis)",
-        "`gradwatch.diagnose(run)` and the live findings: one rule each, with evidence, raised and "
-        "cleared once, instead of retained alerts that are counted.",
-    ),
-    (
         "Comprehensive report",
         "`gradwatch report` writes one page; `gradwatch analyze --json` has every number.",
     ),

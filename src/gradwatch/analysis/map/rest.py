@@ -102,6 +102,30 @@ results.alerts | M | alerts.*.kind |
 results.recommendations | P | - | empty unless set by hand
 """)
 
+DEBUGGER = parse("""
+status.current_step | M | - | run.steps[-1]
+status.overall_health | F | - | diagnose() judges the present state; the original counts old alerts
+status.layer_statuses.*.health | F | - | health_metrics.overall_health of analyze_gradients: one rule everywhere
+status.layer_statuses.*.latest_gradient_norm | M | - | run.column("grad_norm", name)[-1]
+status.layer_statuses.*.gradient_trend | F | - | trend_strength of analyze_gradients
+status.layer_statuses.*.alert_count | F | - | alerts of watch_thresholds: one per episode
+status.layer_statuses.*.steps_recorded | M | - | gradient_statistics.samples of analyze_gradients
+status.recent_alerts | F | - | alerts of watch_thresholds, and findings: raised and cleared once
+status.total_alerts | F | - | the original forgets all but 100
+status.active_layers | M | - | len(run.layers)
+flow.*.gradient_norm | M | - | run.column("grad_norm", name)[-1]
+flow.*.is_vanishing | F | - | vanishing_regions of analyze_flow
+flow.*.is_exploding | F | - | exploding_regions of analyze_flow
+flow.*.flow_consistency | F | - | flow_consistency of analyze_flow
+quick.overall_health | F | - | diagnose()
+quick.active_layers | M | - | len(run.layers)
+quick.problematic_layers | F | - | regions of analyze_flow
+quick.average_gradient_norm | M | - | mean_gradient_norm of analyze_gradients
+quick.recent_alerts_count | F | - | alerts of watch_thresholds
+quick.vanishing_risk | F | - | a share of layers, not a risk; regions of analyze_flow name them
+quick.exploding_risk | F | - | a share of layers, not a risk; regions of analyze_flow name them
+""")
+
 SYSTEMS = (
     System(
         "Gradient history",
@@ -134,5 +158,13 @@ SYSTEMS = (
         "gradwatch.analysis.thresholds.watch_thresholds(run)",
         "gradwatch.analysis.thresholds:LayerThresholds",
         THRESHOLDS,
+    ),
+    System(
+        "Debugger: status, flow, quick analysis",
+        None,
+        "gradwatch.analysis.original.debugger",
+        "gradwatch.diagnose(run)",
+        None,
+        DEBUGGER,
     ),
 )

@@ -70,7 +70,7 @@ class WeightDistributionAnalysis(Result):
     layer_analyses: tuple[LayerWeightAnalysis, ...]
     overall_statistics: WeightStatistics
     distribution_health: DistributionHealth
-    outlier_detection: tuple[WeightOutlier, ...]
+    outlier_detection: tuple[WeightOutlier, ...] | None
 
 
 @np.errstate(all="ignore")
@@ -79,12 +79,17 @@ def analyze_weight_distribution(
 ) -> WeightDistributionAnalysis:
     """A layer is known only by its position; elements count in row-major order."""
     flat = [np.asarray(tensor, np.float32).ravel() for tensor in weights]
-    layers = [_layer(index, values) for index, values in enumerate(flat)]
-    overall = _overall([layer.statistics for layer in layers])
     outliers = [found for index, values in enumerate(flat) for found in _outliers(index, values)]
-    return WeightDistributionAnalysis(
-        tuple(layers), overall, _distribution_health(overall), tuple(outliers)
-    )
+    return judge([_statistics(values) for values in flat], tuple(outliers))
+
+
+def judge(
+    statistics: Sequence[WeightStatistics], outliers: tuple[WeightOutlier, ...]
+) -> WeightDistributionAnalysis:
+    """Scores, issues and averages from the statistics of the layers."""
+    layers = tuple(_layer(index, found) for index, found in enumerate(statistics))
+    overall = _overall(statistics)
+    return WeightDistributionAnalysis(layers, overall, _distribution_health(overall), outliers)
 
 
 def l2_norm(tensor: NDArray[np.float32]) -> float:
@@ -109,15 +114,19 @@ def _statistics(values: Singles) -> WeightStatistics:
         std_dev=float(std),
         skewness=float(skewness),
         kurtosis=float(kurtosis),
-        entropy=float(np.fmax(np.log2(std), np.float32(0.0))) if std > 0 else 0.0,
+        entropy=entropy(float(std)),
         min=float(np.fmin.reduce(values, initial=np.float32(np.inf))),
         max=float(np.fmax.reduce(values, initial=np.float32(-np.inf))),
         zero_fraction=float(divided(np.float32(np.count_nonzero(values == 0)), count)),
     )
 
 
-def _layer(index: int, values: Singles) -> LayerWeightAnalysis:
-    found = _statistics(values)
+def entropy(std: float) -> float:
+    """The original's: of the standard deviation."""
+    return max(float(np.log2(np.float32(std))), 0.0) if std > 0 else 0.0
+
+
+def _layer(index: int, found: WeightStatistics) -> LayerWeightAnalysis:
     checks = (
         (ZEROS, found.zero_fraction > 0.5, 30.0),
         (SKEWED, abs(found.skewness) > 2.0, 15.0),

@@ -23,7 +23,6 @@ from gradwatch.analysis.weights.scan import Far, scan
 from gradwatch.analysis.weights.spread import Spread, spread
 from gradwatch.analysis.weights.tensors import Given, Tensor, from_arrays, from_run, named
 from gradwatch.analysis.weights.words import DistributionHealthStatus
-from gradwatch.errors import Exit, GradwatchError
 from gradwatch.kernel import merge
 from gradwatch.run import Run
 
@@ -47,10 +46,10 @@ def analyze_weights(
 
     `listed` outliers are named, the furthest; their total is always said. From a run, what needs
     the elements themselves (entropy, outliers) is None and says so. `rules="original"` is the
-    original program's own analysis, in 32 bits, and needs the arrays.
+    original program's own analysis, in 32 bits (from a run: of the recorded statistics).
     """
     if Rules(rules) is Rules.ORIGINAL:
-        return original.analyze_weight_distribution(_singles(tensors_or_run))
+        return _original(tensors_or_run)
     from_elements = not isinstance(tensors_or_run, Run)
     tensors = (
         from_run(tensors_or_run) if isinstance(tensors_or_run, Run) else from_arrays(tensors_or_run)
@@ -180,13 +179,25 @@ def _nothing(why: str) -> WeightStatistics:
     )
 
 
-def _singles(
-    tensors_or_run: Given | Run,
-) -> list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
-    if isinstance(tensors_or_run, Run):
-        raise GradwatchError(
-            "The original's weight analysis needs the elements, which a run does not keep. "
-            "Hand in the arrays, or use rules='gradwatch'.",
-            Exit.USAGE,
-        )
-    return [np.asarray(array, np.float32) for array in named(tensors_or_run).values()]
+def _original(tensors_or_run: Given | Run) -> Result:
+    if not isinstance(tensors_or_run, Run):
+        arrays = named(tensors_or_run).values()
+        return original.analyze_weight_distribution([np.asarray(a, np.float32) for a in arrays])
+    return original.judge([_recorded(t) for t in from_run(tensors_or_run)], missing(ELEMENTS))
+
+
+def _recorded(tensor: Tensor) -> original.WeightStatistics:
+    """The original's fields from a record; its NaN where there are non-finite elements."""
+    found = statistics(tensor.record, None, ELEMENTS)
+    spoilt = np.nan if tensor.nonfinite else 0.0  # extremes skip NaN there, sums do not
+    std = (found.std_dev or 0.0) + spoilt
+    return original.WeightStatistics(
+        mean=(found.mean or 0.0) + spoilt,
+        std_dev=std,
+        skewness=(found.skewness or 0.0) + spoilt,
+        kurtosis=(found.kurtosis or 0.0) + spoilt,
+        entropy=original.entropy(std),
+        min=found.min or 0.0,
+        max=found.max or 0.0,
+        zero_fraction=found.zero_fraction or 0.0,
+    )
