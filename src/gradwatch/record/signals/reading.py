@@ -1,5 +1,6 @@
 """Looking at a tensor without leaving a trace in autograd or in a dispatch mode."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 from gradwatch.kernel import Batch, Dtype, measure
 
 PROBED = 4096
+_LARGE, _PROBED_OF_LARGE = 1 << 16, 1024
+"""Beyond a cache's size every element looked at is a wait for memory: fewer are then enough."""
 _CHUNKS = 4
 _KERNEL_DTYPES = {
     torch.float32: Dtype.F32,
@@ -17,9 +20,9 @@ _KERNEL_DTYPES = {
     torch.float16: Dtype.F16,
 }
 _EXPONENT = {torch.bfloat16: np.int16(0x7F80), torch.float16: np.int16(0x7C00)}
-_ZEROS: dict[Any, NDArray[Any]] = {
-    np.dtype(np.float32): np.zeros(PROBED, np.float32),
-    np.dtype(np.float64): np.zeros(PROBED, np.float64),
+_TINY: dict[Any, NDArray[Any]] = {
+    np.dtype(np.float32): np.full(PROBED, 1e-30, np.float32),
+    np.dtype(np.float64): np.full(PROBED, 1e-30, np.float64),
 }
 
 
@@ -71,15 +74,21 @@ def nonfinite(tensor: torch.Tensor, *, whole: bool = False) -> int:
     """How many of at most 4,096 evenly spread elements (`whole`: of all) are NaN or infinite."""
     array = numbers(tensor)
     if not whole and array.size > PROBED:
+        wanted = PROBED if array.size <= _LARGE else _PROBED_OF_LARGE
         # An odd stride meets every column of a matrix whose width is even.
-        array = array[:: -(-array.size // PROBED) | 1]
-    zeros = _ZEROS.get(array.dtype)
-    if zeros is not None and array.size <= PROBED:
-        # 0·x is 0 for every finite x, and cannot overflow: one product tells healthy tensors.
-        with np.errstate(all="ignore"):
-            if np.dot(array, zeros[: array.size]) == 0.0:
-                return 0
+        array = array[:: -(-array.size // wanted) | 1]
+    tiny = _TINY.get(array.dtype)
+    if tiny is not None and array.size <= PROBED and _all_finite(array, tiny[: array.size]):
+        return 0
     return int(np.count_nonzero(_bad(array, tensor.dtype)))
+
+
+def _all_finite(array: NDArray[Any], tiny: NDArray[Any]) -> bool:
+    """One product tells healthy tensors: shrunk as they are no sum of finite ones overflows."""
+    try:
+        return math.isfinite(np.dot(array, tiny))
+    except RuntimeWarning:  # +Inf and −Inf, where the user has made warnings errors
+        return False
 
 
 def _bad(array: NDArray[Any], dtype: torch.dtype) -> NDArray[np.bool_]:
