@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.errors import Exit, GradwatchError
 from gradwatch.kernel import plain
 from gradwatch.kernel.batch import Batch, Bins
 
@@ -80,9 +79,8 @@ def first() -> str:
     if not wanted:
         return available()[0]
     if wanted not in available():
-        raise GradwatchError(
-            f"{VARIABLE} is {wanted!r}; on this machine it can be {', '.join(available())}.",
-            Exit.USAGE,
+        raise ValueError(
+            f"{VARIABLE} is {wanted!r}; on this machine it can be {', '.join(available())}."
         )
     return wanted
 
