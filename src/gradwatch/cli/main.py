@@ -12,12 +12,15 @@ COMMANDS: dict[str, str] = {
     "show": "gradwatch.cli.show",
     "diagnose": "gradwatch.cli.diagnose",
     "explain": "gradwatch.cli.explain",
+    "zoo": "gradwatch.cli.zoo",
     "analyze": "gradwatch.cli.analyze",
     "report": "gradwatch.cli.report",
     "serve": "gradwatch.cli.serve",
     "weights": "gradwatch.cli.weights",
     "drift": "gradwatch.cli.drift",
     "animate": "gradwatch.cli.animate",
+    "export": "gradwatch.cli.export",
+    "runs": "gradwatch.cli.runs",
 }
 
 

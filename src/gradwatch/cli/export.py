@@ -1,0 +1,100 @@
+"""`gradwatch export`: a run's numbers for other tools."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from gradwatch.errors import Exit, GradwatchError
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+from gradwatch.store import open_run
+from gradwatch.views.export import exported, write_csv, write_json, write_parquet
+from gradwatch.views.text import plain
+from gradwatch.views.writing import refuse_taken, write_whole
+
+FORMATS = ("csv", "json", "parquet")
+
+
+@click.command("export")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The file to write; its ending says in which format.",
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Whatever the ending says.")
+@click.option(
+    "--stat", "words", multiple=True, metavar="NAME", help="Only this statistic; may be repeated."
+)
+@click.option(
+    "--exact-names", is_flag=True, help="CSV: leave names as they are, formulas included."
+)
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+def command(
+    run: Path,
+    output: Path,
+    form: str | None,
+    words: tuple[str, ...],
+    exact_names: bool,
+    force: bool,
+) -> None:
+    """Write every recorded value of a run: csv, json or parquet, by the file's ending."""
+    form = form or output.suffix.removeprefix(".").lower()
+    if form not in FORMATS:
+        raise GradwatchError(
+            f"Expected a file that ends in .csv, .json or .parquet, got {plain(output.name)!r}. "
+            "Name it so, or say --format.",
+            Exit.USAGE,
+        )
+    refuse_taken(output, force)
+    opened = open_run(run)
+    stats = exported(opened, [_stat(opened, word) for word in words])
+    with bar("exporting") as tick:
+        size = write_whole(
+            output,
+            lambda file: _WRITERS[form](opened, stats, file, tick, exact_names),
+            force=force,
+        )
+    click.echo(
+        f"Wrote {plain(str(output))}: {len(stats)} statistics, {len(opened.steps)} steps, "
+        f"{size / 1e6:.2f} MB.",
+        err=True,
+    )
+
+
+@contextmanager
+def bar(word: str) -> Iterator[Callable[[float], None]]:
+    """A bar on standard error, if a person is watching and it takes over a second."""
+    console = Console(stderr=True)
+    begun = time.monotonic()
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(word, total=1.0, visible=False)
+        yield lambda share: progress.update(
+            task, completed=share, visible=time.monotonic() - begun > 1
+        )
+
+
+def _stat(run: Run, word: str) -> Stat:
+    known = {str(stat): stat for stat in run.series}
+    if word not in known:
+        raise GradwatchError(
+            f"Expected a statistic this run has, got {word!r}; it has {', '.join(known)}.",
+            Exit.USAGE,
+        )
+    return known[word]
+
+
+_WRITERS: dict[str, Callable[..., None]] = {
+    "csv": lambda run, stats, file, tick, exact: write_csv(
+        run, stats, file, tick, exact_names=exact
+    ),
+    "json": lambda run, stats, file, tick, exact: write_json(run, stats, file, tick),
+    "parquet": lambda run, stats, file, tick, exact: write_parquet(run, stats, file, tick),
+}
