@@ -11,7 +11,7 @@ What helps: raise the limit to a few times the usual norm, or lower the learning
 keep it.
 
 Threshold: 95 % of steps; a warning only when the typical factor is below `tiny` (a
-hundredth): with Adam, constant mild clipping does no harm.
+hundredth) and the weights hardly move: Adam takes the same step whatever the clipping.
 """
 
 import numpy as np
@@ -22,6 +22,7 @@ from gradwatch.checks.wording import share as percent
 from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
+from gradwatch.stats import Stat
 
 NAME = "clipping-every-step"
 NEEDS = frozenset({"clip_factor"})
@@ -41,7 +42,7 @@ def check(run: Run, *, share: float = 0.95, tiny: float = 0.01, least: int = 20)
     last = int(run.steps[rows[-1]])
     yield Finding(
         check=NAME,
-        severity=Severity.WARNING if factor < tiny else Severity.INFO,
+        severity=Severity.WARNING if factor < tiny and _stands(run) else Severity.INFO,
         layers=(),
         first_step=int(run.steps[rows[0]]),
         last_step=last,
@@ -50,3 +51,12 @@ def check(run: Run, *, share: float = 0.95, tiny: float = 0.01, least: int = 20)
         cause="The clipping limit is below the usual gradient norm.",
         advice=("Raise the limit to a few times the usual norm.", "Look for exploding gradients."),
     )
+
+
+def _stands(run: Run) -> bool:
+    """Whether the weights move by less than 1e-5 of themselves per step."""
+    if Stat.UPDATE_RATIO not in run.recorded:
+        return False
+    known = facts(run)
+    ratio = known.late(Stat.UPDATE_RATIO, 0.5)[known.weights]
+    return bool(np.isfinite(ratio).any() and float(np.nanmedian(ratio)) < 1e-5)

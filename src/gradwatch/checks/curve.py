@@ -56,6 +56,11 @@ class Curve:
         return (self.start - self.late) / max(abs(self.start), 1e-30)
 
     @cached_property
+    def trained_before(self) -> bool:
+        """The start is far below chance: fine-tuning, where little is left to gain."""
+        return self.chance is not None and self.start < 0.7 * self.chance
+
+    @cached_property
     def converged(self) -> bool:
         """Most of the loss is gone: what remains may well be the floor."""
         return self.late <= 0.25 * self.reference

@@ -25,7 +25,7 @@ from gradwatch.checks.form import Said
 from gradwatch.checks.medians import Array
 from gradwatch.checks.wording import several
 from gradwatch.checks.wording import share as percent
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
 
@@ -45,6 +45,8 @@ def check(run: Run, *, share: float = 0.5, weak: float = 0.2, least: int = 20) -
     dead[~known.weights | known.embeddings | ~np.isfinite(gates)] = np.nan
     dead[dead > gates + 0.1] = np.nan
     yield from _said(run, known, dead, share, weak, Stat.GRAD_DEAD_ROWS, heights)
+    if Stat.ACT_GATE_ZERO_FRACTION not in run.recorded:
+        yield Skipped(NAME, "activations were not recorded, so what feeds a ReLU is unknown")
     if Stat.GRAD_UNTOUCHED_ROWS in run.recorded and known.embeddings.any():
         unused = _unused(known, heights)
         yield from _said(run, known, unused, share, weak, Stat.GRAD_UNTOUCHED_ROWS, heights)
@@ -146,9 +148,7 @@ def _gates(run: Run, known: Facts) -> Array:
 def _unused(known: Facts, heights: Array) -> Array:
     """Embedding rows that never got a gradient; NaN while new rows are still being met."""
     rows = known.rows(Stat.GRAD_UNTOUCHED_ROWS)
-    half, last = rows[len(rows) // 2], rows[-1]
-    then, now = (
-        known.values(Stat.GRAD_UNTOUCHED_ROWS, np.array([r]))[0] / heights for r in (half, last)
-    )
-    met = (then - now) > 0.02
+    ends = np.array([rows[2 * len(rows) // 3], rows[-1]])
+    then, now = known.values(Stat.GRAD_UNTOUCHED_ROWS, ends) / heights
+    met = (then - now) >= 0.01 * (1 - now)
     return np.where(known.embeddings & known.trainable & ~met, now, np.nan)

@@ -138,7 +138,7 @@ class Facts:
         """Rows in which any subject has a positive count of this kind."""
         if stat not in self._run.recorded:
             return np.zeros(len(self.steps), bool)
-        found: Mask = np.any(np.nan_to_num(self._run.series[stat]) > 0, axis=1)
+        found: Mask = np.any(self._run.series[stat] > 0, axis=1)
         return found
 
     @cached_property

@@ -72,7 +72,8 @@ def _overshoot(run: Run, known: Facts, tail: Array) -> bool:
     """Whether the ups and downs come from the steps rather than from the batches."""
     centred = tail - tail.mean()
     power = float((centred**2).sum())
-    if power > 0 and float((centred[1:] * centred[:-1]).sum()) / power < -0.35:
+    surely = max(0.35, 2.5 / np.sqrt(len(tail)))  # what noise reaches by chance
+    if power > 0 and float((centred[1:] * centred[:-1]).sum()) / power < -surely:
         return True
     if Stat.GRAD_COSINE in run.recorded:
         cosine = known.late(Stat.GRAD_COSINE, 0.5)[known.weights]

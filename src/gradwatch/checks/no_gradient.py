@@ -11,7 +11,7 @@ this layer and the loss, for a branch that is never used, for a layer made but n
 for dead ReLUs behind it.
 
 Threshold: 95 % of steps, at least five of them (zero-initialised branches have no gradient
-on the first).
+on the first), or three where the gradient is None.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ NAME = "no-gradient"
 NEEDS = frozenset({Stat.GRAD_NORM})
 
 
-def check(run: Run, *, share: float = 0.95, least: int = 5) -> Said:
+def check(run: Run, *, share: float = 0.95, least: int = 5, least_none: int = 3) -> Said:
     """Yield one finding for weights, or an information for vectors only."""
     known = facts(run)
     states = run.state(Stat.GRAD_NORM)[: known.end]
@@ -40,7 +40,9 @@ def check(run: Run, *, share: float = 0.95, least: int = 5) -> Said:
     empty = (none | (measured & (norms == 0))) & looked
     counts = looked.sum(axis=0)
     fraction = empty.sum(axis=0) / np.maximum(counts, 1)
-    starved = (fraction >= share) & (counts >= least) & known.trainable
+    absent = none.sum(axis=0) == counts  # None is certain sooner than zero
+    enough = (counts >= least) | (absent & (counts >= least_none))
+    starved = (fraction >= share) & enough & known.trainable
     everything = bool((fraction[known.trainable] >= share).all())
     weights = np.flatnonzero(starved & known.matrices)
     columns = weights if len(weights) else np.flatnonzero(starved)

@@ -91,8 +91,8 @@ def _outputs_only(run: Run, mask_share: float) -> Said:
     """Layer outputs that are not finite while loss, gradients and weights are."""
     if Stat.PROBE_NONFINITE not in run.recorded:
         return
-    bad = np.nan_to_num(run.series[Stat.PROBE_NONFINITE]) > 0
-    inputs = np.nan_to_num(run.series[Stat.PROBE_INPUT_NONFINITE]) > 0
+    bad = run.series[Stat.PROBE_NONFINITE] > 0
+    inputs = run.series[Stat.PROBE_INPUT_NONFINITE] > 0
     born = bad & ~inputs
     rows = np.flatnonzero(born.any(axis=1))
     if not len(rows):

@@ -39,7 +39,9 @@ def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40)
     level = loss.gain(0.5) < 0.01 and loss.late > 0.3 * loss.start
     if (gone >= share and not level) or loss.converged:
         return
-    reason = _reason(run, known, gone, stuck, share) if gone < share else ""
+    reason = (
+        _reason(run, known, gone, stuck, share) if gone < share and not loss.trained_before else ""
+    )
     last = int(loss.steps[-1])
     yield Finding(
         check=NAME,

@@ -41,7 +41,12 @@ def check(
         return
     typical = float(np.median(late[columns]))
     loss = known.loss
-    far = loss is not None and loss.progress < moved and not loss.converged
+    far = (
+        loss is not None
+        and loss.progress < moved
+        and not loss.converged
+        and not loss.trained_before
+    )
     if typical >= weak or (loss is not None and not far):
         return
     columns = columns[np.argsort(late[columns], kind="stable")]

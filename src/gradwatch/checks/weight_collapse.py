@@ -32,7 +32,7 @@ def check(run: Run, *, share: float = 0.1, weak: float = 0.5, least: int = 3) ->
     """Yield one finding for all collapsed weights, the smallest first."""
     known = facts(run)
     rows = known.rows(Stat.WEIGHT_NORM)
-    if len(rows) < least:
+    if len(rows) < (2 if known.end < len(run.steps) else least):
         return
     ratio = against_start(known)
     limit = share if (np.nan_to_num(ratio, nan=1.0) <= share).any() else weak

@@ -34,7 +34,7 @@ def check(
     """Yield one finding for all grown weights, the largest growth first."""
     known = facts(run)
     rows = known.rows(Stat.WEIGHT_NORM)
-    if len(rows) < least:
+    if len(rows) < (2 if known.end < len(run.steps) else least):
         return
     ratio = against_start(known)
     ratio[_amplification(known) < gain] = np.nan
@@ -73,7 +73,7 @@ def check(
 
 
 def _amplification(known: Facts) -> Array:
-    """RMS × √fan-in at the end; norm gains: their RMS; embeddings: infinite (not judged)."""
+    """RMS × √fan-in at the end; of norm gains and embeddings the RMS itself."""
     rms = known.last(Stat.WEIGHT_NORM) * known.rms_gradient
-    fan = np.where(known.norm_gains, 1.0, np.sqrt(known.fan_in))
+    fan = np.where(known.norm_gains | known.embeddings, 1.0, np.sqrt(known.fan_in))
     return np.where(np.isfinite(fan), rms * fan, np.inf)

@@ -80,7 +80,7 @@ def _finding(finding: Finding) -> list[str]:
     layer = shortened(finding.layers[0] or "(model)", 28) if finding.layers else "whole run"
     head = click.style(f"{finding.severity.word:<8}", fg=_COLOURS[finding.severity], bold=True)
     steps = _steps(finding)
-    out = [f"{head} {click.style(finding.check, bold=True):<24} {layer}  {steps}"]
+    out = [f"{head} {click.style(f'{finding.check:<22}', bold=True)} {layer}  {steps}"]
     out.extend(_wrapped(plain(finding.message), "  "))
     if finding.cause:
         out.extend(_wrapped(f"Why: {plain(finding.cause)}", "  "))

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from gradwatch.checks import CHECKS, Check
 from gradwatch.diagnosis.diagnosis import Diagnosis
 from gradwatch.diagnosis.folding import fold
@@ -49,7 +51,8 @@ def diagnose(run: Run, checks: Iterable[Check] = CHECKS) -> Diagnosis:
 def _look(check: Check, run: Run) -> list[Finding | Skipped]:
     """One check; an error inside it must not cost the others."""
     try:
-        return list(check.check(run))
+        with np.errstate(all="ignore"):  # overflow and 0/0 are data here, not mistakes
+            return list(check.check(run))
     except Exception as error:
         return [Skipped(check.NAME, f"the check itself failed: {type(error).__name__}: {error}")]
 

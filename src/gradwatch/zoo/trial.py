@@ -55,7 +55,7 @@ def attempt(family: Family, seed: int, folder: Path | None = None) -> Trial:
         torch.manual_seed(zlib.crc32(f"{family.name}/{seed}".encode()))
         training = family.make(Draw(zlib.crc32(f"{seed}/{family.name}".encode())))
         witness = Witness(training)
-        watcher = watch(training.model, training.optimizer, run=target, every=1)
+        watcher = watch(training.model, training.optimizer, run=target)
         training.log = watcher.log
         try:
             train(training, [witness, _Recording(watcher)])

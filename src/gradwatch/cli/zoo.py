@@ -1,0 +1,122 @@
+"""`gradwatch zoo`: labelled trainings, sick and healthy, and our score on them."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import click
+
+from gradwatch.errors import Exit, GradwatchError
+
+if TYPE_CHECKING:
+    from gradwatch.zoo.score import Score
+
+
+@click.group("zoo", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """List labelled trainings; run one; score the diagnosis on them. Needs torch."""
+    if ctx.invoked_subcommand is None:
+        _list()
+
+
+def _list() -> None:
+    families = _families()
+    for family in families.FAMILIES:
+        word = "sick" if family.sick else "healthy"
+        click.echo(f"{family.name:<34} {word:<8} {family.about}")
+
+
+def _families() -> ModuleType:
+    try:
+        from gradwatch.zoo import families
+    except ModuleNotFoundError as error:
+        raise GradwatchError(
+            f"The zoo trains networks and needs torch ({error}). Install gradwatch[torch].",
+            Exit.USAGE,
+        ) from None
+    return families
+
+
+@command.command("run")
+@click.argument("name")
+@click.option("--seed", default=0, show_default=True, help="Chooses sizes, rates and data.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path), help="Keep the recording in this new folder."
+)
+def run(name: str, seed: int, keep: Path | None) -> int:
+    """Train one family, show its measured labels and the diagnosis."""
+    found = [f for f in _families().FAMILIES if f.name == name]
+    if not found:
+        raise GradwatchError(f"There is no family {name!r}; see gradwatch zoo.", Exit.USAGE)
+    if keep is not None and keep.exists():
+        raise GradwatchError(f"{keep} exists already; name a new folder.", Exit.USAGE)
+    from gradwatch.cli.diagnose import lines
+    from gradwatch.zoo.trial import attempt
+
+    trial = attempt(found[0], seed, keep)
+    for label in trial.labels:
+        where = ", ".join(sorted(label.layers)) or "whole run"
+        click.echo(f"label: {label.fault} ({'strong' if label.strong else 'weak'}) {where}")
+    if not trial.labels:
+        click.echo("label: healthy")
+    click.echo("")
+    for line in lines(trial.diagnosis):
+        click.echo(line)
+    return Exit.HEALTHY
+
+
+@command.command("score")
+@click.option(
+    "--half",
+    type=click.Choice(["report", "calibrate", "all"]),
+    default="report",
+    show_default=True,
+    help="Rules were calibrated on one half of the families; figures come from the other.",
+)
+@click.option("--seeds", default=1, show_default=True, help="Trials per family.")
+@click.option("--first-seed", default=1000, show_default=True)
+@click.option("--jobs", default=1, show_default=True, help="Processes.")
+@click.option("--verbose", is_flag=True, help="Every trial that was not judged as labelled.")
+def score(half: str, seeds: int, first_seed: int, jobs: int, verbose: bool) -> int:
+    """Print precision, recall, F1, false alarms, culprits and onsets over many trainings."""
+    families = _families()
+    from gradwatch.zoo.score import score as measure
+
+    names = [family.name for family in families.half(half)]
+    chosen = range(first_seed, first_seed + seeds)
+    click.echo(f"{len(names)} families × {seeds} seeds …", err=True)
+    for line in table(measure(names, chosen, jobs), verbose=verbose):
+        click.echo(line)
+    return Exit.HEALTHY
+
+
+def table(result: "Score", *, verbose: bool) -> list[str]:
+    """The figures, then one line for each fault."""
+    right, judged = result.culprits
+    onset = result.onset_error
+    alarms, healthy = len(result.alarms), len(result.healthy)
+    out = [
+        f"sick trials               {len(result.sick)}",
+        f"healthy trials            {healthy}",
+        f"label not verified        {len(result.dropped)} (left out)",
+        f"precision                 {result.precision:.3f}",
+        f"recall                    {result.recall:.3f}",
+        f"F1                        {result.f1:.3f}",
+        f"healthy with a warning    {alarms} ({100 * alarms / max(1, healthy):.1f} %)",
+        f"right culprit first       {right} of {judged} ({100 * right / max(1, judged):.0f} %)",
+        f"median onset error        {'–' if onset is None else f'{onset:g} steps'}",
+        "",
+        f"{'fault':<26} {'found':>9} {'wrongly said':>13} {'false alarms':>13}",
+    ]
+    for name, (false, found, have, wrong) in result.by_check().items():
+        out.append(f"{name:<26} {f'{found}/{have}':>9} {wrong:>13} {false:>13}")
+    if verbose:
+        out.append("")
+        out.extend(
+            f"{row.family} {row.seed}: missed {sorted(row.missed)}, wrongly {sorted(row.wrong)}, "
+            f"first {row.first or 'nothing'}"
+            for row in result.rows
+            if row.missed or row.wrong or row.right_culprit is False or (row.said and not row.sick)
+        )
+    return out

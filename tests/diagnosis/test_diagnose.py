@@ -1,0 +1,149 @@
+"""`diagnose` from runs made by hand."""
+
+import json
+
+import numpy as np
+from tests.making import make_run
+
+from gradwatch.checks import CHECKS
+from gradwatch.cli.diagnose import lines, strict
+from gradwatch.diagnosis import diagnose
+from gradwatch.finding import Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+NAMES = ["in.weight", "mid.weight", "out.weight"]
+
+
+def healthy_run(**changes: object) -> Run:
+    random = np.random.default_rng(0)
+    series = {
+        "grad_norm": np.exp(random.normal(0, 0.2, (120, 3))),
+        "update_ratio": np.full((120, 3), 1e-3),
+        "weight_norm": np.full((120, 3), 4.0),
+    }
+    series.update(changes)  # type: ignore[arg-type]
+    return make_run(series, names=NAMES, scalars={"loss": np.geomspace(1.6, 0.1, 120)})
+
+
+def test_a_healthy_run_is_healthy_and_says_what_was_checked() -> None:
+    found = diagnose(healthy_run())
+    assert found.healthy is True
+    assert found.findings == ()
+    assert "exploding-gradient" in found.checked
+    assert {item.check for item in found.skipped} >= {"overfitting", "saturation"}
+    assert not set(found.checked) & {item.check for item in found.skipped}
+
+
+def test_every_check_either_looked_or_says_why_not() -> None:
+    found = diagnose(healthy_run())
+    assert set(found.checked) | {s.check for s in found.skipped} == {c.NAME for c in CHECKS}
+
+
+def test_without_a_loss_health_is_unknown() -> None:
+    run = make_run({"grad_norm": np.ones((60, 3))}, names=NAMES)
+    found = diagnose(run)
+    assert found.healthy is None
+    assert found.verdict == "unknown"
+    reasons = [item.reason for item in found.skipped if item.check == "divergence"]
+    assert "watcher.log(loss=loss)" in reasons[0]
+
+
+def test_an_empty_run_is_unknown_and_raises_nothing() -> None:
+    found = diagnose(make_run())
+    assert found.healthy is None
+    assert found.findings == ()
+
+
+def test_findings_make_a_run_sick() -> None:
+    norms = np.ones((120, 3))
+    norms[50:, 1] = 5e3
+    found = diagnose(healthy_run(grad_norm=norms))
+    assert found.healthy is False
+    assert found.findings[0].check == "exploding-gradient"
+    assert found.worst is not None
+    assert found.worst >= Severity.WARNING
+
+
+def test_a_check_that_fails_costs_only_itself() -> None:
+    class Broken:
+        """Broken."""
+
+        NAME = "broken"
+        NEEDS = frozenset({Stat.GRAD_NORM})
+
+        @staticmethod
+        def check(run: Run):  # type: ignore[no-untyped-def]
+            raise ZeroDivisionError("no")
+
+    found = diagnose(healthy_run(), [*CHECKS, Broken()])  # type: ignore[list-item]
+    (broken,) = [s for s in found.skipped if s.check == "broken"]
+    assert broken.reason.startswith("the check itself")
+    assert "exploding-gradient" in found.checked
+
+
+def sick() -> Run:
+    loss = np.r_[np.geomspace(1.6, 0.5, 100), np.geomspace(0.5, 80, 60)]
+    ratio, update = np.full((160, 3), 1e-3), np.full((160, 3), 0.01)
+    ratio[90:, 0], update[90:, 0] = 0.6, 6.0
+    norms = np.ones((160, 3))
+    norms[100:] = 40
+    return make_run(
+        {"grad_norm": norms, "update_ratio": ratio, "update_norm": update},
+        names=NAMES,
+        scalars={"loss": loss},
+        info={"name": "bad <b>run</b>"},
+    )
+
+
+def test_one_root_with_the_order_of_events() -> None:
+    found = diagnose(sick())
+    grave = found.at_least(Severity.WARNING)
+    assert len(grave) == 1
+    assert grave[0].check == "update-ratio-too-large"
+    assert grave[0].layers[0] == "in"
+    assert "divergence" in [item.check for item in grave[0].consequences]
+    assert found.timeline[0].signal == "update"
+    assert found.timeline[0].layer == "in"
+    steps = [onset.step for onset in found.timeline]
+    assert steps == sorted(steps)
+
+
+def test_json_carries_the_same() -> None:
+    found = diagnose(sick())
+    data = json.loads(json.dumps(strict(found.to_dict()), allow_nan=False))
+    assert data["format"] == 1
+    assert data["healthy"] is False
+    assert [Finding.from_dict(item) for item in data["findings"]] == list(found.findings)
+    assert data["checked"] == list(found.checked)
+
+
+def test_html_is_small_and_escaped() -> None:
+    run = make_run(
+        {"grad_norm": np.c_[np.full(60, 1e-9), np.ones(60)]},
+        names=["<script>x</script>.weight", "out.weight"],
+    )
+    html = diagnose(run)._repr_html_()
+    assert "vanishing-gradient" in html
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert len(html) < 20_000
+
+
+def test_the_terminal_text_fits_eighty_columns() -> None:
+    names = [f"{'block.' * 20}{i}.weight" for i in range(3)]
+    run = make_run({"grad_norm": np.tile([1e-9, 1e-3, 1.0], (60, 1))}, names=names)
+    text = lines(diagnose(run))
+    import click
+
+    assert all(len(click.unstyle(line)) <= 80 or "block." in line for line in text)
+    assert any("explain vanishing-gradient" in line for line in text)
+
+
+def test_control_characters_never_reach_the_terminal() -> None:
+    run = make_run(
+        {"grad_norm": np.tile([1e-9, 1.0], (60, 1))}, names=["\x1b[2J\n.weight", "b.weight"]
+    )
+    import click
+
+    assert not any("\x1b" in click.unstyle(line) or "\n" in line for line in lines(diagnose(run)))

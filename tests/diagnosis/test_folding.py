@@ -1,0 +1,89 @@
+"""One root, not a list of alarms."""
+
+from gradwatch.diagnosis.folding import fold
+from gradwatch.finding import Finding, Severity
+from gradwatch.graph import Graph, Node
+
+
+def finding(
+    check: str, step: int = 0, *layers: str, severity: Severity = Severity.WARNING
+) -> Finding:
+    return Finding(check, severity, layers, step, 100, f"{check} happens")
+
+
+CHAIN = Graph.chain(["a", "b", "c"])
+FORK = Graph(
+    tuple(Node(name) for name in ("stem", "left", "right")), (("stem", "left"), ("stem", "right"))
+)
+
+
+def test_what_follows_is_put_under_its_root() -> None:
+    folded = fold(
+        [
+            finding("nonfinite", 40, "c", severity=Severity.CRITICAL),
+            finding("divergence", 30, severity=Severity.CRITICAL),
+            finding("update-ratio-too-large", 12, "a"),
+        ],
+        CHAIN,
+        200,
+    )
+    (root,) = folded
+    assert root.check == "update-ratio-too-large"
+    assert [item.check for item in root.consequences] == ["divergence", "nonfinite"]
+    assert root.severity is Severity.CRITICAL, "as grave as what follows from it"
+
+
+def test_a_cause_that_comes_much_later_explains_nothing() -> None:
+    folded = fold(
+        [finding("divergence", 20), finding("update-ratio-too-large", 150, "a")], CHAIN, 200
+    )
+    assert len(folded) == 2
+
+
+def test_faults_of_unrelated_branches_stay_apart() -> None:
+    findings = [finding("vanishing-gradient", 0, "left"), finding("saturation", 0, "right")]
+    assert len(fold(findings, FORK, 100)) == 2
+    findings = [finding("vanishing-gradient", 0, "stem"), finding("saturation", 0, "right")]
+    assert len(fold(findings, FORK, 100)) == 1
+
+
+def test_circles_are_cut_by_time() -> None:
+    early = [finding("exploding-gradient", 1, "a"), finding("update-ratio-too-large", 50, "a")]
+    (root,) = fold(early, CHAIN, 100)
+    assert root.check == "exploding-gradient"
+    late = [finding("exploding-gradient", 60, "a"), finding("update-ratio-too-large", 11, "a")]
+    (root,) = fold(late, CHAIN, 100)
+    assert root.check == "update-ratio-too-large"
+
+
+def test_an_information_explains_nothing() -> None:
+    findings = [
+        finding("exploding-gradient", 1, "a", severity=Severity.INFO),
+        finding("divergence", 9),
+    ]
+    assert len(fold(findings, CHAIN, 100)) == 2
+
+
+def test_a_doubtful_symptom_counts_once_its_cause_is_there() -> None:
+    doubtful = finding("slow-convergence", severity=Severity.INFO)
+    (alone,) = fold([doubtful], CHAIN, 100)
+    assert alone.severity is Severity.INFO
+    (root,) = fold([doubtful, finding("dead-units", 30, "b")], CHAIN, 100)
+    assert root.consequences[0].severity is Severity.WARNING
+
+
+def test_the_gravest_comes_first() -> None:
+    folded = fold(
+        [
+            finding("overfitting", 50),
+            finding("stale-gradients", 1, severity=Severity.CRITICAL),
+            finding("uneven-learning-speeds", 0, severity=Severity.INFO),
+        ],
+        CHAIN,
+        100,
+    )
+    assert [item.check for item in folded] == [
+        "stale-gradients",
+        "overfitting",
+        "uneven-learning-speeds",
+    ]
