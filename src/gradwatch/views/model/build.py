@@ -30,13 +30,14 @@ def build(
     """What is shown of the steps `first` … `last`, as plain JSON: no NaN, no array, no object.
 
     `stats` names the maps; without it the usual choice is made within a budget of cells.
-    `with_paths=False` leaves the analysis of the flow away, for views that do not show it.
+    The analysis of the flow is of the whole run; `with_paths=False` leaves it away.
     """
     whole = notes.about(run)
     begin = whole["first_step"] if first is None else first
     end = whole["last_step"] if last is None else last
     maps, width = choice(run, stats, columns)
     grid = Columns.of(run, first, last, width)
+    with_paths = with_paths and first is None and last is None
     layers = rows.layers(run)
     bad = badness(run, layers, diagnosis, grid)
     worst = sorted(range(len(layers)), key=lambda index: -bad[index])

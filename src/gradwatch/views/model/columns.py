@@ -1,6 +1,6 @@
 """The common columns of all maps and how the thinned series of a run are laid onto them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ class Columns:
     run: Run
     first: NDArray[np.int64]
     last: NDArray[np.int64]
+    _thinned: dict[Stat, Bands] = field(default_factory=dict, compare=False)
+    """Each statistic is thinned once, however many parts of the model show it."""
 
     def __len__(self) -> int:
         return len(self.first)
@@ -40,7 +42,10 @@ class Columns:
         return cls(run, steps[starts], steps[ends])
 
     def bands(self, stat: Stat) -> Bands:
-        return self.run.window(int(self.first[0]), int(self.last[-1]), points=len(self)).bands(stat)
+        if stat not in self._thinned:
+            window = self.run.window(int(self.first[0]), int(self.last[-1]), points=len(self))
+            self._thinned[stat] = window.bands(stat)
+        return self._thinned[stat]
 
     def laid(self, bands: Bands, values: NDArray[np.float64], pick: Pick) -> NDArray[np.float64]:
         """One array of a run's bands as [column, subject]; stored levels may be cut otherwise."""

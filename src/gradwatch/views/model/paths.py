@@ -6,10 +6,11 @@ from gradwatch.analysis.flow import GradientFlow, analyze_flow
 from gradwatch.errors import GradwatchError
 from gradwatch.run import Run
 from gradwatch.stats import Stat
-from gradwatch.views.model.columns import STATES_UP_TO
 from gradwatch.views.model.encode import rounded
 
 MOST_TENSORS = 2_000
+MOST_VALUES = 5_000_000
+"""Larger runs are shown without it, so that a page opens in a second or two."""
 MOST_REGIONS = 12
 MOST_LAYERS = 12
 LEAST_LOSS = 0.5
@@ -19,7 +20,7 @@ LEAST_LOSS = 0.5
 def troubles(run: Run) -> dict[str, Any]:
     """`paths` (most attenuating first) and `regions`; empty where the run is too large to load."""
     small = (
-        len(run.steps) * len(run.parameters) <= STATES_UP_TO and len(run.parameters) <= MOST_TENSORS
+        len(run.steps) * len(run.parameters) <= MOST_VALUES and len(run.parameters) <= MOST_TENSORS
     )
     if Stat.GRAD_NORM not in run.recorded or not len(run.steps) or not small:
         return {"paths": [], "regions": []}
