@@ -29,7 +29,7 @@ def missing(reason: str) -> Any:
 
 
 class Result:
-    """Mixin of frozen dataclasses: reasons for what is None, and the plain form for JSON.
+    """Mixin of frozen dataclasses (without slots): reasons for what is None, and plain JSON.
 
     A subclass with a `__post_init__` of its own calls `Result.__post_init__(self)`.
     """
@@ -38,13 +38,12 @@ class Result:
     """Name of the field → why it is None."""
 
     def __post_init__(self) -> None:
-        reasons = {}
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if isinstance(value, Missing):
-                reasons[field.name] = value.reason
-                object.__setattr__(self, field.name, None)
-        object.__setattr__(self, "missing", reasons)
+        # There can be a million results of one analysis: most have nothing missing.
+        values = self.__dict__
+        reasons = {name: v.reason for name, v in values.items() if type(v) is Missing}
+        for name in reasons:
+            values[name] = None  # not through __setattr__, which a frozen dataclass refuses
+        values["missing"] = reasons
 
     def to_dict(self) -> dict[str, Any]:
         """Dicts, lists, strings, numbers, None. NaN and Inf stay floats: `dumps` spells them."""

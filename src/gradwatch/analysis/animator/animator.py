@@ -147,30 +147,25 @@ class GradientFlowAnimator:
     ) -> "GradientFlowAnimator":
         """The gradients of a recorded run, in forward order; steps without any are left out."""
         animator: GradientFlowAnimator = cls(max_frames, vanishing_threshold, exploding_threshold)
-        wanted = ("abs_mean", "abs_max", "norm", "count", "nan", "inf")
-        table = {name: run.series[Stat(f"grad_{name}")] for name in wanted}
+        columns = _columns(run)
         measured = run.measured(Stat.GRAD_NORM)
         for row, step in enumerate(run.steps.tolist()):
-            samples = {
-                run.names[column]: _sample(table, row, column)
-                for column in np.flatnonzero(measured[row]).tolist()
-            }
-            if samples:
+            seen = np.flatnonzero(measured[row]).tolist()
+            if seen:
+                rows = [column[row] for column in columns]
+                samples = {run.names[at]: Sample(*(values[at] for values in rows)) for at in seen}
                 animator._keep(step, samples)
         return animator
 
 
-def _sample(table: Mapping[str, Any], row: int, column: int) -> Sample:
-    """A run made from norms alone knows neither sizes nor means."""
-    found = {name: float(values[row, column]) for name, values in table.items()}
-    norm = 0.0 if np.isnan(found["norm"]) else found["norm"]
-    bad = [0 if np.isnan(found[name]) else int(found[name]) for name in ("nan", "inf")]
-    count = int(found["count"]) if found["count"] > 0 else sum(bad) + (not np.isnan(found["norm"]))
-    return Sample(
-        mean_abs=None if np.isnan(found["abs_mean"]) else found["abs_mean"],
-        max_abs=None if np.isnan(found["abs_max"]) else found["abs_max"],
-        norm=norm,
-        count=count,
-        nan=bad[0],
-        inf=bad[1],
+def _columns(run: Run) -> list[list[list[Any]]]:
+    """The fields of `Sample`, [step][parameter]; norms alone tell neither sizes nor means."""
+    mean, top, norm, count, nan, inf = (
+        run.series[Stat(f"grad_{name}")]
+        for name in ("abs_mean", "abs_max", "norm", "count", "nan", "inf")
     )
+    bad = np.nan_to_num(nan) + np.nan_to_num(inf)
+    counts = np.where(count > 0, count, bad + np.isfinite(norm)).astype(np.int64)
+    known = [np.where(np.isnan(values), None, values.astype(object)) for values in (mean, top)]
+    whole = [np.nan_to_num(values).astype(np.int64) for values in (nan, inf)]
+    return [values.tolist() for values in (*known, np.nan_to_num(norm), counts, *whole)]
