@@ -88,7 +88,7 @@ class Conductor:
         step = self.clock.coming
         if step > self.clock.first and Family.WEIGHT in self.options.families:
             self.recorder.weights(step, self.roster.all)
-        self.notes.read()
+        self.notes.end()
         self.sink.event(Event(self.clock.made, EventKind.CLOSED, text))
         self.sink.note({"complete": True, "overhead": self.barrier.meter.overhead})
 

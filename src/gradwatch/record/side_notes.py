@@ -11,7 +11,10 @@ from gradwatch.graph import Graph
 from gradwatch.record.reading import number
 from gradwatch.record.recorder import Recorder
 from gradwatch.record.roster import Roster
+from gradwatch.record.signals.batches import Batches
 
+BATCH = "batch"
+"""`log(batch=ids)`: not a number, but which samples the step was fed with."""
 ALIASES = {"valid_loss": "val_loss", "eval_loss": "val_loss"}
 
 
@@ -23,16 +26,28 @@ class SideNotes:
         self._roster = roster
         self._graph: Graph | None = None
         self._loss: dict[str, Any] = {}
+        self._batches = Batches()
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Numbers of the user for a step; the loss as a tensor also tells what kind it is."""
+        if BATCH in values:
+            self._batches.keep(step, values[BATCH])
+            values = {name: value for name, value in values.items() if name != BATCH}
         numbers = {ALIASES.get(name, name): number(value) for name, value in values.items()}
         if "loss" in numbers:
             numbers["loss_nonfinite"] = float(not isfinite(numbers["loss"]))
+            if numbers["loss_nonfinite"] and (bad := self._batches.mark(step)):
+                self._recorder.sink.note(bad)
             loss = values.get("loss")
             if not self._loss and isinstance(loss, Tensor) and loss.grad_fn is not None:
                 self._note_loss(_describe(loss))
         self._recorder.scalars(step, numbers)
+
+    def end(self) -> None:
+        """The recording ends: what only now is worth a note."""
+        self.read()
+        if known := self._batches.info():
+            self._recorder.sink.note(known)
 
     def audit(self, step: int, optimizers: Sequence[Optimizer]) -> None:
         """What the optimizers were given, held against what the model has."""

@@ -7,6 +7,7 @@ from torch import nn
 from gradwatch.record.instrument import Instrument
 from gradwatch.record.signals.activations import Activations
 from gradwatch.record.signals.audit import audit, audit_events
+from gradwatch.record.signals.batches import Batches
 from gradwatch.record.signals.compiled import CompiledActivations
 from gradwatch.record.signals.hooks import Stage
 from gradwatch.record.signals.inputs import Inputs
@@ -18,6 +19,7 @@ from gradwatch.record.signals.probe import Probe
 
 __all__ = [
     "Activations",
+    "Batches",
     "CompiledActivations",
     "Inputs",
     "LayerGraph",
