@@ -166,6 +166,8 @@ def _columns(run: Run) -> list[list[list[Any]]]:
     )
     bad = np.nan_to_num(nan) + np.nan_to_num(inf)
     counts = np.where(count > 0, count, bad + np.isfinite(norm)).astype(np.int64)
-    known = [np.where(np.isnan(values), None, values.astype(object)) for values in (mean, top)]
+    known = [values.astype(object) for values in (mean, top)]
+    for objects, values in zip(known, (mean, top), strict=True):
+        objects[np.isnan(values)] = None
     whole = [np.nan_to_num(values).astype(np.int64) for values in (nan, inf)]
     return [values.tolist() for values in (*known, np.nan_to_num(norm), counts, *whole)]
