@@ -70,10 +70,10 @@ def zip_bytes(
     comment: bytes = b"",
 ) -> bytes:
     """A zip archive, with lies where asked for."""
-    body, directory = b"", b""
+    body, directory = bytearray(), bytearray()
     for name, data in members:
         crc = (crcs or {}).get(name, zlib.crc32(data))
-        packed = data if method == 0 else zlib.compressobj(wbits=-15).compress(data)
+        packed = data
         if method:
             machine = zlib.compressobj(9, zlib.DEFLATED, -15)
             packed = machine.compress(data) + machine.flush()
@@ -94,7 +94,7 @@ def zip_bytes(
     end = struct.pack(
         "<4s4H2IH", b"PK\5\6", 0, 0, len(members), len(members), len(directory), len(body), 0
     )
-    return body + directory + end + comment
+    return bytes(body + directory) + end + comment
 
 
 def torch_zip(pickle: bytes, storages: Mapping[str, bytes] | None = None, **lies: Any) -> bytes:

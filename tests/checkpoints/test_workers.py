@@ -125,3 +125,33 @@ def test_a_cluster_that_loses_a_worker_gives_the_same_result(tmp_path, monkeypat
         assert killed
     for stat in alone.series:
         np.testing.assert_array_equal(alone.series[stat], together.series[stat])
+
+
+def test_any_executor_will_do_and_is_left_open(path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    alone = scan(path, workers=0)
+    with ThreadPoolExecutor(2) as threads:
+        together = scan(path, executor=threads)
+        assert threads.submit(int, 3).result() == 3
+    for stat in alone.series:
+        np.testing.assert_array_equal(alone.series[stat], together.series[stat])
+
+
+def test_the_run_of_several_checkpoints_can_be_diagnosed_and_shown(tmp_path) -> None:
+    from gradwatch.diagnosis import diagnose
+    from gradwatch.views.model import build
+    from gradwatch.views.page import report
+    from gradwatch.views.terminal import Wanted, screen
+
+    paths = [
+        floats(tmp_path / f"step-{step}.safetensors", a__weight=x, b__weight=x * (step + 1))
+        for step, x in ((0, RNG.standard_normal((8, 8))), (50, RNG.standard_normal((8, 8))))
+    ]
+    run = scan(paths)
+    assert run.steps.tolist() == [0, 50]
+    diagnosis = diagnose(run)
+    model = build(run, diagnosis)
+    assert list(run.layers) == ["a", "b"]
+    assert list(screen(model, 80, Wanted(None, None)))
+    assert "b" in report(model)

@@ -11,6 +11,7 @@ from gradwatch.checkpoints.checks import Patient, look
 from gradwatch.checkpoints.joining import Measured
 from gradwatch.checkpoints.scanning import Checkpoint, Means, Paths, measure_all, spectra
 from gradwatch.checkpoints.spectrum import Spectrum
+from gradwatch.errors import GradwatchError
 from gradwatch.finding import Finding, Skipped
 from gradwatch.run import Run
 
@@ -62,6 +63,8 @@ def examine(path: Paths, *, spectrum: bool = False, means: Means | None = None) 
     means = means or Means()
     checkpoints = measure_all(path, means, full=True)
     last = checkpoints[-1]
+    if not last.tensors:
+        raise GradwatchError(f"{last.index.path} holds no tensor that can be measured.")
     found = spectra(last.index, means) if spectrum else None
     findings, skipped = look(Patient(last.step, last.index, last.tensors, found))
     run = run_of([(c.step, c.index, c.tensors) for c in checkpoints])

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -52,6 +53,8 @@ class Means:
     """None: as many as there are processors; 0: none, all in the calling process."""
     dask: str | None = None
     progress: Progress = lambda done, total: None
+    executor: Executor | None = None
+    """Anything of that form, instead of a pool of our own; it is not shut down."""
 
 
 def scan(
@@ -60,12 +63,14 @@ def scan(
     workers: int | None = None,
     dask: str | None = None,
     progress: Progress = lambda done, total: None,
+    executor: Executor | None = None,
 ) -> Run:
     """The weights of a checkpoint as a `Run` of one step; of several in order, one step for each.
 
-    Nothing in the files is trusted or executed. `dask` is the address of a running scheduler.
+    Nothing in the files is trusted or executed. `dask` is the address of a running scheduler;
+    `executor` is used in place of a pool of processes and is not shut down.
     """
-    means = Means(workers, dask, progress)
+    means = Means(workers, dask, progress, executor)
     return run_of([(c.step, c.index, c.tensors) for c in measure_all(path, means, full=True)])
 
 
@@ -113,9 +118,17 @@ def do_work(
     workers = cores() if means.workers is None else means.workers
     small = index.reach <= ALONE_BYTES and means.workers is None
     try:
-        if means.dask is None and (small or workers == 0 or not tasks):
+        here = means.dask is None and means.executor is None
+        if not tasks or (here and (small or workers == 0)):
             return done_alone(tasks, alone, means.progress)
-        return done_together(tasks, in_worker, means.progress, workers=workers, dask=means.dask)
+        return done_together(
+            tasks,
+            in_worker,
+            means.progress,
+            workers=workers,
+            dask=means.dask,
+            pool=means.executor,
+        )
     except (OSError, MemoryError) as error:
         raise GradwatchError(f"Cannot read {index.path}: {error}.") from None
     finally:

@@ -29,7 +29,7 @@ class StructurePart:
 
     rows: NDArray[np.int64]
     """Numbers of the rows looked at."""
-    row_rms: NDArray[np.float32]
+    row_rms: NDArray[np.float64]
     row_prints: NDArray[np.uint64]
     """Equal rows have equal ones."""
     column_squares: NDArray[np.float64]
@@ -56,7 +56,7 @@ class Structure:
         width = sum(group.stop - group.start for group in self.groups)
         weights = np.random.default_rng(0).integers(1, 1 << 62, width, np.uint64)
         self.weights = weights * np.uint64(2) + np.uint64(1)
-        self.found: list[tuple[int, NDArray[np.float32], NDArray[np.uint64]]] = []
+        self.found: list[tuple[int, NDArray[np.float64], NDArray[np.uint64]]] = []
         self.squares = np.zeros(columns)
         self.rows_used = 0
         self.alive = np.zeros(columns, bool)
@@ -80,7 +80,7 @@ class Structure:
         picked = np.concatenate([table[:, group] for group in self.groups], axis=1)
         bits = picked.view(f"u{picked.dtype.itemsize}").astype(np.uint64)
         squares = _squares(as_floats(picked, self.element))
-        rms = np.sqrt(squares.mean(axis=1)).astype(np.float32)
+        rms = np.sqrt(squares.mean(axis=1)).astype(np.float64)
         self.found.append((first, rms, np.einsum("ij,j->i", bits, self.weights)))
 
     def _columns(self, table: NDArray[np.generic], first: int) -> None:
@@ -103,7 +103,7 @@ class Structure:
         numbers = [np.arange(first, first + len(rms)) for first, rms, _ in self.found]
         return StructurePart(
             np.concatenate([np.empty(0, np.int64), *numbers]),
-            np.concatenate([np.empty(0, np.float32), *(rms for _, rms, _ in self.found)]),
+            np.concatenate([np.empty(0), *(rms for _, rms, _ in self.found)]),
             np.concatenate([np.empty(0, np.uint64), *(p for _, _, p in self.found)]),
             self.squares,
             self.rows_used,

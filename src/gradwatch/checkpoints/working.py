@@ -4,7 +4,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Protocol, TypeVar
 
 from gradwatch.checkpoints.access import changed, unchanged
@@ -77,6 +77,7 @@ def done_together(
     *,
     workers: int,
     dask: str | None = None,
+    pool: Executor | None = None,
 ) -> list[_Result]:
     """On workers, in any order; the results are in the order of the tasks."""
     total = sum(task.bytes for task in tasks)
@@ -84,8 +85,8 @@ def done_together(
     for attempt in range(2):
         left = [number for number in range(len(tasks)) if number not in found]
         try:
-            with executor(min(workers, len(left)), dask) as pool:
-                futures = {pool.submit(function, tasks[number]): number for number in left}
+            with nullcontext(pool) if pool else executor(min(workers, len(left)), dask) as doing:
+                futures = {doing.submit(function, tasks[number]): number for number in left}
                 try:
                     for future in as_completed(futures):
                         found[futures[future]] = future.result()
