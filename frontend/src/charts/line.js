@@ -66,7 +66,7 @@ function axis(values, size) {
 /** Numbers short enough to read and long enough to differ. */
 function labels(splits) {
   const short = splits.map(number);
-  return new Set(short).size === short.length ? short : splits.map((v) => String(Number(v.toPrecision(4))));
+  return new Set(short).size === short.length ? short : splits.map((v) => v.toExponential(2));
 }
 
 function logAxis() {

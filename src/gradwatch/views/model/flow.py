@@ -8,6 +8,8 @@ from gradwatch.views.model.rows import Layer, block_of
 
 MOST_NODES = 64
 """More cannot be told apart on a screen: then layers are grouped into the blocks they belong to."""
+FEWEST_GROUPS = 6
+"""Fewer would show nothing of the network."""
 
 
 def flow(graph: Graph, layers: Sequence[Layer]) -> dict[str, Any]:
@@ -58,11 +60,21 @@ def _grouping(graph: Graph) -> tuple[Mapping[str, str], bool]:
     ]
     for depth, way in enumerate(ways):
         found = {name: way(name) for name in names}
-        if len(set(found.values())) <= MOST_NODES:
+        groups = len(set(found.values()))
+        if groups <= MOST_NODES and (depth == 0 or groups >= FEWEST_GROUPS):
             return found, depth > 0
-    size = -(-len(names) // MOST_NODES)
-    spans = [names[i : i + size] for i in range(0, len(names), size)]
-    return {name: f"{span[0]} … {span[-1]}" for span in spans for name in span}, True
+    return _spans(names), True
+
+
+def _spans(names: Sequence[str]) -> dict[str, str]:
+    """Neighbouring blocks together, where names tell no better."""
+    blocks = list(dict.fromkeys(map(block_of, names)))
+    size = -(-len(blocks) // MOST_NODES)
+    label = {}
+    for begin in range(0, len(blocks), size):
+        part = blocks[begin : begin + size]
+        label |= dict.fromkeys(part, part[0] if len(part) == 1 else f"{part[0]} … {part[-1]}")
+    return {name: label[block_of(name)] for name in names}
 
 
 def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
