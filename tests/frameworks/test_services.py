@@ -83,7 +83,9 @@ def accumulated(folder: Path) -> Any:
 
 
 def test_tensorboard_reads_an_exported_run(tmp_path: Path) -> None:
-    from gradwatch.views.export.tensorboard import write_tensorboard
+    from click.testing import CliRunner
+
+    from gradwatch.cli.main import gradwatch as program
 
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -96,7 +98,8 @@ def test_tensorboard_reads_an_exported_run(tmp_path: Path) -> None:
             watcher.log(loss=loss)
             optimizer.step()
     run = gradwatch.open_run(tmp_path / "run")
-    write_tensorboard(run, tmp_path / "events")
+    command = ["export", str(tmp_path / "run"), "--tensorboard", str(tmp_path / "events")]
+    assert CliRunner().invoke(program, command).exit_code == 0
     events = accumulated(tmp_path / "events")
     got = [(item.step, item.value) for item in events.Scalars("loss")]
     known = [
@@ -111,5 +114,5 @@ def test_tensorboard_reads_an_exported_run(tmp_path: Path) -> None:
     ours = run.histograms("grad", name)[events.Histograms(f"grad/{name}")[0].step]
     assert histogram.num == 32
     assert sum(histogram.bucket) == ours.count
-    with pytest.raises(gradwatch.GradwatchError, match="already holds event files"):
-        write_tensorboard(run, tmp_path / "events")
+    again = CliRunner().invoke(program, command)
+    assert "already holds event files" in str(again.exception)

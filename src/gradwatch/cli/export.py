@@ -14,6 +14,7 @@ from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.store import open_run
 from gradwatch.views.export import exported, write_csv, write_json, write_parquet
+from gradwatch.views.export.tensorboard import write_tensorboard
 from gradwatch.views.text import plain
 from gradwatch.views.writing import refuse_taken, write_whole
 
@@ -26,8 +27,13 @@ FORMATS = ("csv", "json", "parquet")
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
     help="The file to write; its ending says in which format.",
+)
+@click.option(
+    "--tensorboard",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write TensorBoard event files there instead.",
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Whatever the ending says.")
 @click.option(
@@ -39,13 +45,31 @@ FORMATS = ("csv", "json", "parquet")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 def command(
     run: Path,
-    output: Path,
+    output: Path | None,
+    tensorboard: Path | None,
     form: str | None,
     words: tuple[str, ...],
     exact_names: bool,
     force: bool,
 ) -> None:
     """Write every recorded value of a run: csv, json or parquet, by the file's ending."""
+    if (output is None) == (tensorboard is None):
+        raise click.UsageError("Say either -o FILE or --tensorboard DIR.")
+    if tensorboard is not None:
+        path = write_tensorboard(open_run(run), tensorboard)
+        click.echo(f"Wrote {plain(str(path))}.", err=True)
+    elif output is not None:
+        _write(run, output, form, words, exact_names, force)
+
+
+def _write(
+    run: Path,
+    output: Path,
+    form: str | None,
+    words: tuple[str, ...],
+    exact_names: bool,
+    force: bool,
+) -> None:
     form = form or output.suffix.removeprefix(".").lower()
     if form not in FORMATS:
         raise GradwatchError(
