@@ -52,21 +52,14 @@ def best(work: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 
 def numpy_moments(array: np.ndarray) -> tuple[float, ...]:
-    """The same statistics as one would write them."""
+    """The same statistics in numpy, without its slow powers."""
     x = array.astype(np.float64).ravel()
     mean, std = x.mean(), x.std()
     z = (x - mean) / std
+    squares = z * z
+    shape = ((squares * z).mean(), (squares * squares).mean() - 3)
     counts = (np.isnan(x).sum(), np.isinf(x).sum(), (x == 0).sum())
-    return (
-        mean,
-        std,
-        (z**3).mean(),
-        (z**4).mean() - 3,
-        x.min(),
-        x.max(),
-        np.abs(x).mean(),
-        *counts,
-    )
+    return (mean, std, *shape, x.min(), x.max(), np.abs(x).mean(), np.sqrt(x @ x), *counts)
 
 
 def memory(weights: dict[str, np.ndarray]) -> int:
