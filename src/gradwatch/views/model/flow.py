@@ -70,7 +70,7 @@ def _spans(names: Sequence[str]) -> dict[str, str]:
     """Neighbouring blocks together, where names tell no better."""
     blocks = list(dict.fromkeys(map(block_of, names)))
     size = -(-len(blocks) // MOST_NODES)
-    label = {}
+    label: dict[str, str] = {}
     for begin in range(0, len(blocks), size):
         part = blocks[begin : begin + size]
         label |= dict.fromkeys(part, part[0] if len(part) == 1 else f"{part[0]} … {part[-1]}")
