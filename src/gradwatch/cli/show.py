@@ -10,7 +10,7 @@ from rich.live import Live
 from gradwatch.run import Run
 from gradwatch.store import open_run
 from gradwatch.views.model import build, diagnosed, shown, to_json
-from gradwatch.views.terminal import Wanted, screen, signals_table
+from gradwatch.views.terminal import Wanted, ranks_table, screen, signals_table
 
 NARROWEST = 40
 
@@ -23,6 +23,7 @@ NARROWEST = 40
 @click.option("--stat", metavar="NAME", help="The statistic of the map, such as update_ratio.")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last N steps.")
 @click.option("--signals", is_flag=True, help="List what was recorded, and how often.")
+@click.option("--ranks", is_flag=True, help="What differs between ranks: loss, inputs, step time.")
 @click.option("--follow", is_flag=True, help="Keep looking while the run grows; Ctrl-C ends it.")
 @click.option("--json", "as_json", is_flag=True, help="The view model as JSON.")
 def command(
@@ -31,6 +32,7 @@ def command(
     stat: str | None,
     last: int | None,
     signals: bool,
+    ranks: bool,
     follow: bool,
     as_json: bool,
 ) -> None:
@@ -43,6 +45,8 @@ def command(
         click.echo(to_json(_model(opened, stat, last, 240)))
     elif signals:
         console.print(signals_table(_model(opened, stat, last, 1)))
+    elif ranks:
+        console.print(ranks_table(opened))
     elif follow:
         _follow(console, run, Wanted(stat, layers), last)
     else:
