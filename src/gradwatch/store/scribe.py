@@ -58,6 +58,7 @@ class Scribe(threading.Thread):
         self._number = 0
         self._asked = False
         self._closing = False
+        self._said_close = False
         self._wait = 0.0
         self._next_try = 0.0
         self._next_sync = time.monotonic() + SYNC_SECONDS
@@ -228,10 +229,11 @@ class Scribe(threading.Thread):
         self.synced = self.flushed
 
     def _finish(self) -> None:
-        self._stage.add(
-            Type.CLOSE, to_json({"flushed": self.flushed, "dropped": self.queue.dropped})
-        )
-        self._write()
+        if not self._said_close:
+            self._said_close = True
+            numbers = {"flushed": self.flushed, "dropped": self.queue.dropped}
+            self._stage.add(Type.CLOSE, to_json(numbers))
+            self._write()
         if self._journal:
             if self._journal.size > SMALLEST_SEALED:
                 self._roll()
