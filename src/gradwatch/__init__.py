@@ -15,8 +15,12 @@ from gradwatch.errors import GradwatchError
 from gradwatch.version import __version__
 
 if TYPE_CHECKING:
+    from gradwatch.analysis.animator import GradientFlowAnimator as GradientFlowAnimator
+    from gradwatch.analysis.drift import analyze_drift as analyze_drift
     from gradwatch.analysis.flow import analyze_flow as analyze_flow
     from gradwatch.analysis.gradients import analyze_gradients as analyze_gradients
+    from gradwatch.analysis.weights import analyze_weights as analyze_weights
+    from gradwatch.checkpoints import scan as scan
     from gradwatch.diagnosis import Diagnosis as Diagnosis
     from gradwatch.diagnosis import diagnose as diagnose
     from gradwatch.live.watch import watch as watch
@@ -27,27 +31,35 @@ if TYPE_CHECKING:
 
 _DOORS = {
     "Diagnosis": "gradwatch.diagnosis",
+    "GradientFlowAnimator": "gradwatch.analysis.animator",
     "Run": "gradwatch.run",
     "Stat": "gradwatch.stats",
     "Watcher": "gradwatch.record",
+    "analyze_drift": "gradwatch.analysis.drift",
     "analyze_flow": "gradwatch.analysis.flow",
     "analyze_gradients": "gradwatch.analysis.gradients",
+    "analyze_weights": "gradwatch.analysis.weights",
     "diagnose": "gradwatch.diagnosis",
     "open_run": "gradwatch.store",
+    "scan": "gradwatch.checkpoints",
     "watch": "gradwatch.live",
 }
 
 __all__ = [
     "Diagnosis",
+    "GradientFlowAnimator",
     "GradwatchError",
     "Run",
     "Stat",
     "Watcher",
     "__version__",
+    "analyze_drift",
     "analyze_flow",
     "analyze_gradients",
+    "analyze_weights",
     "diagnose",
     "open_run",
+    "scan",
     "watch",
 ]
 
