@@ -13,6 +13,12 @@ from gradwatch.finding import Severity
 RNG = np.random.default_rng(5)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order():
+    global RNG
+    RNG = np.random.default_rng(5)
+
+
 def normal(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 

@@ -13,6 +13,12 @@ from gradwatch.cli.main import main
 RNG = np.random.default_rng(9)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order():
+    global RNG
+    RNG = np.random.default_rng(9)
+
+
 def normal(*shape: int) -> np.ndarray:
     return (RNG.standard_normal(shape) * 0.05).astype(np.float32)
 
@@ -122,3 +128,27 @@ def test_the_program_runs_on_workers_as_its_own_process(healthy) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert len(json.loads(done.stdout)["tensors"]) == 2
+
+
+def test_the_bar_shows_bytes_when_a_person_is_watching(monkeypatch, capsys) -> None:
+    from gradwatch.cli.progress import bytes_bar
+
+    with bytes_bar() as progress:
+        progress(5, 10)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with bytes_bar() as progress:
+        progress(5_000_000, 10_000_000)
+    assert "10.0 MB" in capsys.readouterr().err
+
+
+def test_the_table_fits_eighty_columns(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = {f"blocks__{i}__attention__projection__weight": normal(1024, 64) for i in range(3)}
+    path = str(floats(tmp_path / "m.safetensors", **names))
+    for options in ([], ["--spectrum"]):
+        assert ended("weights", path, *options) == 0
+        lines = capsys.readouterr().out.splitlines()
+        table = [line for line in lines if "1024×64" in line]
+        assert len(table) == 3
+        assert all(len(line) <= 80 and "f32" in line for line in table)

@@ -15,6 +15,12 @@ from gradwatch.errors import GradwatchError
 RNG = np.random.default_rng(7)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order():
+    global RNG
+    RNG = np.random.default_rng(7)
+
+
 @pytest.fixture
 def path(tmp_path):
     arrays = {f"l{i}__weight": RNG.standard_normal((64, 64)) for i in range(12)}

@@ -1,5 +1,6 @@
 """What would become of a tensor in a narrower type, read off its histogram."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gradwatch.checkpoints.joining import Measured
@@ -34,6 +35,23 @@ class Cast:
     """Share of all elements that lose precision (not zero, below the smallest normal number)."""
     vanishing_fraction: float
     """Share that would become zero: below half of the smallest number."""
+
+
+def overall(tensors: Iterable[Measured]) -> tuple[Cast, ...]:
+    """All floating tensors together: the least headroom, and shares of all elements."""
+    found = [(casts(measured), measured.tensor.count) for measured in tensors]
+    found = [(cast, count) for cast, count in found if cast]
+    total = sum(count for _, count in found)
+    return tuple(
+        Cast(
+            target.name,
+            min(cast[place].headroom for cast, _ in found),
+            sum(cast[place].subnormal_fraction * count for cast, count in found) / total,
+            sum(cast[place].vanishing_fraction * count for cast, count in found) / total,
+        )
+        for place, target in enumerate(TARGETS)
+        if found
+    )
 
 
 def casts(measured: Measured) -> tuple[Cast, ...]:

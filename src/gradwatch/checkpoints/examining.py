@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gradwatch.checkpoints.as_run import run_of
-from gradwatch.checkpoints.casts import casts
+from gradwatch.checkpoints.casts import Cast, casts, overall
 from gradwatch.checkpoints.checks import Patient, look
 from gradwatch.checkpoints.joining import Measured
 from gradwatch.checkpoints.scanning import Checkpoint, Means, Paths, measure_all, spectra
@@ -44,6 +44,7 @@ class Examination:
             "bytes": index.bytes,
             "steps": [checkpoint.step for checkpoint in self.checkpoints],
             "tensors": [self._tensor(measured) for measured in self.last.tensors],
+            "casts": casts_dict(overall(self.last.tensors)),
             "left_out": dict(index.left_out),
             "notes": list(index.notes),
             "findings": [finding.to_dict() for finding in self.findings],
@@ -99,14 +100,7 @@ def tensor_dict(measured: Measured) -> dict[str, Any]:
         if first is None
         else [int(i) for i in np.unravel_index(first, tensor.shape)],
         "row_spread": measured.spread,
-        "casts": {
-            cast.target: {
-                "headroom": cast.headroom,
-                "subnormal_fraction": cast.subnormal_fraction,
-                "vanishing_fraction": cast.vanishing_fraction,
-            }
-            for cast in casts(measured)
-        },
+        "casts": casts_dict(casts(measured)),
     }
     if len(tensor.shape) >= 2:
         found["zero_rows"] = int(moments["zero_rows"])
@@ -114,6 +108,18 @@ def tensor_dict(measured: Measured) -> dict[str, Any]:
         found["zero_columns"] = int((~measured.columns.alive).sum())
         found["rows_exact"] = measured.columns.exact
     return found
+
+
+def casts_dict(found: tuple[Cast, ...]) -> dict[str, dict[str, float]]:
+    """By target: headroom, subnormal and vanishing shares."""
+    return {
+        cast.target: {
+            "headroom": cast.headroom,
+            "subnormal_fraction": cast.subnormal_fraction,
+            "vanishing_fraction": cast.vanishing_fraction,
+        }
+        for cast in found
+    }
 
 
 def spectrum_dict(spectrum: Spectrum) -> dict[str, Any]:

@@ -76,14 +76,14 @@ def _show(found: Drift) -> None:
 def _table(found: Drift, shown: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("tensor", no_wrap=True)
-    for title in ("change", "cosine", "sign flips", "zeros before", "after"):
+    for title in ("change", "cosine", "flips", "zeros", "then"):
         table.add_column(title, justify="right", no_wrap=True)
     ordered = sorted(found.tensors, key=lambda tensor: -tensor.sums.relative_change)
     for tensor in ordered[:shown]:
         sums, count = tensor.sums, max(tensor.sums.count, 1)
         parts = (sums.flipped, sums.zeros_before, sums.zeros_after)
         table.add_row(
-            shortened(tensor.name, 34),
+            shortened(tensor.name, 26),
             number(sums.relative_change) if tensor.moved else "did not move",
             f"{sums.cosine:.4f}",
             *("–" if tensor.adapted else f"{100 * part / count:.1f} %" for part in parts),

@@ -8,9 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from gradwatch.analysis.result import plain as as_data
-from gradwatch.analysis.weights import analyze_weights
+from gradwatch.analysis.weights import WeightDistributionAnalysis, analyze_weights
 from gradwatch.checkpoints import Examination, Means, examine
+from gradwatch.checkpoints.arrays import arrays_of
+from gradwatch.checkpoints.casts import overall
 from gradwatch.checkpoints.checks import WEIGHT_CHECKS
+from gradwatch.checkpoints.joining import Measured
 from gradwatch.cli.diagnose import lines, strict
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.diagnosis import Diagnosis
@@ -94,8 +97,14 @@ def diagnosed(found: Examination) -> Diagnosis:
 def described(found: Examination) -> dict[str, Any]:
     """The examination and the weight analysis as plain data."""
     data = found.to_dict()
-    data["analysis"] = as_data(analyze_weights(found.run))
+    data["analysis"] = as_data(_analysis(found))
     return data
+
+
+def _analysis(found: Examination) -> WeightDistributionAnalysis:
+    """From the elements where they can be held, else from what was measured of them."""
+    arrays = arrays_of(found.last.index)
+    return analyze_weights(found.run if arrays is None else arrays)
 
 
 def _show(found: Examination, diagnosis: Diagnosis) -> None:
@@ -109,10 +118,16 @@ def _show(found: Examination, diagnosis: Diagnosis) -> None:
     for line in lines(diagnosis):
         if not line.startswith("Read more"):
             click.echo(line)
-    console.print(_table(found))
-    health = analyze_weights(found.run).distribution_health
+    console.print(_table(found, console.width))
+    health = _analysis(found).distribution_health
     if health.score is not None:
         click.echo(f"Weight analysis: {health.status.value} ({health.score:.0f} of 100)")
+    for cast in overall(found.last.tensors):
+        click.echo(
+            f"As {cast.target:<13} headroom {number(cast.headroom):>7} ×, "
+            f"{100 * cast.subnormal_fraction:.2f} % lose digits, "
+            f"{100 * cast.vanishing_fraction:.2f} % vanish"
+        )
     rest = len(found.last.tensors) - _SHOWN
     if rest > 0:
         click.echo(f"… and {rest} more tensors; --json has all of them.")
@@ -122,23 +137,42 @@ def _show(found: Examination, diagnosis: Diagnosis) -> None:
         click.echo(plain(note))
 
 
-def _table(found: Examination) -> Table:
+def _table(found: Examination, width: int) -> Table:
+    """One row per tensor; the names get what the numbers leave of the line."""
+    titles = ["shape", "type", "mean", "std", "min", "max", "zeros"]
+    rows = [_cells(found, measured) for measured in found.last.tensors[:_SHOWN]]
+    if found.spectra is not None:
+        titles = [*titles[:2], "std", "max |x|", "zeros", "rank"]
+    others = sum(
+        max(len(row[place]) for row in [titles, *rows]) + 2 for place in range(len(titles))
+    )
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("tensor", no_wrap=True)
-    for title in ("shape", "type"):
-        table.add_column(title, no_wrap=True)
-    for title in ("mean", "std", "min", "max", "zeros"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for measured in found.last.tensors[:_SHOWN]:
-        tensor, moments = measured.tensor, measured.moments
-        table.add_row(
-            shortened(tensor.name, 26),
-            "×".join(map(str, tensor.shape)) or "–",
-            _TYPES.get(str(tensor.element), str(tensor.element)),
-            *(number(float(moments[name])) for name in ("mean", "std", "min", "max")),
-            f"{100 * measured.zero_fraction:.0f} %" if tensor.count else "–",
-        )
+    for title in ("tensor", *titles):
+        left = title in ("tensor", "shape", "type")
+        table.add_column(title, justify="left" if left else "right", no_wrap=True)
+    for measured, row in zip(found.last.tensors, rows, strict=False):
+        table.add_row(shortened(measured.name, max(12, width - others)), *row)
     return table
+
+
+def _cells(found: Examination, measured: Measured) -> list[str]:
+    tensor, moments = measured.tensor, measured.moments
+    kind = _TYPES.get(str(tensor.element), str(tensor.element))
+    shape = "×".join(map(str, tensor.shape)) or "–"
+    zeros = f"{100 * measured.zero_fraction:.0f} %" if tensor.count else "–"
+    wanted = ("mean", "std", "min", "max") if found.spectra is None else ("std", "abs_max")
+    numbers = [number(float(moments[name])) for name in wanted]
+    rank = [] if found.spectra is None else [_rank(found, tensor.name)]
+    return [shape, kind, *numbers, zeros, *rank]
+
+
+def _rank(found: Examination, name: str) -> str:
+    """Effective rank of the smaller side; of large matrices the stable rank, marked."""
+    spectrum = (found.spectra or {}).get(name)
+    if spectrum is None:
+        return "–"
+    rank = spectrum.effective_rank if spectrum.exact else spectrum.stable_rank
+    return f"{'' if spectrum.exact else '≥'}{number(rank)}/{spectrum.full_rank}"
 
 
 _TYPES = {

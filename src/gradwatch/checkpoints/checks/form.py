@@ -1,5 +1,6 @@
 """The form of a check of weights, and the one way in which all of them speak."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -83,7 +84,7 @@ def worst_first(cases: Sequence[Case]) -> list[Case]:
 
 
 _EMBEDDINGS = ("embed", "wte", "wpe", "emb", "token_type", "lookup")
-_NORMS = ("norm", "ln", "bn", "batchnorm", "layernorm", "rmsnorm")
+_NORMS = frozenset({"ln", "bn", "gn"})
 _BUFFERS = (
     "running_mean",
     "running_var",
@@ -121,12 +122,11 @@ def is_embedding(measured: Measured) -> bool:
     return len(measured.tensor.shape) == 2 and any(word in words for word in _EMBEDDINGS)
 
 
-def is_norm_gain(measured: Measured) -> bool:
-    """The gain of a normalisation layer, judged by its name."""
+def is_norm_gain(measured: Measured, normalised: frozenset[str] = frozenset()) -> bool:
+    """The gain of a normalisation layer: by its name, or one of the `normalised` layers."""
     if len(measured.tensor.shape) != 1 or is_buffer(measured):
         return False
     last = measured.layer.lower().rpartition(".")[2]
-    named = any(word in last for word in ("norm",)) or any(
-        last.rstrip("0123456789_").endswith(word) for word in _NORMS
-    )
-    return named and measured.role.lower() in ("weight", "gamma", "scale", "gain", "g")
+    named = "norm" in last or not _NORMS.isdisjoint(re.split(r"[^a-z]+", last))
+    gain = measured.role.lower() in ("weight", "gamma", "scale", "gain", "g")
+    return gain and (named or measured.layer in normalised)

@@ -7,9 +7,9 @@ off, and its gradients with it.
 
 What helps: no weight decay on gains; a check that a branch started at zero was really trained.
 
-Threshold: half of the elements is a warning, a tenth is mentioned (trained BatchNorms lose
-some). If most gains of a model are near zero, they are stored as distances from one, as some
-models do: then it is only mentioned.
+Threshold: four fifths of the elements are a warning, a tenth is mentioned (trained BatchNorms
+lose some). If most gains of a model are near zero, they are stored as distances from one, as
+some models do: then it is only mentioned.
 """
 
 from gradwatch.checkpoints.checks.form import (
@@ -29,9 +29,10 @@ NAME = "norm-gains-near-zero"
 _EXPONENT = -10  # 2^-10 is about a thousandth
 
 
-def check(patient: Patient, *, share: float = 0.5, weak: float = 0.1) -> Said:
+def check(patient: Patient, *, share: float = 0.8, weak: float = 0.1) -> Said:
     """One finding per severity."""
-    gains = [measured for measured in patient.tensors if is_norm_gain(measured)]
+    batch = frozenset(m.layer for m in patient.tensors if m.role == "running_var")
+    gains = [measured for measured in patient.tensors if is_norm_gain(measured, batch)]
     cases = worst_first(
         [
             Case(m, value, f"{percent(value)} of {m.tensor.count} gains are below 0.001 in size")
