@@ -1,9 +1,12 @@
 """Critical paths and troubled regions of the flow, from the flow analysis."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from gradwatch.analysis.flow import GradientFlow, analyze_flow
-from gradwatch.errors import GradwatchError
+from gradwatch.analysis.flow import network, paths, regions
+from gradwatch.analysis.flow.paths import CriticalGradientPath
+from gradwatch.analysis.flow.regions import GradientDeadZone, Region
+from gradwatch.analysis.layers import LayerSeries
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.views.model.encode import rounded
@@ -13,6 +16,8 @@ MOST_VALUES = 5_000_000
 """Larger runs are shown without it, so that a page opens in a second or two."""
 MOST_REGIONS = 12
 MOST_LAYERS = 12
+THRESHOLD = 0.01
+"""An edge that transmits less is blocked: the same as in `gradwatch analyze --flow`."""
 LEAST_LOSS = 0.5
 """Decades; a path that loses less is no news."""
 
@@ -24,20 +29,29 @@ def troubles(run: Run) -> dict[str, Any]:
     )
     if Stat.GRAD_NORM not in run.recorded or not len(run.steps) or not small:
         return {"paths": [], "regions": []}
-    try:
-        found: GradientFlow = analyze_flow(run, show_temporal_flows=False)
-    except GradwatchError:
-        return {"paths": [], "regions": []}
-    return {"paths": _paths(found), "regions": _regions(found)}
+    series = LayerSeries.of(run)
+    pairs = network.contracted(run.graph, series.names)
+    logs = network.transmissions(series, pairs)
+    edges = network.edges_of(pairs, logs, THRESHOLD, run.graph.assumed)
+    order = run.graph.order
+    ordered = sorted(series.names, key=lambda name: order.get(name, len(order)))
+    return {
+        "paths": _paths(paths.critical_paths(ordered, edges)),
+        "regions": [
+            *_regions("vanishing", regions.vanishing(series, pairs)),
+            *_regions("exploding", regions.exploding(series, pairs)),
+            *_dead(regions.dead_zones(run, series)),
+        ][:MOST_REGIONS],
+    }
 
 
-def _paths(found: GradientFlow) -> list[dict[str, Any]]:
+def _paths(found: Sequence[CriticalGradientPath]) -> list[dict[str, Any]]:
     worst = [
         path
-        for path in found.critical_paths
+        for path in found
         if path.path_id.endswith("-1") and path.criticality_score >= LEAST_LOSS
     ]
-    seen: dict[tuple[str, ...], Any] = {}
+    seen: dict[tuple[str, ...], CriticalGradientPath] = {}
     for path in worst:
         seen.setdefault(path.layers, path)
     return [
@@ -51,9 +65,8 @@ def _paths(found: GradientFlow) -> list[dict[str, Any]]:
     ]
 
 
-def _regions(found: GradientFlow) -> list[dict[str, Any]]:
-    kinds = [("vanishing", found.vanishing_regions), ("exploding", found.exploding_regions)]
-    regions = [
+def _regions(kind: str, found: Sequence[Region]) -> list[dict[str, Any]]:
+    return [
         {
             "kind": kind,
             "severity": str(region.severity_level).lower(),
@@ -63,10 +76,12 @@ def _regions(found: GradientFlow) -> list[dict[str, Any]]:
             "last_step": region.extent.end_step,
             "current": region.current,
         }
-        for kind, listed in kinds
-        for region in listed
+        for region in found
     ]
-    dead = [
+
+
+def _dead(found: Sequence[GradientDeadZone]) -> list[dict[str, Any]]:
+    return [
         {
             "kind": "dead",
             "severity": "needs intervention" if zone.intervention_required else "mild",
@@ -76,6 +91,5 @@ def _regions(found: GradientFlow) -> list[dict[str, Any]]:
             "last_step": zone.start_step + zone.dead_duration - 1,
             "current": True,
         }
-        for zone in found.dead_zones
+        for zone in found
     ]
-    return (regions + dead)[:MOST_REGIONS]
