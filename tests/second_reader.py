@@ -106,7 +106,7 @@ class Folder:
         return family, step, ids, dict.fromkeys(columns, states), columns
 
     def _block(self, body):
-        at, arrays = 16, []
+        at, arrays = 24, []
         for _ in range(4):
             values, at = array(body, at)
             arrays.append(values)

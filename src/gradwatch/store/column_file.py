@@ -48,11 +48,15 @@ class ColumnBlock:
     """A block of a sealed file or a level; every read goes back to the file and checks it."""
 
     family: Family
-    level: int
+    key: Key
     head: BlockHead
     places: dict[tuple[str, int], int]
-    """Offset of each column by name and part."""
+    """Offset of each column by name and part; of a level, filled when first needed."""
     file: "ColumnFile"
+
+    @property
+    def level(self) -> int:
+        return self.key[1]
 
     @property
     def steps(self) -> NDArray[np.int64]:
@@ -68,6 +72,7 @@ class ColumnBlock:
 
     @property
     def stats(self) -> frozenset[Stat]:
+        self.file.list_columns(self.key, self.places)
         return frozenset(STATS[name] for name, _ in self.places if name in STATS)
 
     def states(self, stat: Stat) -> NDArray[np.uint8] | None:
@@ -79,6 +84,7 @@ class ColumnBlock:
 
     def part(self, name: str, part: Part) -> NDArray[Any] | None:
         """[step or bucket, subject(, width)], or None where it cannot be read."""
+        self.file.list_columns(self.key, self.places)
         offset = self.places.get((name, int(part)))
         body = None if offset is None else self.file.body(offset, Type.COLUMN)
         try:
@@ -118,6 +124,8 @@ class ColumnFile:
         self._end = 0
         self._listed = False
         self._told: set[str] = set()
+        self._unlisted: dict[Key, tuple[int, int]] = {}
+        """Blocks of levels whose columns were leapt over: where those begin and end."""
 
     def refresh(self) -> list[Found]:
         """Look for new blocks; gives back the histograms found."""
@@ -142,13 +150,13 @@ class ColumnFile:
         made = []
         for key, head in self._listing.blocks.items():
             family = FAMILIES.get(key[0])
-            places = self._listing.places.get(key, {})
+            places = self._listing.places.setdefault(key, {})
             if family is not None:
-                if len(places) < head.columns:
+                if len(places) < head.columns and key not in self._unlisted:
                     first, last = int(head.steps.min()), int(head.steps.max())
                     text = f"columns of {family} from step {first} to {last} are missing"
                     self.note_damage(Damage(text, family, first, last))
-                made.append(ColumnBlock(family, key[1], head, places, self))
+                made.append(ColumnBlock(family, key, head, places, self))
         return made
 
     def body(self, offset: int, type_: Type) -> memoryview | None:
@@ -156,6 +164,17 @@ class ColumnFile:
         handle = self._open()
         found = None if handle is None else _record(handle, offset)
         return found.body if found is not None and found.head.type == type_ else None
+
+    def list_columns(self, key: Key, places: dict[tuple[str, int], int]) -> None:
+        """Walk over the columns of one block of a level, the first time they are needed."""
+        begin, end = self._unlisted.pop(key, (0, 0))
+        handle = self._open() if end else None
+        if handle is None:
+            return
+        for head, offset in self._heads(handle, begin, end):
+            named = self._column_at(handle, head, offset) if head.type == Type.COLUMN else None
+            if named is not None and (head.family, head.level, head.seq) == key:
+                places[named] = offset
 
     def note_damage(self, damage: Damage) -> None:
         """Remember damage found while reading, once."""
@@ -192,18 +211,36 @@ class ColumnFile:
         return True
 
     def _by_walking(self, handle: Handle, size: int) -> None:
-        """Without a directory: from head to head, past damage, leaving columns unread."""
-        for head, offset in self._heads(handle, size):
-            key = (head.family, head.level, head.seq)
-            match head.type:
-                case Type.BLOCK:
-                    self._take_block(handle, key, offset, head.step, head.step)
-                case Type.COLUMN:
-                    named = self._column_at(handle, head, offset)
-                    if named is not None:
-                        self._listing.places.setdefault(key, {})[named] = offset
-                case Type.HIST:
-                    self._listing.histograms.append(offset)
+        """Without a directory: from head to head, past damage; levels leap from block to block."""
+        while self._end + HEAD_BYTES <= size:
+            for head, offset in self._heads(handle, self._end, size):
+                key = (head.family, head.level, head.seq)
+                self._end = offset + HEAD_BYTES + padded(head.length)
+                match head.type:
+                    case Type.BLOCK:
+                        self._take_block(handle, key, offset, head.step, head.step)
+                        if self._leapt(handle, key, size):
+                            break
+                    case Type.COLUMN:
+                        named = self._column_at(handle, head, offset)
+                        if named is not None:
+                            self._listing.places.setdefault(key, {})[named] = offset
+                    case Type.HIST:
+                        self._listing.histograms.append(offset)
+            else:
+                return
+
+    def _leapt(self, handle: Handle, key: Key, size: int) -> bool:
+        """Leap over a level's columns, if that ends at the end of the file or at a sound head."""
+        head = self._listing.blocks.get(key)
+        if head is None or not head.span or not key[1]:
+            return False
+        end = self._end + head.span
+        if end > size or (end < size and unpack_head(handle.read(HEAD_BYTES, end)) is None):
+            return False
+        self._unlisted[key] = self._end, end
+        self._end = end
+        return True
 
     def _column_at(self, handle: Handle, head: Head, offset: int) -> tuple[str, int] | None:
         """Name and part; a sealed file without its directory is not trusted unread, a level is."""
@@ -224,23 +261,21 @@ class ColumnFile:
             return None
         return name, part
 
-    def _heads(self, handle: Handle, size: int) -> Iterator[tuple[Head, int]]:
-        at = self._end
+    def _heads(self, handle: Handle, at: int, size: int) -> Iterator[tuple[Head, int]]:
+        """Sound heads from `at` on whose records end within `size`."""
         while at + HEAD_BYTES <= size:
             parsed = unpack_head(handle.read(HEAD_BYTES, at))
             if parsed is None:
                 start, at = at, _next_head(handle, at + 1, size)
                 if at < size or size - start > TAIL.size:
-                    self.note_damage(
-                        Damage(f"{at - start} bytes of {self.path.name} are no record")
-                    )
+                    text = f"{at - start} bytes of {self.path.name} are no record"
+                    self.note_damage(Damage(text))
                 continue
             head, _ = parsed
             if at + HEAD_BYTES + head.length > size:
                 break
             yield head, at
             at += HEAD_BYTES + padded(head.length)
-            self._end = at
 
     def _take_block(self, handle: Handle, key: Key, offset: int, first: int, last: int) -> None:
         found = _record(handle, offset)

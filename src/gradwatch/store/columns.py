@@ -15,8 +15,8 @@ from gradwatch.store.bodies import BadBody, from_json, to_json
 from gradwatch.store.records import FAMILY_CODES, NO_SEQ, WIDE, Head, Type, pack, padded
 
 STATE = "state"
-BLOCK_HEAD = struct.Struct("<IIII")
-"""Steps, subjects, buckets (0 on level 0), columns that follow."""
+BLOCK_HEAD = struct.Struct("<IIIIQ")
+"""Steps, subjects, buckets (0 on level 0), columns that follow, and their bytes (levels only)."""
 COLUMN_HEAD = struct.Struct("<HBB")
 """Length of the name, part, zero."""
 ENTRY = np.dtype(
@@ -59,6 +59,7 @@ class BlockHead(NamedTuple):
     ids: NDArray[np.uint32]
     sizes: NDArray[np.uint32]
     columns: int = 0
+    span: int = 0
 
 
 class Column(NamedTuple):
@@ -69,9 +70,9 @@ class Column(NamedTuple):
     values: NDArray[Any]
 
 
-def block_record(family: Family, level: int, head: BlockHead, columns: int) -> bytes:
+def block_record(family: Family, level: int, head: BlockHead, columns: int, span: int = 0) -> bytes:
     """The BLOCK record; its sequence number (that of its first row) is the key of its columns."""
-    body = BLOCK_HEAD.pack(len(head.steps), len(head.ids), len(head.sizes), columns)
+    body = BLOCK_HEAD.pack(len(head.steps), len(head.ids), len(head.sizes), columns, span)
     for array in (head.steps, head.seqs, head.ids, head.sizes):
         body += planes.encode(array)
     return pack(_head(Type.BLOCK, family, level, 0, head, len(body)), body)
@@ -94,7 +95,7 @@ def column_record(family: Family, level: int, head: BlockHead, column: Column, w
 def unpack_block(body: memoryview) -> BlockHead:
     if len(body) < BLOCK_HEAD.size:
         raise BadBody("a block cut short")
-    steps, subjects, buckets, columns = BLOCK_HEAD.unpack_from(body)
+    steps, subjects, buckets, columns, span = BLOCK_HEAD.unpack_from(body)
     at = BLOCK_HEAD.size
     arrays = []
     for dtype, count in (("<i8", steps), ("<u8", steps), ("<u4", subjects), ("<u4", buckets)):
@@ -103,7 +104,7 @@ def unpack_block(body: memoryview) -> BlockHead:
             raise BadBody("a block whose lists do not fit its head")
         arrays.append(array)
     own_steps, seqs, ids, sizes = arrays
-    head = BlockHead(own_steps, seqs, ids, sizes, columns)
+    head = BlockHead(own_steps, seqs, ids, sizes, columns, span)
     if not steps or (buckets and int(head.sizes.sum(dtype=np.uint64)) != steps):
         raise BadBody("a block whose buckets do not fit its steps")
     return head

@@ -218,6 +218,13 @@ class JournalBlock:
             at += record.length
         return out
 
+    def table(self, breathe: Callable[[], None]) -> tuple[NDArray[np.void], NDArray[np.uint8]]:
+        """Rows and states, for sealing; raises OSError where the journal cannot be read back."""
+        rows, states = self.rows(breathe), self.states()
+        if rows is None or states is None:
+            raise OSError("the journal cannot be read back")
+        return rows, states
+
     def column(self, stat: Stat) -> NDArray[np.generic] | None:
         rows = self.rows()
         if rows is None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradwatch.stats import Family
 from gradwatch.store.columns import BlockHead, block_record, column_record
@@ -18,6 +19,8 @@ OPEN_BUCKETS = 64
 """Groups of subjects whose open buckets are kept; beyond, the oldest group starts anew."""
 
 _Key = tuple[Family, bytes, int]
+Table = tuple[JournalBlock, NDArray[np.void], NDArray[np.uint8]]
+"""A block with its rows and states [step, subject]."""
 
 
 class LevelWriter:
@@ -36,14 +39,11 @@ class LevelWriter:
         self._forgotten = 1 << 63
         """First row that is in no level because its group was given up; it must stay in full."""
 
-    def add(self, blocks: Sequence[JournalBlock]) -> None:
+    def add(self, tables: Sequence[Table]) -> None:
         """Roll up the rows of a journal; everything is on disk, or nothing of it counts."""
         opened = dict(self._open)
         pending: dict[int, list[tuple[BlockHead, bytes]]] = {level: [] for level in LEVELS}
-        for block in blocks:
-            rows, states = block.rows(self._breathe), block.states()
-            if rows is None or states is None:
-                raise OSError("the journal cannot be read back")
+        for block, rows, states in tables:
             head = BlockHead(block.steps, block.seqs, block.ids, np.empty(0, np.uint32))
             rolled = singles(head, rows, states)
             for level in LEVELS:
@@ -78,11 +78,12 @@ class LevelWriter:
                 journal.close()
 
     def _packed(self, family: Family, level: int, rolled: Rolled) -> bytes:
-        parts = [block_record(family, level, rolled.head, len(rolled.table))]
+        parts = []
         for column in rolled.columns():
             parts.append(column_record(family, level, rolled.head, column, self._wide))
             self._breathe()
-        return b"".join(parts)
+        columns = b"".join(parts)
+        return block_record(family, level, rolled.head, len(parts), len(columns)) + columns
 
     def _append(self, level: int, records: list[tuple[BlockHead, bytes]]) -> None:
         journal = self._files.get(level)

@@ -67,9 +67,17 @@ def decode(body: memoryview, at: int = 0) -> tuple[NDArray[Any], int]:
 
 def to_brain(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Rounded to the upper 16 bits, ties to even; NaN stays NaN."""
-    bits = values.astype(np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded).astype(np.uint16)
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = bits >> np.uint32(16)
+    rounded &= np.uint32(1)
+    rounded += np.uint32(0x7FFF)
+    rounded += bits
+    rounded >>= np.uint32(16)
+    halves = rounded.astype(np.uint16)
+    bad = np.isnan(values)
+    if bad.any():
+        halves[bad] = 0x7FC0
+    return halves
 
 
 def from_brain(halves: NDArray[np.uint16]) -> NDArray[np.float32]:

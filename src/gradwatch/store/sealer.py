@@ -26,7 +26,7 @@ from gradwatch.store.columns import (
 )
 from gradwatch.store.journal import Journal, sync_folder
 from gradwatch.store.journal_reading import JournalBlock, JournalFile
-from gradwatch.store.level_writer import LevelWriter
+from gradwatch.store.level_writer import LevelWriter, Table
 from gradwatch.store.records import (
     FAMILY_CODES,
     PACKED,
@@ -73,15 +73,16 @@ class Sealer:
         reading = JournalFile(journal, self._breathe)
         others = reading.refresh()
         blocks = reading.blocks()
+        tables = [(block, *block.table(self._breathe)) for block in blocks]
         if not self._progress.side_done:
             self._keep_side([found for found in others if found.head.type != Type.HIST])
             self._progress.side_done = True
         if not self._progress.levels_done:
-            self._levels.add(blocks)
+            self._levels.add(tables)
             self._progress.levels_done = True
         histograms = [found for found in others if found.head.type == Type.HIST]
         if blocks or histograms:
-            self._write_columns(number, blocks, histograms)
+            self._write_columns(number, tables, histograms)
         journal.unlink(missing_ok=True)
         if not self._retention:
             return []
@@ -114,9 +115,7 @@ class Sealer:
 
     # -- columns ---------------------------------------------------------------------------------
 
-    def _write_columns(
-        self, number: int, blocks: list[JournalBlock], histograms: list[Found]
-    ) -> None:
+    def _write_columns(self, number: int, tables: list[Table], histograms: list[Found]) -> None:
         target = self.folder / f"s{number:05d}.gws"
         beside = self.folder / f"s{number:05d}.part"
         with contextlib.suppress(OSError):
@@ -124,7 +123,7 @@ class Sealer:
         out = Journal(beside)
         try:
             directory = _Directory()
-            for record in self._column_records(blocks):
+            for record in self._column_records(tables):
                 directory.add(record, out.size)
                 out.append(record)
                 self._breathe()
@@ -145,11 +144,8 @@ class Sealer:
             raise
         sync_folder(self.folder)
 
-    def _column_records(self, blocks: list[JournalBlock]) -> Iterator["_Record"]:
-        for block in blocks:
-            rows, states = block.rows(self._breathe), block.states()
-            if rows is None or states is None:
-                raise OSError("the journal cannot be read back")
+    def _column_records(self, tables: list[Table]) -> Iterator["_Record"]:
+        for block, rows, states in tables:
             size = max(1, CHUNK_ROWS // max(1, len(block.ids)))
             for at in range(0, len(block.steps), size):
                 part = slice(at, at + size)
