@@ -187,3 +187,18 @@ def test_options_of_thresholds_matter() -> None:
     assert AlertKind.EXPLODING not in kinds(series, decades=5)
     with pytest.raises(GradwatchError, match="learn ≥ 5"):
         watch_thresholds(Run.from_norms({"a": series}), learn=2)
+
+
+# -- the original's rules -------------------------------------------------------------------------
+
+
+def test_the_original_rules_show_what_ours_correct() -> None:
+    slow = Run.from_norms({"a": noise(1, 1000, 0.02) * 10 ** (np.arange(1000) / 400)})
+    theirs = watch_thresholds(slow, rules="original")["a"]
+    assert theirs == ()  # its limits follow the mean
+    assert AlertKind.DRIFTING_UP in kinds(slow.column("grad_norm", "a"))
+    healthy = Run.from_norms({"a": noise(5, 500)})
+    assert detect_anomalies(healthy, rules="original").total_anomalies > 0
+    assert detect_anomalies(healthy).total_anomalies == 0
+    opposed = Run.from_norms({"a": [1.0, 9.0] * 10, "b": [9.0, 1.0] * 10})
+    assert layer_correlations(opposed, rules="original").total_conflicts == 1

@@ -8,13 +8,17 @@ on one side are no anomaly but a new level: the step is told once and the refere
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis import trends
 from gradwatch.analysis.layers import LayerSeries
+from gradwatch.analysis.original import streams
+from gradwatch.analysis.original.history import from_run
 from gradwatch.analysis.result import Result
+from gradwatch.analysis.rules import Rules
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.run import Run
 
@@ -64,8 +68,19 @@ class AnomalySummary(Result):
     anomalies: tuple[GradientAnomaly, ...]
 
 
-def detect_anomalies(run: Run, *, window: int = 50, limit: float = 6.0) -> AnomalySummary:
-    """Anomalies of every layer, by step; `limit` is the robust z beyond which a sample is one."""
+def detect_anomalies(
+    run: Run,
+    *,
+    window: int = 50,
+    limit: float = 6.0,
+    rules: Rules | str = Rules.GRADWATCH,
+) -> Any:
+    """Anomalies of every layer, by step; `limit` is the robust z beyond which a sample is one.
+
+    `rules="original"` gives the original program's own answer, which knows neither option.
+    """
+    if Rules(rules) is Rules.ORIGINAL:
+        return streams.detect_anomalies(from_run(run))
     if window < FEWEST or limit <= 0:
         raise GradwatchError(
             f"Expected window ≥ {FEWEST} and limit > 0, got {window} and {limit}.", Exit.USAGE

@@ -10,13 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradwatch.analysis.gradients.distribution import LayerInteraction, interactions
+from gradwatch.analysis.gradients.distribution import interactions
 from gradwatch.analysis.layers import LayerSeries
+from gradwatch.analysis.original import conflicts as original
+from gradwatch.analysis.original.history import from_run
 from gradwatch.analysis.result import Result, missing
+from gradwatch.analysis.rules import Rules
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.run import Run
 
@@ -93,9 +97,16 @@ def analyze_conflicts(gradients: Mapping[str, Mapping[str, ArrayLike]]) -> Confl
     )
 
 
-def layer_correlations(run: Run, *, window: int = 100) -> tuple[LayerInteraction, ...]:
-    """Which layers' norms move together: correlation of Δ ln norm over the last `window` steps."""
-    return interactions(LayerSeries.of(run).last(window))
+def layer_correlations(
+    run: Run, *, window: int | None = None, rules: Rules | str = Rules.GRADWATCH
+) -> Any:
+    """Which layers' norms move together: correlation of Δ ln norm over the last steps (100).
+
+    `rules="original"` gives what the original called conflicts between layers (last 10 steps).
+    """
+    if Rules(rules) is Rules.ORIGINAL:
+        return original.analyze_conflicts(from_run(run), window=window or 10)
+    return interactions(LayerSeries.of(run).last(window or 100))
 
 
 def conflict_type(score: float) -> ConflictType:

@@ -10,9 +10,13 @@ themselves estimated from few samples.
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from gradwatch.analysis.layers import LayerSeries
+from gradwatch.analysis.original import streams
+from gradwatch.analysis.original.history import from_run
 from gradwatch.analysis.result import Result
+from gradwatch.analysis.rules import Rules
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.run import Run
 
@@ -105,9 +109,18 @@ def _middle(ordered: list[float]) -> float:
 
 
 def watch_thresholds(
-    run: Run, *, learn: int = 50, decades: float = 3.0
-) -> dict[str, LayerThresholds]:
-    """Per layer the limits (so many decades around the first `learn` samples) and the alerts."""
+    run: Run,
+    *,
+    learn: int = 50,
+    decades: float = 3.0,
+    rules: Rules | str = Rules.GRADWATCH,
+) -> Any:
+    """Per layer the limits (so many decades around the first `learn` samples) and the alerts.
+
+    `rules="original"` gives the alerts of the original's limits, which follow what they watch.
+    """
+    if Rules(rules) is Rules.ORIGINAL:
+        return streams.watch_thresholds(from_run(run))
     if learn < 5 or decades <= 0:
         raise GradwatchError(
             f"Expected learn ≥ 5 and decades > 0, got {learn} and {decades}.", Exit.USAGE

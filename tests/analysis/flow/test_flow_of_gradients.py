@@ -360,3 +360,9 @@ def test_the_scale_of_the_loss_does_not_matter() -> None:
         r.region_id for r in scaled.vanishing_regions
     ]
     assert dumps(plain) == dumps(analyze_flow(Run.from_norms(norms)))
+
+
+def test_the_original_rules_give_the_originals_answer(residual: Run) -> None:
+    theirs = analyze_flow(residual, rules="original")
+    assert [edge.edge_type for edge in theirs.flow_network.edges] == ["Weak"] * 3  # a chain, always
+    assert [path.path_id for path in theirs.critical_paths] == ["main_path"]

@@ -173,3 +173,12 @@ def test_wrong_arguments_are_refused(healthy: Run) -> None:
         analyze_gradients(healthy, window=1)
     with pytest.raises(ValueError):
         analyze_gradients(healthy, rules="other")
+
+
+def test_the_original_rules_give_the_originals_answer(healthy: Run) -> None:
+    ours, theirs = (analyze_gradients(healthy, rules=rules) for rules in ("gradwatch", "original"))
+    name = "block.0"
+    statistics = [a.layer_details[name].gradient_statistics for a in (ours, theirs)]
+    assert statistics[1].mean == pytest.approx(statistics[0].mean, rel=1e-12)
+    assert theirs.layer_details[name].health_metrics.overall_health == "Warning"  # noise, it says
+    assert ours.layer_details[name].health_metrics.overall_health is LayerHealth.HEALTHY

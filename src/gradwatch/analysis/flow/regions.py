@@ -72,14 +72,14 @@ def vanishing(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region
     rms = np.where(series.rms > 0, series.rms, np.nan)
     strongest = _row_maxima(rms)
     with np.errstate(invalid="ignore"):
-        decades = np.log10(FADED * strongest[:, None] / rms)
+        decades = np.log10(strongest)[:, None] - np.log10(rms) + np.log10(FADED)
     return _regions("vanishing", series, pairs, decades, _VANISHING_LIMITS, VANISHING_ADVICE)
 
 
 def exploding(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region, ...]:
     rms = np.where(series.rms > 0, series.rms, np.nan)
     early = np.array([_early(column) for column in rms.T])
-    decades = np.log10(rms / (GROWN * early)) if len(rms) else rms
+    decades = np.log10(rms) - np.log10(early) - np.log10(GROWN)
     decades = np.where(series.nonfinite > 0, np.inf, decades)
     return _regions("exploding", series, pairs, decades, _EXPLODING_LIMITS, EXPLODING_ADVICE)
 

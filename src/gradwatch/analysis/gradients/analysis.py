@@ -33,8 +33,10 @@ from gradwatch.analysis.gradients.statistics import (
     statistics,
 )
 from gradwatch.analysis.layers import LayerSeries
+from gradwatch.analysis.original import gradients as original_gradients
+from gradwatch.analysis.original.history import from_run
 from gradwatch.analysis.result import Result
-from gradwatch.analysis.rules import Rules, histories
+from gradwatch.analysis.rules import Rules
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -85,10 +87,8 @@ def analyze_gradients(
     if window < 3:
         raise GradwatchError(f"Expected a window of at least 3 steps, got {window}.", Exit.USAGE)
     if Rules(rules) is Rules.ORIGINAL:
-        from gradwatch.analysis.original import gradients as original
-
-        return original.analyze(
-            histories(run), window=window, stability_threshold=stability_threshold
+        return original_gradients.analyze_gradients(
+            from_run(run), window=window, stability_threshold=stability_threshold
         )
     series = LayerSeries.of(run)
     recent = series.last(window)
