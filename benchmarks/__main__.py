@@ -5,6 +5,8 @@ import sys
 
 # Name on the command line → module with a `main()` that prints its figures.
 BENCHMARKS = {
+    "analysis_gradients": "benchmarks.analysis_gradients",
+    "analysis_weights": "benchmarks.analysis_weights",
     "checkpoints": "benchmarks.checkpoints",
     "kernel": "benchmarks.kernel",
     "watch": "benchmarks.watch",
