@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from gradwatch import kernel
+from gradwatch.checkpoints.access import mapped
 from gradwatch.checkpoints.index import FileId, Index
 from gradwatch.checkpoints.measuring import measure_item
 from gradwatch.checkpoints.readers import open_index
 from gradwatch.checkpoints.scanning import Means, measure_checkpoint
-from gradwatch.checkpoints.tasks import cut, mapped
+from gradwatch.checkpoints.tasks import cut
 from gradwatch.kernel import Batch, Dtype
 
 ROUNDS = int(os.environ.get("GRADWATCH_BENCH_ROUNDS", "3"))

@@ -8,6 +8,7 @@ import pytest
 from tests.checkpoints.files import floats
 
 from gradwatch.checkpoints import scan, tasks, working
+from gradwatch.checkpoints.access import mapped
 from gradwatch.checkpoints.readers import open_index
 from gradwatch.checkpoints.scanning import Means, measure_checkpoint
 from gradwatch.errors import GradwatchError
@@ -29,7 +30,7 @@ def path(tmp_path):
 
 def shrink_and_map(task: tasks.Task) -> list[tasks.Part]:
     """What a worker meets when the file is cut behind its back: the page is gone, SIGBUS."""
-    access = tasks.mapped()
+    access = mapped()
     for item in task.items:
         access.view(item.file, 0, 1)  # mapped while whole
         os.truncate(item.file.path, 10)

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -78,12 +79,40 @@ def unchanged(file: FileId) -> bool:
     return (status.st_size, status.st_mtime_ns) == (file.size, file.modified)
 
 
-_descriptors: OrderedDict[FileId, int] = OrderedDict()
+class _Descriptors:
+    """The files last opened by one thread; closed with it."""
+
+    def __init__(self) -> None:
+        self.found: OrderedDict[FileId, int] = OrderedDict()
+
+    def close(self, kept: int = 0) -> None:
+        while len(self.found) > kept:
+            os.close(self.found.popitem(last=False)[1])
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Own(threading.local):
+    """What each thread has for itself: a cluster's workers may run several tasks at once."""
+
+    def __init__(self) -> None:
+        self.descriptors = _Descriptors()
+        self.mapped = Mapped()
+
+
+_own = _Own()
+
+
+def mapped() -> Mapped:
+    """The mappings of this thread of a worker process."""
+    return _own.mapped
 
 
 def _descriptor(file: FileId) -> int:
     """An open descriptor of exactly this file; the last few stay open."""
-    if file not in _descriptors:
+    found = _own.descriptors.found
+    if file not in found:
         try:
             descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -92,17 +121,15 @@ def _descriptor(file: FileId) -> int:
         if (now.size, now.modified) != (file.size, file.modified):
             os.close(descriptor)
             raise changed(file)
-        _descriptors[file] = descriptor
-        if len(_descriptors) > _OPEN:
-            os.close(_descriptors.popitem(last=False)[1])
-    _descriptors.move_to_end(file)
-    return _descriptors[file]
+        found[file] = descriptor
+        _own.descriptors.close(kept=_OPEN)
+    found.move_to_end(file)
+    return found[file]
 
 
 def close_all() -> None:
-    """Close the descriptors that stayed open."""
-    while _descriptors:
-        os.close(_descriptors.popitem()[1])
+    """Close the descriptors that stayed open in this thread."""
+    _own.descriptors.close()
 
 
 def inflated(file: FileId, piece: Piece, sizes: Sequence[int]) -> Iterator[Bytes]:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
 from gradwatch.checkpoints.access import (
     Access,
-    Mapped,
     Reading,
     changed,
     checksum_fits,
+    mapped,
     unchanged,
 )
 from gradwatch.checkpoints.index import Checksum, FileId, Index
@@ -124,11 +123,6 @@ def spectrum_alone(task: SpectrumTask) -> tuple[int, Spectrum | None]:
 
 def spectrum_in_worker(task: SpectrumTask) -> tuple[int, Spectrum | None]:
     return task.item.tensor, spectrum_of(task.item, mapped())
-
-
-@cache
-def mapped() -> Mapped:
-    return Mapped()
 
 
 def _fitting(item: Item, access: Access) -> Access:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gradwatch.checkpoints.access import Reading, close_all
+from gradwatch.checkpoints.access import Reading, close_all, mapped
 from gradwatch.checkpoints.index import Index, Tensor
 from gradwatch.checkpoints.movement.adapters import adapter_sums, adapters_of
 from gradwatch.checkpoints.movement.comparing import Comparison, Sums, aligned, compare, side
@@ -12,7 +12,6 @@ from gradwatch.checkpoints.movement.pairs import Pairing, paired
 from gradwatch.checkpoints.movement.result import Drift, TensorDrift, findings_of
 from gradwatch.checkpoints.readers import open_index
 from gradwatch.checkpoints.scanning import Means, do_work, measure_checkpoint
-from gradwatch.checkpoints.tasks import mapped
 
 __all__ = ["Drift", "TensorDrift", "drift"]
 
