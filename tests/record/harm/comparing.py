@@ -38,7 +38,7 @@ def train(
     random.seed(7)
     np.random.seed(7)
     loop = make()
-    losses, keys = [], list(loop.model.state_dict())
+    losses, keys, before = [], list(loop.model.state_dict()), global_hooks()
     watcher = start(loop, folder, **options) if folder is not None else None
     for index in range(steps):
         loss = loop.step(index)
@@ -49,7 +49,7 @@ def train(
         assert watcher.recording
         assert set(keys) <= set(loop.model.state_dict())
         watcher.close()
-        assert left_behind(loop) == []
+        assert left_behind(loop, before) == []
         assert recorded(watcher) == {"grad_norm", "weight_norm"}
     return remains(loop, losses)
 
@@ -111,17 +111,23 @@ def _feed(state: Any, value: Any) -> None:
 OURS = "gradwatch"
 
 
-def left_behind(loop: Loop) -> list[str]:
-    """Hooks of ours that are still there, anywhere."""
+def left_behind(loop: Loop, before: frozenset[int]) -> list[str]:
+    """Hooks of ours that are still there; `before` are the global ones of earlier watchers."""
     found = hooks_of(loop.model)
     for optimizer in loop.optimizers:
         for kind in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
             hooks = getattr(optimizer, kind)
             found += [f"optimizer {kind}" for hook in hooks.values() if _ours(hook)]
-    for kind in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
-        hooks = getattr(optimizer_module, kind)
-        found += [kind for hook in hooks.values() if _ours(hook)]
-    return found
+    return [*found, *(f"global hook {key}" for key in global_hooks() - before)]
+
+
+def global_hooks() -> frozenset[int]:
+    """The keys of torch's hooks for every optimizer of the process."""
+    tables = (
+        optimizer_module._global_optimizer_pre_hooks,
+        optimizer_module._global_optimizer_post_hooks,
+    )
+    return frozenset(key for table in tables for key, hook in table.items() if _ours(hook))
 
 
 def hooks_of(model: nn.Module) -> list[str]:

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.record.harm.comparing import Remains, left_behind, remains, start
+from tests.record.harm.comparing import Remains, global_hooks, left_behind, remains, start
 from tests.record.harm.loops import classes, mlp, plain, sgd, vectors
 from torch import Tensor, nn
-
-from gradwatch.record import Watcher
 
 torch.set_num_threads(1)
 STEPS = 30
@@ -22,23 +20,26 @@ class Planted(Exception):
 
 def training(
     folder: Path | None, prepare: Callable[[], None] | None = None, at: int = 5
-) -> tuple[Remains, Watcher | None]:
+) -> Remains:
     torch.manual_seed(3)
     model = mlp(nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1))
     loop = plain(model, sgd(model, momentum=0.9), vectors(8, 6), classes)
+    before = global_hooks()
     watcher = start(loop, folder, every=1) if folder is not None else None
     losses: list[Tensor] = []
-    for index in range(STEPS):
-        if index == at and prepare is not None:
-            prepare()
-        loss = loop.step(index)
-        losses.append(loss.detach().clone())
+    try:
+        for index in range(STEPS):
+            if index == at and prepare is not None:
+                prepare()
+            loss = loop.step(index)
+            losses.append(loss.detach().clone())
+            if watcher is not None:
+                watcher.log(loss=loss)
+    finally:
         if watcher is not None:
-            watcher.log(loss=loss)
-    if watcher is not None:
-        watcher.close()
-    assert left_behind(loop) == []
-    return remains(loop, losses), watcher
+            watcher.close()
+    assert left_behind(loop, before) == []
+    return remains(loop, losses)
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -74,13 +75,13 @@ def test_a_planted_failure(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    alone, _ = training(None)
+    alone = training(None)
 
     def plant() -> None:
         monkeypatch.setattr(SEAMS[seam], raising(Planted("planted here")))
 
     at = 0 if seam == "loss kind" else 5  # it is asked for until it is known
-    watched, _ = training(tmp_path / "run", plant, at)
+    watched = training(tmp_path / "run", plant, at)
     assert alone.differences(watched) == []
     ours = [record for record in caplog.records if record.name.startswith("gradwatch")]
     assert len(ours) == 1
@@ -101,11 +102,11 @@ def test_an_interrupt_passes_through(
 @pytest.mark.parametrize("call", ["os.write", "os.fsync", "os.open"])
 def test_a_disk_that_fails(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are the writer's thread's business: the loop does not even notice."""
-    alone, _ = training(None)
+    alone = training(None)
 
     def plant() -> None:
         monkeypatch.setattr(call, raising(OSError(28, "No space left on device")))
 
-    watched, _ = training(tmp_path / "run", plant)
+    watched = training(tmp_path / "run", plant)
     monkeypatch.undo()
     assert alone.differences(watched) == []
