@@ -68,6 +68,10 @@ function Embedded({ model, scheme, player }) {
   return html`<${RunPage} model=${model} state=${state} change=${change} theme=${theme} setTheme=${setTheme} />`;
 }
 
+addEventListener("beforeprint", () => {
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
+});
+
 const root = document.getElementById("page");
 const { mode, scheme } = document.body.dataset;
 if (mode === "live") render(html`<${Live} />`, root);

@@ -264,3 +264,21 @@ def test_the_player_plays_pauses_and_scrubs(tab: Any) -> None:
     assert page.inner_text("#flow-step") == "step 59"
     assert page.input_value("#flow > label select") == "mono"
     tab.quiet()
+
+
+def test_the_keyboard_zooms_too(tab: Any) -> None:
+    page = tab.open(report(build(network(4, 100), Told())))
+    page.locator("#map .cells canvas").focus()
+    page.keyboard.press("+")
+    assert page.inner_text("#map [data-step=last]") == "49"
+    page.keyboard.press("Escape")
+    assert page.inner_text("#map [data-step=last]") == "99"
+    tab.quiet()
+
+
+@pytest.mark.timing
+def test_a_report_of_500_tensors_draws_itself_in_a_second(tab: Any) -> None:
+    names = [f"model.layers.{i}.part{j}" for i in range(50) for j in range(5)]
+    tab.open(report(build(network(names=names, steps=1000), Told())))
+    timing = tab.page.evaluate("performance.getEntriesByType('paint')[0].startTime")
+    assert timing < 1000

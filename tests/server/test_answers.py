@@ -1,5 +1,6 @@
 """What the server tells: the same model as the report, growth, and runs that go."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -134,10 +135,13 @@ def _hosts(host: str) -> list[str]:
 
 def raw(host: str, request: bytes) -> bytes:
     name, port = host.split(":")
-    with socket.create_connection((name, int(port)), timeout=60) as line:
+    parts = []
+    with (
+        socket.create_connection((name, int(port)), timeout=60) as line,
+        contextlib.suppress(ConnectionError),  # cut off in the middle is an answer too
+    ):
         line.sendall(request)
         line.shutdown(socket.SHUT_WR)
-        parts = []
         while part := line.recv(65536):
             parts.append(part)
     return b"".join(parts)

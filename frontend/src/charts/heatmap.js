@@ -43,6 +43,13 @@ function Names({ rows, state, change, toggle }) {
   </div>`;
 }
 
+/** Half as many columns, around the cursor. */
+function halved(first, last, at) {
+  const half = Math.max(2, Math.floor((last - first + 1) / 2));
+  const begin = Math.max(first, Math.min(last - half + 1, first + at - Math.floor(half / 2)));
+  return [begin, begin + half - 1];
+}
+
 const rowLayer = (row) => row.layerName ?? row.label;
 
 export function Heatmap({ model, map, state, change, query, scheme, theme, zoom, setZoom }) {
@@ -92,7 +99,8 @@ export function Heatmap({ model, map, state, change, query, scheme, theme, zoom,
   };
   const key = (event) => {
     const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-    if (event.key === "Escape") setZoom(null);
+    if (event.key === "Escape" || event.key === "-") setZoom(null);
+    else if (event.key === "+") setZoom(halved(first, last, cursor?.x ?? 0));
     else if (event.key === "Enter" && cursor && rows[cursor.y].kind !== "block")
       change({ layer: rowLayer(rows[cursor.y]), step: model.heat.first[first + cursor.x] }, { stay: true });
     else if (moves[event.key]) {
@@ -118,7 +126,7 @@ export function Heatmap({ model, map, state, change, query, scheme, theme, zoom,
           ref=${canvas}
           tabindex="0"
           role="img"
-          aria-label=${`${map.title}: ${rows.length} rows over ${steps(model.heat.first[first], model.heat.last[last])}. Arrow keys move, Enter opens, Escape shows all steps.`}
+          aria-label=${`${map.title}: ${rows.length} rows over ${steps(model.heat.first[first], model.heat.last[last])}. Arrow keys move, Enter opens, + zooms in, Escape shows all steps.`}
           onPointerMove=${move}
           onPointerDown=${(event) => (drag.current = place(event)[0])}
           onPointerUp=${up}

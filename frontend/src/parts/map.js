@@ -15,6 +15,13 @@ export function Choice({ label, value, options, onChange }) {
   </label>`;
 }
 
+/** The columns of a model that show these steps. */
+function columnsOf(model, [first, last]) {
+  const begin = model.heat.last.findIndex((step) => step >= first);
+  const end = model.heat.first.findLastIndex((step) => step <= last);
+  return begin < 0 || end < begin ? null : [begin, end];
+}
+
 export function MapSection({ model, state, change, query, scheme, setScheme, theme, detail }) {
   const [zoom, setZoom] = useState(null);
   const [closer, setCloser] = useState(null);
@@ -23,10 +30,8 @@ export function MapSection({ model, state, change, query, scheme, setScheme, the
   useEffect(() => {
     setCloser(null);
     if (!zoom || !detail) return undefined;
-    const range = [model.heat.first[zoom[0]], model.heat.last[zoom[1]]];
-    if (range[1] - range[0] <= zoom[1] - zoom[0]) return undefined;
     let wanted = true;
-    detail(...range).then((found) => wanted && setCloser(found), () => {});
+    detail(...zoom).then((found) => wanted && setCloser(found), () => {});
     return () => {
       wanted = false;
     };
@@ -51,8 +56,8 @@ export function MapSection({ model, state, change, query, scheme, setScheme, the
       query=${query}
       scheme=${scheme}
       theme=${theme}
-      zoom=${shown === model ? zoom : null}
-      setZoom=${setZoom}
+      zoom=${shown === model && zoom ? columnsOf(model, zoom) : null}
+      setZoom=${(columns) => setZoom(columns && [shown.heat.first[columns[0]], shown.heat.last[columns[1]]])}
     />
     <p class="soft hint">Drag to zoom into steps, double-click for all of them; click a cell to open its layer. A layer is shown by its largest tensor.</p>
   </section>`;
