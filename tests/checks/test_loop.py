@@ -134,6 +134,20 @@ def test_nan_born_in_the_forward_pass() -> None:
     assert "forward" in finding.message
 
 
+def test_nan_made_between_two_layers_names_what_holds_both() -> None:
+    names = ("net.attn.value", "net.attn.out", "net.head")
+    series = {name: np.zeros((20, 3)) for name in ("probe_nonfinite", "probe_input_nonfinite")}
+    for table_ in series.values():
+        table_[7:, 1:] = 1
+    run = make_run(
+        series,
+        subjects=[layer(name) for name in names],
+        scalars={"loss_nonfinite": (np.arange(20) >= 7).astype(float)},
+        graph=net(*names),
+    )
+    assert only("nonfinite", run).layers == ("net.attn", "net.attn.out")
+
+
 def test_nan_in_the_input() -> None:
     finding = only(
         "nonfinite", broken(input_nonfinite=7, probe_nonfinite=EVERYWHERE, loss_nonfinite=7)

@@ -87,3 +87,11 @@ def test_the_gravest_comes_first() -> None:
         "overfitting",
         "uneven-learning-speeds",
     ]
+
+
+def test_one_fault_seen_from_two_sides_is_one_finding() -> None:
+    (root,) = fold([finding("bad-init", 0, "a"), finding("bad-init", 0, "c")], CHAIN, 100)
+    assert [item.layers for item in (root, *root.consequences)] == [("a",), ("c",)]
+    assert (
+        len(fold([finding("not-updated", 0, "a"), finding("not-updated", 0, "c")], CHAIN, 9)) == 2
+    )

@@ -31,6 +31,12 @@ from gradwatch.stats import Kind, Stat
 
 NAME = "dead-units"
 NEEDS = frozenset({Stat.GRAD_DEAD_ROWS})
+_UNITS = (
+    "Lower the learning rate.",
+    "Use LeakyReLU, GELU or SiLU, or a normalisation layer in front.",
+    "Check the biases and the scale of the inputs.",
+)
+_ROWS = ("Make the vocabulary fit the data, or check how tokens are numbered.",)
 _CLEAR = ("Norm", "Dropout", "Identity", "Pool", "Flatten")
 
 
@@ -94,12 +100,12 @@ def _said(
                 float(limit * heights[worst]),
             ),
         ),
-        cause=f"Units of {several(layers)} fire for no sample and get no gradient to recover by.",
-        advice=(
-            "Lower the learning rate.",
-            "Use LeakyReLU, GELU or SiLU, or a normalisation layer in front.",
-            "Check the biases and the scale of the inputs.",
+        cause=(
+            f"The data never hold what these rows of {several(layers)} stand for."
+            if never
+            else f"Units of {several(layers)} fire for no sample and get no gradient to recover by."
         ),
+        advice=_ROWS if never else _UNITS,
     )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gradwatch.checks.curve import Curve
 from gradwatch.checks.medians import Array, medians, thinned
 from gradwatch.run import Run, Subject
-from gradwatch.stats import Stat, State
+from gradwatch.stats import Family, Stat, State, entry
 
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -143,7 +143,10 @@ class Facts:
 
     @cached_property
     def nonfinite_rows(self) -> Mask:
-        """Rows in which a loss, gradient or weight is NaN or Inf (skipped steps aside)."""
+        """Rows in which a loss, gradient, weight or layer output is NaN or Inf.
+
+        Skipped steps do not count, nor outputs that are infinite from the first step on (masks).
+        """
         found = self.bad(Stat.GRAD_NAN) | self.bad(Stat.GRAD_INF)
         found &= ~self.skipped
         found |= self.bad(Stat.WEIGHT_NAN) | self.bad(Stat.WEIGHT_INF)
@@ -151,6 +154,10 @@ class Facts:
             values = self._run.scalars.get(name)
             if values is not None:
                 found |= np.isinf(values) if name == "loss" else np.nan_to_num(values) > 0
+        if found.any():  # alone, odd outputs do not end a run
+            outputs = self.bad(Stat.PROBE_NONFINITE)
+            if len(outputs) and not outputs[0]:
+                found |= outputs
         return found
 
     @cached_property
@@ -159,11 +166,20 @@ class Facts:
         rows = np.flatnonzero(self.nonfinite_rows)
         return int(rows[0]) if len(rows) else len(self.steps)
 
+    @cached_property
+    def _weights_finite_at_end(self) -> bool:
+        """Weights are taken before a step: those of the first bad step may still be good."""
+        return not any(
+            self.bad(stat)[self.end : self.end + 1].any()
+            for stat in (Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
+        )
+
     def rows(self, stat: Stat) -> Rows:
         """Rows of the finite part in which anything of this statistic was measured."""
         if stat not in self._rows:
             if stat in self._run.recorded:
-                states = self._run.state(stat)[: self.end]
+                whole = entry(stat).family is Family.WEIGHT and self._weights_finite_at_end
+                states = self._run.state(stat)[: self.end + whole]
                 self._rows[stat] = np.flatnonzero(_WITH_VALUE[states].any(axis=1))
             else:
                 self._rows[stat] = np.empty(0, np.intp)

@@ -65,18 +65,19 @@ def _input_or_forward(run: Run, row: int) -> Origin | None:
         step = int(run.steps[at])
         if count := _scalar(run, "input_nonfinite", at):
             first = facts(run).input_layer
-            layers = (first,) if first else ()
-            return Origin(step, Phase.INPUT, layers, "input_nonfinite", None, count)
+            entry = (first,) if first else ()
+            return Origin(step, Phase.INPUT, entry, "input_nonfinite", None, count)
         if Stat.PROBE_NONFINITE not in run.recorded or _weights_bad(run, at):
             continue
         out = np.nan_to_num(run.series[Stat.PROBE_NONFINITE][at])
         came = np.nan_to_num(run.series[Stat.PROBE_INPUT_NONFINITE][at])
         if (out > 0).any():
-            column = _earliest(run, np.flatnonzero((out > 0) & ~(came > 0)), out)
+            born = np.flatnonzero((out > 0) & ~(came > 0))
+            column = _earliest(run, born, out)
             layer = run.by_kind[Kind.LAYER][column].name
-            return Origin(
-                step, Phase.FORWARD, (layer,), Stat.PROBE_NONFINITE, layer, float(out[column])
-            )
+            layers = (layer,) if len(born) else _between(run, column, out)
+            measured = float(out[column])
+            return Origin(step, Phase.FORWARD, layers, Stat.PROBE_NONFINITE, layer, measured)
     return None
 
 
@@ -94,6 +95,23 @@ def _earliest(run: Run, columns: NDArray[np.intp], out: NDArray[np.float64]) -> 
     order = facts(run).forward_order
     names = run.by_kind[Kind.LAYER]
     return int(min(columns, key=lambda column: order.get(names[column].name, 1 << 30)))
+
+
+def _between(run: Run, column: int, out: NDArray[np.float64]) -> tuple[str, ...]:
+    """No layer made it of a finite input: it was made between two, in a layer that holds both."""
+    names = [subject.name for subject in run.by_kind[Kind.LAYER]]
+    order = facts(run).forward_order
+    here = order.get(names[column], 0)
+    before = [n for n, bad in zip(names, out, strict=True) if not bad and order.get(n, here) < here]
+    if not before:
+        return (names[column],)
+    last = max(before, key=lambda name: order[name]).split(".")
+    shared = []
+    for one, other in zip(last, names[column].split("."), strict=False):
+        if one != other:
+            break
+        shared.append(one)
+    return (".".join(shared), names[column]) if shared else (names[column],)
 
 
 def _first_bad(

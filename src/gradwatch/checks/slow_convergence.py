@@ -36,7 +36,7 @@ def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40)
         return
     reference = loss.start
     gone = loss.progress
-    level = loss.gain(0.5) < 0.01 and loss.late > 0.3 * loss.start
+    level = loss.gain(0.5) < 0.02 and loss.late > 0.3 * loss.start
     if (gone >= share and not level) or loss.converged:
         return
     reason = (

@@ -30,7 +30,7 @@ NEEDS = frozenset({Stat.UPDATE_RATIO})
 
 def check(
     run: Run, *, ratio: float = 0.3, weak: float = 0.1, share: float = 0.1, after: int = 10,
-    least: int = 8,
+    least: int = 4,
 ) -> Said:  # fmt: skip
     """Yield one finding for all weights that move too far, the worst first."""
     known = facts(run)

@@ -134,6 +134,9 @@ CAUSES: dict[str, tuple[str, ...]] = {
 ANY_TIME = frozenset({"slow-convergence", "loss-oscillation", "update-ratio-too-small"})
 """Judged over the whole run, so that their first step says nothing about what came first."""
 
+SEVERAL = frozenset({"not-updated"})
+"""Checks whose findings have reasons of their own and stay apart."""
+
 SYMPTOMS = frozenset({"slow-convergence", "loss-oscillation", "gradient-spikes"})
 """Doubtful by themselves (noise, a hard task); once a cause is found, they count."""
 

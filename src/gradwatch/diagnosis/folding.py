@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradwatch.diagnosis.causes import ANY_TIME, CAUSES, SYMPTOMS, rank
+from gradwatch.diagnosis.causes import ANY_TIME, CAUSES, SEVERAL, SYMPTOMS, rank
 from gradwatch.finding import Finding, Severity
 from gradwatch.graph import Graph
 
@@ -54,6 +54,10 @@ def _parents(findings: Sequence[Finding], graph: Graph, slack: int) -> list[int 
     parents: list[int | None] = [None] * len(findings)
     for index in sorted(range(len(findings)), key=lambda i: -rank(findings[i].check)):
         effect = findings[index]
+        twin = _twin(findings, index, graph)
+        if twin is not None:
+            parents[index] = twin
+            continue
         for name in CAUSES.get(effect.check, ()):
             found = next(
                 (
@@ -70,6 +74,18 @@ def _parents(findings: Sequence[Finding], graph: Graph, slack: int) -> list[int 
                 parents[index] = found
                 break
     return parents
+
+
+def _twin(findings: Sequence[Finding], index: int, graph: Graph) -> int | None:
+    """An earlier finding of the same check nearby: one fault seen from two sides."""
+    effect = findings[index]
+    if effect.check in SEVERAL:
+        return None
+    for other, cause in enumerate(findings[:index]):
+        if cause.check == effect.check and cause.severity >= effect.severity:
+            if _connected(cause.layers, effect.layers, graph):
+                return other
+    return None
 
 
 def _leads_to(parents: Sequence[int | None], start: int, target: int) -> bool:

@@ -157,17 +157,22 @@ def dead(seen: Witness) -> Iterator[Label]:
         yield Label("dead-units", bool(strong), frozenset(strong or weak))
 
 
+def _late_half(steps: list[tuple[int, float]], last: int, default: float = 0.0) -> float:
+    known = finite(value for step, value in steps if step < last)
+    return median(known[len(known) // 2 :]) if known else default
+
+
 def saturated(seen: Witness) -> Iterator[Label]:
     last = list(seen.modules)[-1]
     strong: set[str] = set()
     weak: set[str] = set()
-    for name, values in seen.flat.items():
-        late = median(values[len(values) // 2 :])
+    for name, steps in seen.flat.items():
+        late = _late_half(steps, end(seen))
         if name == last or late < 0.25:
             continue
         (strong if late >= 0.5 else weak).update({name, seen.feeder.get(name, name)})
-    for name, values in seen.entropy.items():
-        late = median(finite(values[len(values) // 2 :]) or [1.0])
+    for name, steps in seen.entropy.items():
+        late = _late_half(steps, end(seen), 1.0)
         if late <= 0.35:
             parts = {f"{name}.{part}" for part in ("query", "key", "value")}
             (strong if late <= 0.15 else weak).update({name, *parts})
@@ -205,7 +210,7 @@ def bad_start(seen: Witness) -> Iterator[Label]:
     spreads = [v for v in seen.spread.values() if v > 0]
     ratio = max(spreads) / min(spreads) if spreads else 1.0
     first = seen.losses[0] if seen.losses else 0.0
-    flat = {seen.feeder.get(n, n) for n, v in seen.flat.items() if v[0] >= 0.5 and n != last}
+    flat = {seen.feeder.get(n, n) for n, v in seen.flat.items() if v[0][1] >= 0.5 and n != last}
     if constant or ratio > 1e3 or first > 10 * task.chance or flat:
         yield Label("bad-init", True, frozenset(constant | flat))
     elif ratio > 50 or first > 4 * task.chance:

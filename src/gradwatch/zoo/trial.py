@@ -48,14 +48,19 @@ class _Recording:
             self.watcher.log(val_loss=validation)
 
 
-def attempt(family: Family, seed: int, folder: Path | None = None) -> Trial:
-    """Train once, label from the tensors, diagnose from the recording."""
+def attempt(
+    family: Family, seed: int, folder: Path | None = None, *, every: int | None = None
+) -> Trial:
+    """Train once, label from the tensors, diagnose from the recording.
+
+    `every` as in `watch`: None is what users get, with a cadence that follows the clock.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         target = folder or Path(scratch) / "run"
         torch.manual_seed(zlib.crc32(f"{family.name}/{seed}".encode()))
         training = family.make(Draw(zlib.crc32(f"{seed}/{family.name}".encode())))
         witness = Witness(training)
-        watcher = watch(training.model, training.optimizer, run=target)
+        watcher = watch(training.model, training.optimizer, run=target, every=every)
         training.log = watcher.log
         try:
             train(training, [witness, _Recording(watcher)])

@@ -35,8 +35,8 @@ class Witness:
         self.stale: list[bool] = []
         self.modes: dict[str, list[bool]] = defaultdict(list)
         self.fired: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
-        self.flat: dict[str, list[float]] = defaultdict(list)
-        self.entropy: dict[str, list[float]] = defaultdict(list)
+        self.flat: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        self.entropy: dict[str, list[tuple[int, float]]] = defaultdict(list)
         self.spread: dict[str, float] = {}
         """Standard deviation of each weighty layer's output at the first step."""
         self.bad: tuple[int, str, str] | None = None
@@ -88,15 +88,15 @@ class Witness:
             self.fired[name].append((self._step, alive))
         elif isinstance(module, nn.Tanh):
             self.feeder[name] = self._last_weighty
-            self.flat[name].append(float((out.abs() > FLAT_TANH).float().mean()))
+            self.flat[name].append((self._step, float((out.abs() > FLAT_TANH).float().mean())))
         elif isinstance(module, nn.Sigmoid):
             self.feeder[name] = self._last_weighty
             away = (out < FLAT_SIGMOID) | (out > 1 - FLAT_SIGMOID)
-            self.flat[name].append(float(away.float().mean()))
+            self.flat[name].append((self._step, float(away.float().mean())))
         elif isinstance(module, Attention) and module.seen is not None:
             weights = module.seen
             rows = -(weights * weights.clamp_min(1e-30).log()).sum(-1).mean()
-            self.entropy[name].append(float(rows) / math.log(weights.shape[-1]))
+            self.entropy[name].append((self._step, float(rows) / math.log(weights.shape[-1])))
 
     # -- around the update -----------------------------------------------------------------------
 

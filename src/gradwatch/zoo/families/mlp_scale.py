@@ -47,12 +47,12 @@ def loud_start(draw: Draw) -> Training:
 
 
 def one_loud_layer(draw: Draw) -> Training:
-    """One layer's weights are fifty to two hundred times too large."""
+    """One layer's weights are thousands of times too large."""
     task = blobs(draw.data)
     model = mlp(_sizes(draw, task.inputs, task.outputs, draw.integer(3, 5)))
     layer = draw.pick(linears(model)[1:-1])
     with torch.no_grad():
-        layer.weight.mul_(draw.rate(50, 200))
+        layer.weight.mul_(draw.rate(3e3, 2e4))
     names = (name_of(model, layer),)
     return Training(model, task, Adam(model.parameters(), 1e-3), 120, draw.batch, names)
 

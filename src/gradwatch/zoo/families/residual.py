@@ -13,9 +13,9 @@ from gradwatch.zoo.training import Training
 def growing_stream(draw: Draw) -> Training:
     """Blocks without normalisation whose branches are too loud."""
     task = blobs(draw.data)
-    depth = draw.integer(5, 8)
+    depth = draw.integer(7, 9)
     model = Residual(task.inputs, 32, task.outputs, depth, norm=False)
-    factor = draw.rate(4, 6)
+    factor = draw.rate(10, 16)
     for block in model.blocks:
         block.outer.weight.data.mul_(factor)  # type: ignore[union-attr, operator]
     names = tuple(f"blocks.{i}.outer" for i in range(depth))

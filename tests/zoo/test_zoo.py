@@ -1,0 +1,160 @@
+"""The zoo: its size, its labels, and the diagnosis on a few of its trainings."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import gradwatch.zoo
+from gradwatch.cli.zoo import command, table
+from gradwatch.finding import Severity
+from gradwatch.zoo.criteria import labels
+from gradwatch.zoo.draw import Draw
+from gradwatch.zoo.families import FAMILIES, half
+from gradwatch.zoo.score import Row, Score
+from gradwatch.zoo.training import train
+from gradwatch.zoo.trial import Trial, attempt
+from gradwatch.zoo.witness import Witness
+
+BY_NAME = {family.name: family for family in FAMILIES}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def test_there_are_forty_sick_families_and_twenty_healthy_ones() -> None:
+    assert sum(family.sick for family in FAMILIES) >= 40
+    assert sum(not family.sick for family in FAMILIES) >= 20
+    assert len({family.kind for family in FAMILIES}) == 8
+    assert len(BY_NAME) == len(FAMILIES)
+    assert all(family.about.endswith(".") for family in FAMILIES)
+
+
+def test_the_halves_share_nothing_and_cover_everything() -> None:
+    calibrate, report = half("calibrate"), half("report")
+    assert not set(calibrate) & set(report)
+    assert set(calibrate) | set(report) == set(FAMILIES)
+
+
+def test_labels_know_nothing_of_the_recorder_or_the_checks() -> None:
+    folder = Path(gradwatch.zoo.__file__).parent
+    files = [
+        folder / name
+        for name in ("witness.py", "criteria.py", "training.py", "models.py", "tasks.py")
+    ]
+    for file in [*files, *(folder / "families").glob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gradwatch"):
+                assert (node.module or "").startswith("gradwatch.zoo"), (file, node.module)
+
+
+def label_names(name: str, seed: int = 0) -> set[str]:
+    torch.manual_seed(seed)
+    training = BY_NAME[name].make(Draw(seed))
+    witness = Witness(training)
+    train(training, [witness])
+    witness.close()
+    return {label.fault for label in labels(witness) if label.strong}
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("mlp/vanishing-sigmoid", "vanishing-gradient"),
+        ("mlp/detached", "no-gradient"),
+        ("mlp/never-zeroed", "stale-gradients"),
+        ("cnn/norm-in-eval", "norm-misuse"),
+        ("autoencoder/dead-code", "dead-units"),
+    ],
+)
+def test_the_labeller_sees_the_planted_fault(name: str, fault: str) -> None:
+    assert fault in label_names(name)
+
+
+def test_the_labeller_sees_nothing_strong_in_a_healthy_training() -> None:
+    assert label_names("mlp/adam-classifier") == set()
+
+
+SICK = [
+    ("mlp/forgotten-layer", "not-updated"),
+    ("mlp/bad-batch-nan", "nonfinite"),
+    ("mlp/never-zeroed", "stale-gradients"),
+    ("cnn/norm-in-eval", "norm-misuse"),
+    ("mlp/constant-start", "symmetric-weights"),
+    ("mlp/rate-too-small", "update-ratio-too-small"),
+]
+HEALTHY = [
+    "mlp/adam-classifier",
+    "mlp/few-steps",
+    "mlp/frozen-on-purpose",
+    "residual/zero-gains",
+    "lora/plain",
+    "embedding/plain",
+]
+
+
+def judged(name: str) -> Trial:
+    return attempt(BY_NAME[name], 0, every=1)  # the default cadence follows the clock
+
+
+@pytest.mark.parametrize(("name", "fault"), SICK)
+def test_the_planted_fault_is_found_in_its_layer(name: str, fault: str) -> None:
+    trial = judged(name)
+    found = [f for f in trial.diagnosis.everything() if f.severity > Severity.INFO]
+    assert fault in {finding.check for finding in found}
+    assert trial.diagnosis.healthy is False
+    if trial.culprits:
+        assert trial.diagnosis.findings[0].layers[0] in trial.culprits
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_trainings_are_left_in_peace(name: str) -> None:
+    diagnosis = judged(name).diagnosis
+    assert diagnosis.at_least(Severity.WARNING) == ()
+    assert diagnosis.healthy is True
+
+
+# -- scoring -----------------------------------------------------------------------------------
+
+
+def row(sick: bool, strong: str, said: str, weak: str = "", right: bool | None = None) -> Row:
+    sets = (frozenset(names.split()) for names in (strong, weak, said))
+    return Row("f", 0, sick, *sets, first="", right_culprit=right)
+
+
+def test_the_score_counts_what_it_says() -> None:
+    result = Score(
+        [
+            row(True, "dead-units divergence", "dead-units", right=True),
+            row(True, "saturation", "saturation bad-init dead-units", weak="bad-init", right=False),
+            row(True, "", ""),
+            row(False, "", ""),
+            row(False, "", "clipping-every-step"),
+            row(False, "gradient-spikes", ""),
+        ]
+    )
+    assert (result.hits, result.misses, result.extras) == (2, 1, 1)
+    assert result.precision == pytest.approx(2 / 3)
+    assert result.recall == pytest.approx(2 / 3)
+    assert result.f1 == pytest.approx(2 / 3)
+    assert len(result.alarms) == 1
+    assert len(result.healthy) == 2
+    assert len(result.dropped) == 2
+    assert result.culprits == (1, 2)
+    assert result.by_check()["dead-units"] == (0, 1, 1, 1)
+    assert any(line.startswith("F1") and "0.667" in line for line in table(result, verbose=True))
+
+
+def test_the_command_lists_every_family() -> None:
+    listed = CliRunner().invoke(command, [])
+    assert listed.exit_code == 0
+    assert all(name in listed.output for name in BY_NAME)
+
+
+def test_an_unknown_family_is_refused() -> None:
+    result = CliRunner().invoke(command, ["run", "mlp/nonsense"])
+    assert "no family" in str(result.exception)
