@@ -9,6 +9,8 @@ from tests.server.visiting import listening
 from tests.views.samples import HOSTILE, network
 from tests.views.stored import Stored, stored
 
+from gradwatch.errors import GradwatchError
+
 pytestmark = pytest.mark.browser
 
 
@@ -93,4 +95,20 @@ def test_a_restarted_server_is_found_again(tab: Any, tmp_path: Path) -> None:
         page.wait_for_selector(".live.live")
     page.wait_for_selector(".live.reconnecting")
     assert page.is_visible("table.runs")
-    assert not tab.seen.outside
+    stored(network(3, 20), tmp_path / "two", "two")
+    try:
+        again = listening(tmp_path, int(host.rpartition(":")[2]))
+        host, keys, tokens = again.__enter__()
+    except GradwatchError:
+        pytest.skip("somebody else has taken the port meanwhile")
+    try:
+        tab.until(lambda: "open the link" in page.inner_text(".live"))
+        other = page.context.new_page()
+        keys.tell()
+        other.goto(f"http://{host}/?token={tokens[-1]}")
+        page.wait_for_selector(".live.live")
+        tab.until(lambda: page.locator("table.runs tbody tr").count() == 2)
+        assert not tab.seen.outside
+    finally:
+        page.context.close()
+        again.__exit__(None, None, None)

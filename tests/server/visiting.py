@@ -53,11 +53,11 @@ class Visit:
 
 
 @contextlib.contextmanager
-def listening(root: Path) -> Iterator[tuple[str, Keys, list[str]]]:
-    """A real server on a free port: (host:port, keys, announced tokens)."""
+def listening(root: Path, port: int = 0) -> Iterator[tuple[str, Keys, list[str]]]:
+    """A real server, on a free port if none is given: (host:port, keys, announced tokens)."""
     from gradwatch.server.serving import Address
 
-    address = Address.checked("127.0.0.1", 0, allow_remote=False)
+    address = Address.checked("127.0.0.1", port, allow_remote=False)
     made = address.bound()
     port = int(made.getsockname()[1])
     tokens: list[str] = []
