@@ -1,6 +1,7 @@
 """Column files: blocks of rows turned on their side, one record per block and one per column."""
 
 import struct
+import zlib
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from gradwatch.stats import Family, Stat, entry
 from gradwatch.store import planes
 from gradwatch.store.block import narrowed
 from gradwatch.store.bodies import BadBody, from_json, to_json
-from gradwatch.store.records import FAMILY_CODES, NO_SEQ, WIDE, Head, Type, pack, padded
+from gradwatch.store.records import FAMILY_CODES, NO_SEQ, WIDE, Head, Type, pack, pack_head, padded
 
 STATE = "state"
 BLOCK_HEAD = struct.Struct("<IIIIQ")
@@ -78,8 +79,10 @@ def block_record(family: Family, level: int, head: BlockHead, columns: int, span
     return pack(_head(Type.BLOCK, family, level, 0, head, len(body)), body)
 
 
-def column_record(family: Family, level: int, head: BlockHead, column: Column, wide: bool) -> bytes:
-    """A COLUMN record: subject after subject, so that a series is contiguous and compresses."""
+def column_record(
+    family: Family, level: int, head: BlockHead, column: Column, wide: bool
+) -> list[planes.Buffer]:
+    """A COLUMN record in pieces: subject after subject, so that a series is contiguous."""
     values = np.ascontiguousarray(np.swapaxes(column.values, 0, 1))
     brain = False
     if values.dtype == np.float64 and not wide:
@@ -88,8 +91,13 @@ def column_record(family: Family, level: int, head: BlockHead, column: Column, w
         brain = True
     name = column.name.encode("ascii")
     front = COLUMN_HEAD.pack(len(name), column.part, 0) + name
-    body = front + bytes(padded(len(front)) - len(front)) + planes.encode(values, brain=brain)
-    return pack(_head(Type.COLUMN, family, level, WIDE if wide else 0, head, len(body)), body)
+    front += bytes(padded(len(front)) - len(front))
+    body = [front, *planes.encode_parts(values, brain=brain)]
+    length, crc = sum(len(part) for part in body), 0
+    for part in body:
+        crc = zlib.crc32(part, crc)
+    record_head = _head(Type.COLUMN, family, level, WIDE if wide else 0, head, length)
+    return [pack_head(record_head, crc), *body, bytes(padded(length) - length)]
 
 
 def unpack_block(body: memoryview) -> BlockHead:
@@ -133,7 +141,7 @@ def directory_record(entries: NDArray[np.void], names: list[str], offset: int) -
     body = front + bytes(padded(len(front)) - len(front)) + entries.tobytes()
     head = Head(Type.DIRECTORY, 0, 0, 0, NO_SEQ, 0, len(body), len(entries))
     tail = offset.to_bytes(8, "little")
-    return pack(head, body) + TAIL.pack(offset, _crc(tail), TAIL_MAGIC)
+    return pack(head, body) + TAIL.pack(offset, zlib.crc32(tail), TAIL_MAGIC)
 
 
 def unpack_tail(raw: bytes) -> int | None:
@@ -141,7 +149,7 @@ def unpack_tail(raw: bytes) -> int | None:
     if len(raw) != TAIL.size:
         return None
     offset, crc, magic = TAIL.unpack(raw)
-    return int(offset) if magic == TAIL_MAGIC and crc == _crc(raw[:8]) else None
+    return int(offset) if magic == TAIL_MAGIC and crc == zlib.crc32(raw[:8]) else None
 
 
 def unpack_directory(body: memoryview) -> tuple[NDArray[np.void], list[str]]:
@@ -185,9 +193,3 @@ def _head(
     key, first = int(head.seqs[0]), int(head.steps[0])
     rows = len(head.sizes) or len(head.steps)
     return Head(type_, FAMILY_CODES[family], level, flags, key, first, length, rows)
-
-
-def _crc(raw: bytes) -> int:
-    import zlib
-
-    return zlib.crc32(raw)

@@ -45,13 +45,12 @@ class LevelWriter:
         pending: dict[int, list[tuple[BlockHead, bytes]]] = {level: [] for level in LEVELS}
         for block, rows, states in tables:
             head = BlockHead(block.steps, block.seqs, block.ids, np.empty(0, np.uint32))
-            rolled = singles(head, rows, states)
+            rolled = singles(head, rows, states, self._breathe)
             for level in LEVELS:
                 key = (block.family, block.ids.tobytes(), level)
                 if key in opened:
                     rolled = opened.pop(key).joined(rolled)
-                rolled, opened[key] = combine(rolled)
-                self._breathe()
+                rolled, opened[key] = combine(rolled, self._breathe)
                 if not len(rolled.head.sizes):
                     break
                 pending[level].append((rolled.head, self._packed(block.family, level, rolled)))
@@ -78,9 +77,9 @@ class LevelWriter:
                 journal.close()
 
     def _packed(self, family: Family, level: int, rolled: Rolled) -> bytes:
-        parts = []
+        parts: list[bytes] = []
         for column in rolled.columns():
-            parts.append(column_record(family, level, rolled.head, column, self._wide))
+            parts.append(b"".join(column_record(family, level, rolled.head, column, self._wide)))
             self._breathe()
         columns = b"".join(parts)
         return block_record(family, level, rolled.head, len(parts), len(columns)) + columns

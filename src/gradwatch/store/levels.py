@@ -4,7 +4,7 @@ A `Rolled` of single rows is the start; `combine` makes buckets of ten of whatev
 that the levels ×10, ×100 and ×1000 are the same function applied again.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +58,12 @@ class Rolled:
         return Rolled(head, table)
 
 
-def singles(head: BlockHead, rows: NDArray[np.void], states: NDArray[np.uint8]) -> Rolled:
+def singles(
+    head: BlockHead,
+    rows: NDArray[np.void],
+    states: NDArray[np.uint8],
+    breathe: Callable[[], None],
+) -> Rolled:
     """Every row a bucket of its own. Vector columns (sketches) have no extremes and stay behind."""
     valued = _HAS_VALUE[states]
     table: Table = {
@@ -68,6 +73,7 @@ def singles(head: BlockHead, rows: NDArray[np.void], states: NDArray[np.uint8]) 
     zero = np.zeros(states.shape, np.uint16)
     for name in rows.dtype.names or ():
         values = rows[name]
+        breathe()
         if values.ndim > 2:
             continue
         table[name, Part.LAST] = values
@@ -94,7 +100,7 @@ def _single(
     return there, kept, kept, np.where(there, real, 0.0)
 
 
-def combine(rolled: Rolled) -> tuple[Rolled, Rolled]:
+def combine(rolled: Rolled, breathe: Callable[[], None]) -> tuple[Rolled, Rolled]:
     """Whole buckets of ten, and what is left over for the next time."""
     count = len(rolled.head.sizes) // FACTOR * FACTOR
     whole, rest = rolled.slice(0, count), rolled.slice(count, len(rolled.head.sizes))
@@ -103,6 +109,7 @@ def combine(rolled: Rolled) -> tuple[Rolled, Rolled]:
     table: Table = {}
     for name in dict.fromkeys(name for name, _ in whole.table):
         table.update(_combined(name, whole.table, starts))
+        breathe()
     head = BlockHead(
         whole.head.steps,
         whole.head.seqs,

@@ -25,20 +25,30 @@ _KIND_SHIFT = 30
 _SIZE_MASK = (1 << _KIND_SHIFT) - 1
 
 
-def encode(array: NDArray[Any], *, brain: bool = False) -> bytes:
+Buffer = bytes | memoryview
+
+
+def encode(array: NDArray[Any]) -> bytes:
     """The array's elements in C order; shape is the reader's business."""
+    return b"".join(encode_parts(array))
+
+
+def encode_parts(array: NDArray[Any], *, brain: bool = False) -> list[Buffer]:
+    """The same in pieces: joining megabytes would hold the interpreter for too long."""
     flat = np.ascontiguousarray(array).reshape(-1)
     code = CODES[flat.dtype.newbyteorder("<")]
     if brain:
         flat, code = to_brain(flat), BRAIN
     size = flat.dtype.itemsize
     planes = flat.view(np.uint8).reshape(-1, size)
-    marks, parts = [], []
+    marks: list[int] = []
+    parts: list[Buffer] = []
     for number in range(size):
         kind, data = _pack(np.ascontiguousarray(planes[:, number]))
         marks.append(kind << _KIND_SHIFT | len(data))
         parts.append(data)
-    return HEAD.pack(code, size, 0, len(flat)) + struct.pack(f"<{size}I", *marks) + b"".join(parts)
+    front = HEAD.pack(code, size, 0, len(flat)) + struct.pack(f"<{size}I", *marks)
+    return [front, *parts]
 
 
 def decode(body: memoryview, at: int = 0) -> tuple[NDArray[Any], int]:
@@ -84,12 +94,11 @@ def from_brain(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
     return (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def _pack(plane: NDArray[np.uint8]) -> tuple[int, bytes]:
+def _pack(plane: NDArray[np.uint8]) -> tuple[int, Buffer]:
     if len(plane) and (plane == plane[0]).all():
         return CONSTANT, plane[:1].tobytes()
-    raw = plane.tobytes()
-    packed = zlib.compress(raw, 1)
-    return (ZLIB, packed) if len(packed) < 0.95 * len(raw) else (RAW, raw)
+    packed = zlib.compress(plane.data, 1)
+    return (ZLIB, packed) if len(packed) < 0.95 * len(plane) else (RAW, plane.data)
 
 
 def _unpack(kind: int, data: memoryview, count: int) -> NDArray[np.uint8]:

@@ -18,7 +18,6 @@ from gradwatch.stats import Family
 from gradwatch.store.columns import (
     ENTRY,
     BlockHead,
-    Part,
     block_record,
     column_record,
     directory_record,
@@ -27,6 +26,7 @@ from gradwatch.store.columns import (
 from gradwatch.store.journal import Journal, sync_folder
 from gradwatch.store.journal_reading import JournalBlock, JournalFile
 from gradwatch.store.level_writer import LevelWriter, Table
+from gradwatch.store.planes import Buffer
 from gradwatch.store.records import (
     FAMILY_CODES,
     PACKED,
@@ -125,13 +125,14 @@ class Sealer:
             directory = _Directory()
             for record in self._column_records(tables):
                 directory.add(record, out.size)
-                out.append(record)
-                self._breathe()
+                for part in record.parts:
+                    out.append(part)
+                    self._breathe()
             for found in histograms:
                 if found.body is not None:
                     record = _packed_histogram(found)
                     directory.add(record, out.size)
-                    out.append(record)
+                    out.append(record.parts[0])
                     self._breathe()
             out.append(directory.record(out.size))
             out.sync()
@@ -152,12 +153,13 @@ class Sealer:
                 head = BlockHead(
                     block.steps[part], block.seqs[part], block.ids, np.empty(0, np.uint32)
                 )
-                key = _Record.of(block.family, head)
                 count = 1 + len(rows.dtype.names or ())
-                yield key.with_data(block_record(block.family, 0, head, count), Type.BLOCK, "", 0)
+                record = block_record(block.family, 0, head, count)
+                yield _Record.of([record], block.family, head, Type.BLOCK)
                 for column in row_columns(rows[part], states[part]):
-                    data = column_record(block.family, 0, head, column, self._wide)
-                    yield key.with_data(data, Type.COLUMN, column.name, column.part)
+                    parts = column_record(block.family, 0, head, column, self._wide)
+                    name, place = column.name, int(column.part)
+                    yield _Record.of(parts, block.family, head, Type.COLUMN, name, place)
 
     # -- retention -------------------------------------------------------------------------------
 
@@ -173,30 +175,32 @@ class Sealer:
         return self._retention.apply(self._levels)
 
 
-class _Record(bytes):
-    """A record with what the directory says about it."""
+@dataclass(frozen=True)
+class _Record:
+    """A record in pieces, with what the directory says about it."""
 
-    entry: tuple[int, int, int, int, str, int, int, int]
+    parts: list[Buffer]
+    key: int
+    first: int
+    last: int
+    family: int
+    name: str
+    type: int
+    part: int
 
     @classmethod
-    def of(cls, family: Family, head: BlockHead) -> "_Record":
-        made = cls()
-        made.entry = (
-            int(head.seqs[0]),
-            int(head.steps.min()),
-            int(head.steps.max()),
-            FAMILY_CODES[family],
-            "",
-            0,
-            0,
-            0,
-        )
-        return made
-
-    def with_data(self, data: bytes, type_: Type, name: str, part: Part | int) -> "_Record":
-        made = _Record(data)
-        made.entry = (*self.entry[:4], name, int(type_), int(part), 0)
-        return made
+    def of(
+        cls,
+        parts: list[Buffer],
+        family: Family,
+        head: BlockHead,
+        type_: Type,
+        name: str = "",
+        part: int = 0,
+    ) -> "_Record":
+        first, last = int(head.steps.min()), int(head.steps.max())
+        code, key = FAMILY_CODES[family], int(head.seqs[0])
+        return cls(parts, key, first, last, code, name, int(type_), part)
 
 
 class _Directory:
@@ -205,10 +209,10 @@ class _Directory:
         self._names: dict[str, int] = {"": 0}
 
     def add(self, record: _Record, offset: int) -> None:
-        key, first, last, family, name, type_, part, level = record.entry
-        number = self._names.setdefault(name, len(self._names))
-        length = int.from_bytes(record[24:28], "little")
-        self._rows.append((offset, key, first, last, length, number, type_, family, part, level, 0))
+        number = self._names.setdefault(record.name, len(self._names))
+        length = int.from_bytes(record.parts[0][24:28], "little")
+        place = offset, record.key, record.first, record.last, length, number
+        self._rows.append((*place, record.type, record.family, record.part, 0, 0))
 
     def record(self, offset: int) -> bytes:
         return directory_record(np.array(self._rows, ENTRY), list(self._names), offset)
@@ -230,6 +234,5 @@ def _packed_histogram(found: Found) -> _Record:
         len(body),
         head.rows,
     )
-    made = _Record(pack(packed, body))
-    made.entry = (head.seq, head.step, head.step, head.family, "", head.type, 0, 0)
-    return made
+    step, whole = head.step, pack(packed, body)
+    return _Record([whole], head.seq, step, step, head.family, "", head.type, 0)
