@@ -65,7 +65,7 @@ def thin(
         steps[ends],
         _reduced(np.fmin.reduceat, finite, starts),
         _reduced(np.fmax.reduceat, finite, starts),
-        _last_finite(finite, starts),
+        _last_finite(finite, starts, ends),
     )
 
 
@@ -77,8 +77,19 @@ def _reduced(
     return reduceat(values, starts, axis=0)
 
 
-def _last_finite(values: NDArray[np.float64], starts: NDArray[np.intp]) -> NDArray[np.float64]:
-    """The last finite value of each bucket: row numbers where finite, else −1; the largest wins."""
+def _last_finite(
+    values: NDArray[np.float64], starts: NDArray[np.intp], ends: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """The last finite value of each bucket: mostly that of its last row; else one looks back."""
+    picked = values[ends]
+    gaps = np.isnan(picked).any(axis=0)
+    if gaps.any():
+        picked[:, gaps] = _looked_back(values[:, gaps], starts)
+    return picked
+
+
+def _looked_back(values: NDArray[np.float64], starts: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Where finite, the row's number, else −1; the maximum wins."""
     rows = np.arange(len(values)).reshape((-1,) + (1,) * (values.ndim - 1))
     at = np.where(np.isnan(values), -1, rows)
     last = np.maximum.reduceat(at, starts, axis=0)
