@@ -21,7 +21,7 @@ from gradwatch.store.bodies import (
     unpack_histograms,
     unpack_scalars,
 )
-from gradwatch.store.column_file import ColumnFile
+from gradwatch.store.column_file import ColumnBlock, ColumnFile
 from gradwatch.store.folder import WriterFolder
 from gradwatch.store.journal_reading import JournalFile
 from gradwatch.store.level_block import standing_in
@@ -85,6 +85,11 @@ class FolderIndex:
             return fine
         covered = np.concatenate([b.seqs for b in fine] or [np.empty(0, np.uint64)])
         return [*reversed(standing_in(levels, covered)), *fine]
+
+    def levels(self) -> list[ColumnBlock]:
+        """Every bucket of every level, needed or not: for thinning."""
+        found = [b for name in sorted(self._columns) for b in self._columns[name].blocks()]
+        return [block for block in found if block.level]
 
     def damage(self) -> list[Damage]:
         """What could not be read, as far as is known now."""

@@ -19,6 +19,8 @@ from gradwatch.run.window import Bands
 from gradwatch.stats import Family, Kind, Stat, State, entry
 from gradwatch.store.block import Block, Damage
 from gradwatch.store.folder_index import FolderIndex, Side
+from gradwatch.store.levels import LAST_ONLY
+from gradwatch.store.thinning import banded, level_for, pieces
 
 _DENSE_CELLS = 1 << 27
 _SPARSEST = 1 / 256
@@ -185,7 +187,25 @@ class RankSource:
         return dict(sorted(found.items()))
 
     def bands(self, stat: Stat, first: int, last: int, points: int) -> Bands | None:
-        return None
+        """From the levels, where one attempt has the whole stretch and it is long enough."""
+        begin, end = np.searchsorted(self.steps, [first, last + 1])
+        owners = np.unique(self.owners[begin:end])
+        item = entry(stat)
+        if len(owners) != 1 or item.width > 1 or str(stat) in LAST_ONLY:
+            return None
+        attempt = self.attempts[int(owners[0])]
+        level = level_for(int(end - begin), points)
+        levels = attempt.index.levels() if level else []
+        if not any(block.level == level and block.family is item.family for block in levels):
+            return None
+        found = pieces(stat, list(attempt.blocks), levels, first, last, level)
+        if not found:
+            return None
+        kind, names = item.kind, self._named(attempt)
+        ids = {int(number) for piece in found for number in piece.ids.tolist()}
+        columns = {n: self.columns[kind, _name_of(names, n, kind)] for n in ids}
+        width = sum(1 for subject in self.subjects if subject.kind is kind)
+        return banded(found, columns, width, points)
 
     def _filled(self, stat: Stat, dtype: type, fill: float) -> tuple[Any, NDArray[np.uint8]]:
         item = entry(stat)
