@@ -18,7 +18,9 @@ from gradwatch.checkpoints.readers import (
     safetensors,
     torch_files,
 )
+from gradwatch.checkpoints.readers.opcodes import Machine
 from gradwatch.checkpoints.readers.sizes import verified
+from gradwatch.checkpoints.readers.torch_values import named_values
 from gradwatch.checkpoints.scanning import Means, measure_checkpoint
 from gradwatch.errors import GradwatchError
 
@@ -131,3 +133,29 @@ def test_two_thousand_mutants(tmp_path) -> None:
 def test_a_hundred_thousand_mutants(tmp_path) -> None:
     seen = torment(tmp_path, 100_000, seed=2)
     assert seen["read"] + seen["refused"] == 100_000
+
+
+def pickles(folder: Path) -> list[bytes]:
+    """The bare pickles of real files, so that mutants reach the stack machine."""
+    kinds = originals(folder)
+    archive = kinds["zip"][0].read_bytes()
+    begin = archive.index(b"\x80\x02}")
+    stream = kinds["stream"][0].read_bytes()
+    return [
+        archive[begin : archive.index(b"u.", begin) + 2],
+        stream[stream.index(b"\x80\x02}q\x00(X\x08") :][:900],
+        kinds["metadata"][0].read_bytes(),
+    ]
+
+
+def test_twenty_thousand_mutants_of_bare_pickles(tmp_path) -> None:
+    rng, raws = random.Random(3), pickles(tmp_path)
+    ends = {"read": 0, "refused": 0}
+    for _ in range(20_000):
+        try:
+            found = Machine(mutated(rng.choice(raws), rng), "The pickle").load()
+            list(named_values(found, "it"))
+            ends["read"] += 1
+        except GradwatchError:
+            ends["refused"] += 1
+    assert min(ends.values()) > 1000

@@ -75,6 +75,30 @@ def test_the_model_of_a_training_checkpoint_is_found(tmp_path) -> None:
     assert any("pathlib" in name for name in index.foreign)
 
 
+def test_an_open_state_dict_is_taken_whole_whatever_its_names(tmp_path) -> None:
+    names = ["model.embed.weight", "model.layers.0.weight", "lm_head.weight", "optimizer.x.weight"]
+    torch.save({name: torch.ones(2, 2) * i for i, name in enumerate(names)}, tmp_path / "m.bin")
+    assert list(scan(tmp_path / "m.bin").names) == names
+
+
+def test_two_models_in_one_file_keep_their_names_apart(tmp_path) -> None:
+    saved = {
+        "generator": {"fc.weight": torch.ones(2, 2), "fc.bias": torch.ones(2)},
+        "discriminator": {"fc.weight": torch.ones(3, 2), "fc.bias": torch.zeros(3)},
+    }
+    torch.save(saved, tmp_path / "gan.pt")
+    assert scan(tmp_path / "gan.pt").names[2] == "discriminator.fc.weight"
+
+
+def test_names_lose_their_wrappers(tmp_path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"_orig_mod.module.fc.weight": torch.ones(2)}, tmp_path / "m.safetensors")
+    torch.save({"module._orig_mod.fc.weight": torch.ones(2)}, tmp_path / "m.pt")
+    for name in ("m.safetensors", "m.pt"):
+        assert scan(tmp_path / name).names == ("fc.weight",)
+
+
 def test_tied_weights_are_one_tensor_with_two_names(tmp_path) -> None:
     shared = torch.randn(5, 3)
     torch.save({"emb.weight": shared, "head.weight": shared}, tmp_path / "m.pt")

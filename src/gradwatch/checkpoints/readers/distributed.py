@@ -10,7 +10,7 @@ from gradwatch.checkpoints.index import Checksum, FileId, Index, Piece, Tensor
 from gradwatch.checkpoints.limits import MAX_FILES, MAX_PICKLE, MAX_TENSORS
 from gradwatch.checkpoints.readers.files import OpenFile, inside, opened
 from gradwatch.checkpoints.readers.opcodes import Machine
-from gradwatch.checkpoints.readers.parts import in_order, model_part
+from gradwatch.checkpoints.readers.parts import flat_model_part, in_order
 from gradwatch.checkpoints.readers.sizes import checked_name, checked_shape
 from gradwatch.checkpoints.readers.symbols import Call, Global, Pairs
 from gradwatch.checkpoints.readers.torch_files import piece_of, zip_contents
@@ -29,7 +29,7 @@ def read(folder: Path) -> Index:
             raise GradwatchError(f"{path} has {file.size} bytes; at most {MAX_PICKLE} are read.")
         state = _fields(Machine(file.read(0, file.size), str(path)).load())
     tensors = dict(_declared(state.get("state_dict_metadata"), str(path)))
-    kept, left_out = model_part(tensors)
+    kept, left_out = flat_model_part(tensors)
     places = dict(_places(state.get("storage_data"), str(path)))
     original = {id(value): name for name, value in tensors.items()}
     with ExitStack() as stack:

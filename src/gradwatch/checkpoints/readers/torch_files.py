@@ -115,7 +115,7 @@ def read_legacy(path: Path) -> Index:
 
 
 def _legacy_places(
-    file: OpenFile, position: int, keys: list[Any], views: dict[str, View]
+    file: OpenFile, position: int, keys: list[Any], views: dict[tuple[str, ...], View]
 ) -> dict[str, int]:
     """Walk over the storages: eight bytes of length in elements, then the elements."""
     path = file.identity.path
@@ -138,16 +138,19 @@ def _legacy_places(
     return places
 
 
-def _views(found: Any, path: str) -> tuple[dict[str, View], dict[str, str]]:
-    views: dict[str, View] = {}
-    left_out: dict[str, str] = {}
-    for name, call in named_values(found, path):
-        if name in views or name in left_out:
+def _views(found: Any, path: str) -> tuple[dict[tuple[str, ...], View], dict[tuple[str, ...], str]]:
+    """The tensors by the words that lead to them, and those that are not measured."""
+    views: dict[tuple[str, ...], View] = {}
+    left_out: dict[tuple[str, ...], str] = {}
+    for words, call in named_values(found, path):
+        words = words or ("tensor",)
+        name = ".".join(words)
+        if words in views or words in left_out:
             raise GradwatchError(f"{path}: the name {name[:80]!r} stands in it twice.")
         try:
-            views[name or "tensor"] = view_of(call, name or "tensor", path)
+            views[words] = view_of(call, name, path)
         except NotMeasured as reason:
-            left_out[name] = str(reason)
+            left_out[words] = str(reason)
     return views, left_out
 
 
@@ -169,7 +172,7 @@ def _index(
         (file.identity,),
         tied({name: (view, place(view)) for name, view in kept.items()}),
         checksums,
-        {**left_out, **beside},
+        {**{".".join(words): reason for words, reason in left_out.items()}, **beside},
         tuple(name for name in machine.foreign if name not in KNOWN),
         notes,
     )

@@ -72,14 +72,14 @@ class NotMeasured(ValueError):
     """Why one tensor is left out, in a few words."""
 
 
-def named_values(found: Any, path: str) -> Iterator[tuple[str, Call]]:
-    """Every tensor in nested dictionaries and lists with its dotted name, in order."""
+def named_values(found: Any, path: str) -> Iterator[tuple[tuple[str, ...], Call]]:
+    """Every tensor in nested dictionaries and lists with the words that lead to it, in order."""
     seen: set[int] = set()
-    pending: list[tuple[str, int, Any]] = [("", 0, found)]
+    pending: list[tuple[tuple[str, ...], Any]] = [((), found)]
     count = 0
     while pending:
-        name, depth, value = pending.pop()
-        if depth > MAX_DEPTH:
+        words, value = pending.pop()
+        if len(words) > MAX_DEPTH:
             raise GradwatchError(
                 f"{path} nests its contents more than {MAX_DEPTH} deep; it is not read."
             )
@@ -89,14 +89,15 @@ def named_values(found: Any, path: str) -> Iterator[tuple[str, Call]]:
             count += 1
             if count > MAX_TENSORS:
                 raise GradwatchError(f"{path} holds more than {MAX_TENSORS} tensors.")
-            yield name, value
+            yield words, value
         elif isinstance(value, Pairs | list | tuple):
-            if id(value) in seen:
+            mark = id(value.pairs if isinstance(value, Pairs) else value)
+            if mark in seen:
                 continue
-            seen.add(id(value))
+            seen.add(mark)
             pairs = value.pairs if isinstance(value, Pairs) else list(enumerate(value))
             pending.extend(
-                (f"{name}.{key}"[:8192] if name else str(key)[:8192], depth + 1, child)
+                ((*words, str(key)[:8192]), child)
                 for key, child in reversed(pairs)
                 if isinstance(child, Call | Pairs | list | tuple)
                 and (isinstance(key, str) or (type(key) is int and abs(key) < 1 << 63))
