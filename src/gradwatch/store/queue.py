@@ -98,6 +98,12 @@ class Queue:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self.add([Scalar(step, name, float(value)) for name, value in values.items()])
 
+    def refuse(self) -> None:
+        """Count something that was never queued."""
+        with self.lock:
+            self.accepted += 1
+            self.dropped += 1
+
     def take_lost(self) -> Lost | None:
         """What was given up since the last call."""
         with self.lock:

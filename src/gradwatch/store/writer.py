@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.graph import Graph
-from gradwatch.run.event import Event
+from gradwatch.run.event import Event, EventKind
 from gradwatch.run.histogram import Histogram
 from gradwatch.run.subject import Subject
 from gradwatch.stats import Family, Kind, row_dtype
@@ -47,6 +47,7 @@ class Writer:
         self._dtypes = {family: (FAMILY_CODES[family], row_dtype(family)) for family in Family}
         self._declare_lock = threading.Lock()
         self._noted: dict[str, Any] = {}
+        self._refused = False
         scribe.made_anew = self._repeat
         _LIVE.add(self)
 
@@ -117,34 +118,39 @@ class Writer:
             return
         try:
             code, dtype = self._dtypes[family]
+            if rows.dtype.names != dtype.names:
+                raise ValueError(f"rows of another make than those of {family}")
             if rows.dtype != dtype or not rows.flags.c_contiguous:
                 rows = np.ascontiguousarray(rows.astype(dtype))
-            if len(rows) == len(ids) == len(states) and len(rows):
+            if not len(rows) == len(ids) == len(states):
+                raise ValueError("as many ids and states as rows are needed")
+            if len(rows):
                 self._queue.rows(
                     code,
-                    step,
+                    _step(step),
                     np.ascontiguousarray(ids, "<u4"),
                     rows,
                     np.ascontiguousarray(states, np.uint8),
                 )
                 if self._queue.pressing:
                     self._wake()
-        except Exception:
-            self._queue.dropped += 1
+        except Exception as error:
+            self._refuse(error)
 
     def histograms(self, family: Family, step: int, id: int, histogram: Histogram) -> None:
         """Keep one histogram."""
         code, number = FAMILY_CODES[family], int(id)
-        self._add(Side(Type.HIST, code, step, 1, lambda: pack_histogram(number, histogram)))
+        place = _clamped(step)
+        self._add(Side(Type.HIST, code, place, 1, lambda: pack_histogram(number, histogram)))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Keep logged numbers of one step."""
         if self._off:
             return
         try:
-            self._queue.scalars(int(step), values)
-        except Exception:
-            self._queue.dropped += 1
+            self._queue.scalars(_step(step), values)
+        except Exception as error:
+            self._refuse(error)
 
     def event(self, event: Event) -> None:
         """Keep an event; one without a time gets the present one."""
@@ -158,7 +164,7 @@ class Writer:
                 time.time(),
                 event.rank,
             )
-        self._add(Side(Type.EVENT, 0, event.step, 1, lambda: pack_event(event)))
+        self._add(Side(Type.EVENT, 0, _clamped(event.step), 1, lambda: pack_event(event)))
 
     def graph(self, graph: Graph) -> None:
         """Keep the layer graph; the last one counts."""
@@ -216,6 +222,14 @@ class Writer:
         self._off = True
         return self._scribe.safe.is_set()
 
+    def _refuse(self, error: Exception) -> None:
+        """Something that cannot be kept: counted, and said once."""
+        self._queue.refuse()
+        if not self._refused:
+            self._refused = True
+            text = f"Something could not be kept and was left out: {error!r}."
+            self.event(Event(0, EventKind.NOT_RECORDED, text))
+
     def _repeat(self) -> None:
         """In the thread: put everything again that a new folder needs to be understood."""
         known, step = sorted(self._declared.items()), _SUBJECTS_PER_RECORD
@@ -240,6 +254,16 @@ class Writer:
         """In a forked child: no thread, locks in an unknown state; nothing may touch either."""
         self._off = True
         self._declare_lock = threading.Lock()
+
+
+def _step(step: int) -> int:
+    if not -(1 << 63) <= step < 1 << 63:
+        raise ValueError(f"step {step} does not fit 64 bits")
+    return int(step)
+
+
+def _clamped(step: int) -> int:
+    return max(-(1 << 63), min(int(step), (1 << 63) - 1))
 
 
 def _subjects(news: Sequence[tuple[int, Subject]]) -> Side:
