@@ -194,7 +194,7 @@ def numpy_script(index: Index) -> None:
     z.min(), z.max(), (z**3).mean(), (z**4).mean(), np.abs(finite).mean(), np.abs(finite).max()
     np.count_nonzero(x == 0), np.isnan(x).sum(), np.isinf(x).sum(), np.linalg.norm(finite)
     exponents = np.frexp(finite[finite != 0])[1]
-    np.unique(exponents, return_counts=True)
+    np.bincount(exponents + 1100)
     table = x.reshape(tensor.shape)
     (table != 0).any(axis=0), (table != 0).any(axis=1)
     np.sqrt((table**2).mean(axis=0)), np.sqrt((table**2).mean(axis=1))
