@@ -9,6 +9,7 @@ BENCHMARKS = {
     "analysis_weights": "benchmarks.analysis_weights",
     "checkpoints": "benchmarks.checkpoints",
     "kernel": "benchmarks.kernel",
+    "store": "benchmarks.store",
     "watch": "benchmarks.watch",
 }
 
