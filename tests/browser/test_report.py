@@ -36,12 +36,17 @@ def many_layers() -> Run:
     )
 
 
+def weights_only() -> Run:
+    return Run.from_arrays(weights={f"l{i}.weight": [np.full((4, 4), i + 1.0)] for i in range(3)})
+
+
 RUNS = {
     "healthy": lambda: (network(6, 60), Told()),
     "sick": lambda: (network(6, 60, fading=True), None),
     "broken": lambda: (network(6, 60, broken_from=30), None),
     "nothing finite": lambda: (nothing_finite(), Told(healthy=False)),
     "one step": lambda: (network(3, 1), Told()),
+    "weights only": lambda: (weights_only(), Told(healthy=None)),
     "nothing": lambda: (make_run({}, names=["a.weight"]), None),
     "many layers": lambda: (many_layers(), Told()),
     "hostile names": lambda: (network(names=HOSTILE, steps=20), None),
@@ -62,7 +67,8 @@ def test_every_run_is_shown_in_light_and_dark_wide_and_narrow(tab: Any, kind: st
     page = tab.open(report(model))
     assert page.inner_text("#health-line") == model["health"]["line"]
     assert page.inner_text("#health .badge").endswith(model["health"]["state"])
-    page.keyboard.press("d")
+    for key in (",", ".", " ", " ", "9", "?", "Escape", "d"):
+        page.keyboard.press(key)
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -36,7 +36,7 @@ class Told:
 
     findings: Sequence[Finding] = ()
     skipped: Sequence[Skipped] = ()
-    healthy: bool = field(default=True)
+    healthy: bool | None = field(default=True)
 
 
 def network(

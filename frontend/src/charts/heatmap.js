@@ -9,6 +9,7 @@ import { paint } from "./paint.js";
 import { shownRows } from "./rows.js";
 
 const ROW = 15;
+const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 function worded(map, byte) {
   if (byte === EMPTY) return "not measured";
@@ -50,74 +51,106 @@ function halved(first, last, at) {
   return [begin, begin + half - 1];
 }
 
-const rowLayer = (row) => row.layerName ?? row.label;
+const rowLayer = (row) => row.layerName;
+
+/** What pointer and keys do on the cells: move the cursor, drag a zoom, open a layer. */
+function useCells({ canvas, rows, model, first, last, change, setZoom }) {
+  const [cursor, setCursor] = useState(null);
+  const [dragged, setDragged] = useState(null);
+  const begin = useRef(null);
+  const width = last - first + 1;
+  const inside = (x, y) => ({
+    x: Math.max(0, Math.min(width - 1, x)),
+    y: Math.max(0, Math.min(rows.length - 1, y)),
+  });
+  const place = (event) => {
+    const box = canvas.current.getBoundingClientRect();
+    return inside(
+      Math.floor(((event.clientX - box.left) / box.width) * width),
+      Math.floor(((event.clientY - box.top) / box.height) * rows.length),
+    );
+  };
+  const open = ({ x, y }) => {
+    if (rows[y].kind !== "block")
+      change({ layer: rowLayer(rows[y]), step: model.heat.first[first + x] }, { stay: true });
+  };
+  const drop = () => {
+    begin.current = null;
+    setDragged(null);
+  };
+  const handlers = {
+    onPointerMove: (event) => {
+      const at = place(event);
+      setCursor(at);
+      if (begin.current !== null) setDragged([Math.min(begin.current, at.x), Math.max(begin.current, at.x)]);
+    },
+    onPointerDown: (event) => (begin.current = place(event).x),
+    onPointerUp: (event) => {
+      const from = begin.current;
+      drop();
+      if (from === null) return;
+      const at = place(event);
+      if (Math.abs(at.x - from) > 1) setZoom([first + Math.min(from, at.x), first + Math.max(from, at.x)]);
+      else open(at);
+    },
+    onPointerLeave: () => {
+      setCursor(null);
+      drop();
+    },
+    onDblClick: () => setZoom(null),
+    onKeyDown: (event) => {
+      const now = cursor ?? { x: 0, y: 0 };
+      const move = MOVES[event.key];
+      if (move) setCursor(inside(now.x + move[0], now.y + move[1]));
+      else if (event.key === "Escape" || event.key === "-") setZoom(null);
+      else if (event.key === "+") setZoom(halved(first, last, now.x));
+      else if (event.key === "Enter" && cursor) open(cursor);
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    },
+  };
+  return { cursor: cursor && rows[cursor.y] ? cursor : null, dragged, handlers };
+}
+
+/** What lies over the cells: the stretch being dragged, the cell pointed at, its tooltip. */
+function Over({ cursor, dragged, width, text }) {
+  const share = (x) => `${(x / width) * 100}%`;
+  return html`
+    ${dragged && html`<div class="dragged" style=${{ left: share(dragged[0]), width: share(dragged[1] - dragged[0] + 1) }}></div>`}
+    ${cursor && html`<div class="crosshair" style=${{ left: share(cursor.x), width: share(1), top: `${cursor.y * ROW}px`, height: `${ROW}px` }}></div>`}
+    ${cursor &&
+    html`<div
+      class=${`tip ${cursor.x > width / 2 ? "leftward" : ""}`}
+      role="tooltip"
+      style=${{ left: share(cursor.x + 0.5), top: `${cursor.y * ROW + ROW + 4}px` }}
+    >${shortened(text, 90)}</div>`}
+  `;
+}
 
 export function Heatmap({ model, map, state, change, query, scheme, theme, zoom, setZoom }) {
   const [openBlocks, setOpen] = useState(() => new Set());
-  const [cursor, setCursor] = useState(null);
   const canvas = useRef(null);
   const painted = useRef(null);
-  const drag = useRef(null);
-  const [dragged, setDragged] = useState(null);
   const openLayer = model.byName.get(state.layer) ?? -1;
   const sort = state.sort ?? "depth";
   const { rows, left } = useMemo(
     () => shownRows(model, map, { sort, query, openBlocks, openLayer }),
     [model, map, sort, query, openBlocks, openLayer],
   );
-  for (const row of rows) if (row.kind === "tensor") row.layerName = model.layers[row.layer].name;
-  const all = model.heat.first.length;
-  const [first, last] = zoom ?? [0, all - 1];
+  const [first, last] = zoom ?? [0, model.heat.first.length - 1];
+  const { cursor, dragged, handlers } = useCells({ canvas, rows, model, first, last, change, setZoom });
   useEffect(() => {
-    painted.current = paint(canvas.current, rows, map, model.heat, first, last, scheme);
+    if (rows.length) painted.current = paint(canvas.current, rows, map, model.heat, first, last, scheme);
   }, [rows, map, first, last, scheme, theme]);
-
   const toggle = (block) => {
     const next = new Set(openBlocks);
     if (!next.delete(block)) next.add(block);
     setOpen(next);
   };
-  const place = (event) => {
-    const box = canvas.current.getBoundingClientRect();
-    const x = Math.floor(((event.clientX - box.left) / box.width) * (last - first + 1));
-    const y = Math.floor(((event.clientY - box.top) / box.height) * rows.length);
-    return [Math.max(0, Math.min(last - first, x)), Math.max(0, Math.min(rows.length - 1, y))];
-  };
-  const move = (event) => {
-    const [x, y] = place(event);
-    setCursor({ x, y });
-    if (drag.current !== null) setDragged([Math.min(drag.current, x), Math.max(drag.current, x)]);
-  };
-  const up = (event) => {
-    const begin = drag.current;
-    drag.current = null;
-    setDragged(null);
-    if (begin === null) return;
-    const [x, y] = place(event);
-    if (Math.abs(x - begin) > 1) setZoom([first + Math.min(begin, x), first + Math.max(begin, x)]);
-    else if (rows[y].kind !== "block") change({ layer: rowLayer(rows[y]), step: model.heat.first[first + x] }, { stay: true });
-  };
-  const key = (event) => {
-    const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-    if (event.key === "Escape" || event.key === "-") setZoom(null);
-    else if (event.key === "+") setZoom(halved(first, last, cursor?.x ?? 0));
-    else if (event.key === "Enter" && cursor && rows[cursor.y].kind !== "block")
-      change({ layer: rowLayer(rows[cursor.y]), step: model.heat.first[first + cursor.x] }, { stay: true });
-    else if (moves[event.key]) {
-      const [dx, dy] = moves[event.key];
-      const now = cursor ?? { x: 0, y: 0 };
-      setCursor({
-        x: Math.max(0, Math.min(last - first, now.x + dx)),
-        y: Math.max(0, Math.min(rows.length - 1, now.y + dy)),
-      });
-    } else return;
-    event.preventDefault();
-    event.stopPropagation();
-  };
-  const seen = cursor && rows[cursor.y] ? cursor : null;
-  const text = seen ? cellText(model, map, rows[seen.y], painted.current?.[seen.x] ?? -1) : "";
-  const share = (x) => `${(x / (last - first + 1)) * 100}%`;
   if (!rows.length) return html`<p class="soft">no layer of this map matches</p>`;
+  const text = cursor ? cellText(model, map, rows[cursor.y], painted.current?.[cursor.x] ?? -1) : "";
+  const range = steps(model.heat.first[first], model.heat.last[last]);
   return html`<div class="heatmap">
     <div class="scroll">
       <${Names} rows=${rows} state=${state} change=${change} toggle=${toggle} />
@@ -126,26 +159,10 @@ export function Heatmap({ model, map, state, change, query, scheme, theme, zoom,
           ref=${canvas}
           tabindex="0"
           role="img"
-          aria-label=${`${map.title}: ${rows.length} rows over ${steps(model.heat.first[first], model.heat.last[last])}. Arrow keys move, Enter opens, + zooms in, Escape shows all steps.`}
-          onPointerMove=${move}
-          onPointerDown=${(event) => (drag.current = place(event)[0])}
-          onPointerUp=${up}
-          onPointerLeave=${() => {
-            setCursor(null);
-            drag.current = null;
-            setDragged(null);
-          }}
-          onDblClick=${() => setZoom(null)}
-          onKeyDown=${key}
+          aria-label=${`${map.title}: ${rows.length} rows over ${range}. Arrow keys move, Enter opens, + zooms in, Escape shows all steps.`}
+          ...${handlers}
         ></canvas>
-        ${dragged && html`<div class="dragged" style=${{ left: share(dragged[0]), width: share(dragged[1] - dragged[0] + 1) }}></div>`}
-        ${seen && html`<div class="crosshair" style=${{ left: share(seen.x), width: share(1), top: `${seen.y * ROW}px`, height: `${ROW}px` }}></div>`}
-        ${seen &&
-        html`<div
-          class=${`tip ${seen.x > (last - first) / 2 ? "leftward" : ""}`}
-          role="tooltip"
-          style=${{ left: share(seen.x + 0.5), top: `${seen.y * ROW + ROW + 4}px` }}
-        >${shortened(text, 90)}</div>`}
+        <${Over} cursor=${cursor} dragged=${dragged} width=${last - first + 1} text=${text} />
       </div>
     </div>
     <div class="steps">

@@ -20,7 +20,7 @@ function matches(name, query) {
   return name.toLowerCase().includes(query.toLowerCase());
 }
 
-/** Rows to draw: {key, kind, label, layer, bytes, count, open}. */
+/** Rows to draw: {key, kind, label, layerName, bytes, count, block, open}. */
 export function shownRows(model, map, { sort, query, openBlocks, openLayer }) {
   const layers = ordered(model, sort).filter(
     (i) => rowOf(model, map, i) >= 0 && (!query || matches(model.layers[i].name, query)),
@@ -28,14 +28,14 @@ export function shownRows(model, map, { sort, query, openBlocks, openLayer }) {
   const out = [];
   const addLayer = (i, inside) => {
     const { name } = model.layers[i];
-    out.push({ key: `l${i}`, kind: "layer", label: name, layer: i, inside, bytes: bytesOf(map, rowOf(model, map, i)) });
+    out.push({ key: `l${i}`, kind: "layer", label: name, layerName: name, inside, bytes: bytesOf(map, rowOf(model, map, i)) });
     if (i === openLayer && !map.named)
       for (const tensor of model.layers[i].tensors)
         out.push({
           key: `t${tensor}`,
           kind: "tensor",
           label: model.tensors[tensor].name,
-          layer: i,
+          layerName: name,
           inside: true,
           bytes: bytesOf(map, tensor),
         });
@@ -60,7 +60,6 @@ export function shownRows(model, map, { sort, query, openBlocks, openLayer }) {
         kind: "block",
         label: block,
         count: members.length,
-        layer: null,
         block,
         open,
         bytes: highest(map, rows),

@@ -36,11 +36,13 @@ export function usePlayback(model, map, state, change) {
     return () => clearInterval(timer);
   }, [playing, speed, last]);
   const go = (to) => {
+    if (!map.width) return;
     const next = Math.max(0, Math.min(last, to));
     setAt(next);
     change({ step: span(model, map, next)[0] });
   };
   const toggle = () => {
+    if (!map.width) return;
     if (!playing && column === last) setAt(0);
     setPlaying(!playing);
   };

@@ -79,18 +79,8 @@ function opening(change) {
   };
 }
 
-export function RunPage({ model, state, change: write, theme, setTheme, detail, live, head }) {
-  const change = opening(write);
-  const [query, setQuery] = useState("");
-  const [scheme, setScheme] = useState("viridis");
-  const [help, setHelp] = useState(false);
-  const field = useRef(null);
-  const flowMap = model.maps.get("grad_rms") ?? EMPTY_MAP;
-  const play = usePlayback(model, flowMap, state, change);
-  useEffect(() => {
-    const wanted = state.view ?? (state.layer && "layer");
-    if (wanted) document.getElementById(wanted)?.scrollIntoView();
-  }, []);
+/** The keys of the page, wherever the focus is, unless one is writing. */
+function useKeys({ field, help, setHelp, theme, setTheme, change, play }) {
   useEffect(() => {
     const key = (event) => {
       if (event.target.closest?.("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -108,6 +98,21 @@ export function RunPage({ model, state, change: write, theme, setTheme, detail, 
     addEventListener("keydown", key);
     return () => removeEventListener("keydown", key);
   });
+}
+
+export function RunPage({ model, state, change: write, theme, setTheme, detail, live, head }) {
+  const change = opening(write);
+  const [query, setQuery] = useState("");
+  const [scheme, setScheme] = useState("viridis");
+  const [help, setHelp] = useState(false);
+  const field = useRef(null);
+  const flowMap = model.maps.get("grad_rms") ?? EMPTY_MAP;
+  const play = usePlayback(model, flowMap, state, change);
+  useEffect(() => {
+    const wanted = state.view ?? (state.layer && "layer");
+    if (wanted) document.getElementById(wanted)?.scrollIntoView();
+  }, []);
+  useKeys({ field, help, setHelp, theme, setTheme, change, play });
   const step = state.step === undefined ? null : Number(state.step);
   const shared = { model, state, change, theme, scheme, query };
   const hasFlow = flowMap.width > 0;
