@@ -15,12 +15,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
 import gradwatch.kernel as kernel
 from benchmarks.models import Bench, gpt, mlp, resnet
 from gradwatch.record import Watcher, watch
+from gradwatch.record.signals import hooks
 from gradwatch.record.tracks import gather
 
 CYCLE = 16
@@ -91,10 +93,13 @@ class Recording:
         assert isinstance(made, Watcher)
         made._barrier.meter.clock = time.thread_time
         self.watcher = made
+        # The instruments' own hooks look at the clock themselves.
+        hooks.time = SimpleNamespace(perf_counter=time.thread_time)  # type: ignore[assignment]
         return made
 
     def __exit__(self, *_: object) -> None:
         self.watcher.close()
+        hooks.time = time
         shutil.rmtree(self.folder)
 
 

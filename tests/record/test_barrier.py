@@ -46,7 +46,7 @@ SEAMS = {
     "adam": "gradwatch.kernel.adam",
     "gather": "gradwatch.record.measuring.gather",
     "rows": "gradwatch.record.measuring.moment_rows",
-    "judge": "gradwatch.record.sentinel.judge",
+    "judge": "gradwatch.record.sentinel.Sentinel.judge",
     "sample": "gradwatch.record.sentinel._sample",
     "numbers": "gradwatch.record.side_notes.number",
     "roster": "gradwatch.record.roster.named_parameters",

@@ -22,6 +22,11 @@ from gradwatch.stats import Family, State
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.name)
 def test_what_is_recorded_is_what_happened(loop: Loop) -> None:
     torch.set_num_threads(1)
+    compare_run(loop, loop.tolerance)
+
+
+def compare_run(loop: Loop, tolerance: float) -> None:
+    """Run the loop under a watcher and hold every step of it against the truth."""
     started: list[tuple[Watcher, Truth, MemorySink]] = []
 
     def start(
@@ -36,10 +41,11 @@ def test_what_is_recorded_is_what_happened(loop: Loop) -> None:
     for watcher, truth, sink in started:
         assert watcher._barrier.error is None
         watcher.close()
+        assert watcher._barrier.error is None
         assert sink.closed
         assert sink.steps(Family.GRAD) == list(truth.steps)
         for number, step in truth.steps.items():
-            _compare(sink, number, step, loop.tolerance)
+            _compare(sink, number, step, tolerance)
 
 
 def _compare(sink: MemorySink, number: int, step: Step, tolerance: float) -> None:

@@ -118,7 +118,7 @@ def test_logs_keep_their_place_while_the_sentinels_rest(monkeypatch: pytest.Monk
         loss_of(model, step).backward()
         watcher.log(loss=float(step))
         optimizer.step()
-    assert not watcher._conductor._awake
+    assert watcher._conductor.doze.left
     assert [sink.numbers[step]["loss"] for step in range(100)] == [float(s) for s in range(100)]
     assert [s for s in sink.steps(Family.GRAD) if s > 20] == [32, 48, 64, 80, 96]
     assert all(sink.numbers[s]["clip_factor"] == 1.0 for s in (32, 48, 64))

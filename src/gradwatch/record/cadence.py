@@ -27,6 +27,12 @@ def due(step: int, families: Iterable[Family], *, k: int, every: int | None) -> 
     return frozenset(f for f in families if turn % _FACTOR[f.cadence] == 0)
 
 
+def quiet(step: int, *, k: int, every: int | None) -> int:
+    """How many steps from this one on record nothing."""
+    period = k if every is None else every
+    return 0 if every is None and step < OPENING else -step % period
+
+
 def full(step: int, *, k: int, every: int | None) -> bool:
     """Whether this step also takes histograms and looks at the model's parameters anew."""
     if every is not None:

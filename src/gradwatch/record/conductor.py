@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from gradwatch.record import cadence, ranks
 from gradwatch.record.barrier import Barrier
 from gradwatch.record.clock import StepClock
+from gradwatch.record.doze import Doze
 from gradwatch.record.frame import Frame, has_closure
 from gradwatch.record.instrument import Instrument, Monitor, Sink
 from gradwatch.record.manual import ManualSteps
@@ -25,8 +26,8 @@ from gradwatch.record.ward import Ward
 from gradwatch.run import Event, EventKind
 from gradwatch.stats import Family
 
-RESTING = 8
-"""From this stretch of the cadence on, the sentinels' hooks are taken off on unrecorded steps."""
+RESTING = 4
+"""If nothing is recorded for so many steps, the sentinels' hooks are taken off meanwhile."""
 
 
 class Conductor:
@@ -65,6 +66,7 @@ class Conductor:
         self._ended = time.perf_counter()
         self._finished = clock.first - 1
         self._logs_early = True
+        self.doze = Doze(clock)
 
     # -- the run ---------------------------------------------------------------------------------
 
@@ -88,6 +90,7 @@ class Conductor:
         step = self.clock.coming
         if step > self.clock.first and Family.WEIGHT in self.options.families:
             self.recorder.weights(step, self.roster.all)
+        self.recorder.deliver(wait=True)
         self.notes.end()
         self.sink.event(Event(self.clock.made, EventKind.CLOSED, text))
         self.sink.note({"complete": True, "overhead": self.barrier.meter.overhead})
@@ -113,6 +116,8 @@ class Conductor:
         ward = self.roster.find(optimizer) or self._adopt(optimizer)
         if ward is None:
             return
+        if self.doze.left:
+            self.wake()
         if self.clock.has_stepped(ward):
             self._finish(self.clock.number)  # some optimizer was waited for in vain
         begins = self.clock.enter(ward)
@@ -124,10 +129,7 @@ class Conductor:
         full = self._is_full(step)
         if full:
             self._rescan(step)
-        # A frame of this very ward was left behind by an error in the user's step.
-        self._frames = [frame for frame in self._frames if frame.ward is not ward]
-        for outer in self._frames:
-            outer.hollow = outer.hollow or not set(outer.ward.ids).isdisjoint(ward.ids)
+        self._step_inside(ward)
         frame = Frame(ward, step, due, full, has_closure(args, kwargs))
         frame.rest = self.roster.rest if begins else None
         frame.collects = self.clock.complete
@@ -137,6 +139,17 @@ class Conductor:
             )
         self._frames.append(frame)
         self.recorder.before(frame)
+
+    def _step_inside(self, ward: Ward) -> None:
+        """Open frames belong to optimizers that wrap this one: where they share tensors, it counts.
+
+        A frame of this very ward was left behind by an error in the user's step.
+        """
+        for outer in self._frames:
+            if outer.ward is ward or not set(outer.ward.ids).isdisjoint(ward.ids):
+                outer.hollow = True
+                self.recorder.forget(outer)
+        self._frames = [outer for outer in self._frames if outer.ward is not ward]
 
     def after_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -151,7 +164,7 @@ class Conductor:
             if frame.ward is ward:
                 self.recorder.after(frame)
                 if frame.skipped:
-                    self._tell_skipped(frame.step)
+                    self.recorder.tell_skipped(frame.step)
                 break
         ward.sentinel.stepped()
         self._unstepped = False
@@ -160,6 +173,8 @@ class Conductor:
 
     def step(self) -> None:
         """The user says that the step is over."""
+        if self.doze.left:
+            self.wake()
         step = self.clock.number
         if not self.clock.begun:
             if self._unstepped and self.roster.wards and self.recorder.scaling.known:
@@ -194,6 +209,7 @@ class Conductor:
             return
         self._finished = step
         now = time.perf_counter()
+        self.recorder.deliver()
         if self._armed:
             self.recorder.scalars(step, {"step_seconds": now - self._ended})
             self.recorder.finish(step)
@@ -201,10 +217,8 @@ class Conductor:
             for instrument in self.recorder.instruments:
                 self._charge(instrument)
         self._ended = now
-        if self.pace.after(step, bool(self._armed)) and self.options.every is None:
-            text = f"recording every {self.pace.k} steps to stay within the budget"
-            data = {"k": self.pace.k}
-            self.sink.event(Event(step, EventKind.STRETCHED, text, data=data))
+        if self.pace.after(step, bool(self._armed)):
+            self._tell_stretched(step)
         self._arm(step + 1)
 
     def _charge(self, instrument: Instrument) -> None:
@@ -216,7 +230,8 @@ class Conductor:
 
     def _arm(self, step: int) -> None:
         due = self.due(step)
-        self._awake = bool(due) or self.pace.k < RESTING or self.recorder.scaling.known
+        pause = 0 if due else cadence.quiet(step, k=self.pace.k, every=self.options.every)
+        self._awake = pause < RESTING or self.recorder.scaling.search()
         late = ranks.is_averaged_late()
         for ward in self.roster.all:
             ward.sentinel.sampling = Family.GRAD in due
@@ -226,6 +241,25 @@ class Conductor:
             for instrument in self.recorder.instruments:
                 instrument.arm(step, due)
         self._armed = due
+        if not self._awake and self.clock.complete and len(self.roster.wards) == 1:
+            optimizer = self.roster.wards[0].optimizer
+            if optimizer is not None:
+                self.doze.begin(optimizer, pause)
+
+    def wake(self) -> None:
+        """The steps that were let pass are over, or something needs us earlier."""
+        passed = self.doze.end()
+        self._finished, self._ended = self.clock.number, time.perf_counter()
+        self._unstepped = False
+        if self.pace.after_idle(passed):
+            self._tell_stretched(self.clock.number)
+        self.recorder.deliver()
+        self._arm(self.clock.number + 1)
+
+    def _tell_stretched(self, step: int) -> None:
+        if self.options.every is None:
+            text = f"recording every {self.pace.k} steps to stay within the budget"
+            self.sink.event(Event(step, EventKind.STRETCHED, text, data={"k": self.pace.k}))
 
     def _rescan(self, step: int) -> None:
         for event in self.roster.scan(step):
@@ -272,13 +306,9 @@ class Conductor:
         if self.clock.complete:
             self.clock.advance()
         self.recorder.skipped(step, self.due(step), self.roster.all)
-        self._tell_skipped(step)
+        self.recorder.tell_skipped(step)
         for ward in self.roster.all:
             ward.sentinel.stepped()
         self._unstepped = False
         self.clock.advance()
         self._finish(step)
-
-    def _tell_skipped(self, step: int) -> None:
-        text = "skipped by the scaler: the scaled gradients were not finite"
-        self.sink.event(Event(step, EventKind.SKIPPED_STEP, text))

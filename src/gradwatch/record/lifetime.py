@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch.nn import Module
 
 import gradwatch.store  # noqa: F401  (what is registered later runs earlier: writers close after us)
+from gradwatch.record import heartbeat
 from gradwatch.record.barrier import log
 from gradwatch.record.naming import unwrap
 
@@ -39,6 +40,7 @@ def _close_all() -> None:
 
 
 def _silence_all() -> None:
+    heartbeat.fall_silent()
     for watcher in list(_live):
         watcher._forked()
 

@@ -74,6 +74,8 @@ def mark_cut(measured: Measured) -> bool:
     rows, states = measured.rows, measured.states
     top = rows["grad_abs_max"]
     both = (rows["grad_max"] == top) & (rows["grad_min"] == -top) & (top > 0)
+    if np.count_nonzero(both) < 2:
+        return False
     limits, counts = np.unique(top[both], return_counts=True)
     if not (counts > 1).any():
         return False

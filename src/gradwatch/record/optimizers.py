@@ -1,5 +1,6 @@
 """What an optimizer's own state tells: second moments, learning rates."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,31 +24,52 @@ def learning_rates(optimizer: Optimizer) -> NDArray[np.void]:
     return rows
 
 
-def adam_state(ward: Ward) -> Measured | None:
-    """g/(√v̂+ε) after the step, with the v the step used; None for optimizers without one.
+@dataclass(frozen=True)
+class SecondMoment:
+    """What one parameter's step divided by, and the gradient it used."""
+
+    index: int
+    gradient: Tensor
+    second: Tensor
+    step: Any
+    beta: float
+    epsilon: float
+
+
+def second_moments(ward: Ward) -> list[SecondMoment]:
+    """Of every parameter that has one and got a gradient; none for other optimizers.
 
     Adam, AdamW, NAdam and RAdam keep `exp_avg_sq`; with amsgrad the step divides by its maximum.
     """
     optimizer = ward.optimizer
     if optimizer is None or not any("betas" in group for group in optimizer.param_groups):
-        return None
+        return []
     groups = _groups(optimizer)
-    seconds: list[Tensor | None] = []
-    grads: list[Tensor | None] = []
-    correction, epsilon = np.ones(len(ward.tracks)), np.zeros(len(ward.tracks))
+    found = []
     for index, parameter in enumerate(ward.parameters()):
-        state = {} if parameter is None else optimizer.state.get(parameter, {})
-        group = groups.get(id(parameter), {})
-        second = state.get("max_exp_avg_sq", state.get("exp_avg_sq"))
-        if parameter is None or not isinstance(second, Tensor) or "betas" not in group:
-            seconds.append(None)
-            grads.append(None)
+        if parameter is None or parameter.grad is None:
             continue
-        seconds.append(second)
-        grads.append(aligned(parameter.grad, second))
-        decay = number(group["betas"][1]) ** number(state.get("step"))
-        correction[index] = 1.0 - decay if decay < 1.0 else np.nan
-        epsilon[index] = number(group.get("eps", 0.0))
+        state, group = optimizer.state.get(parameter, {}), groups.get(id(parameter), {})
+        second = state.get("max_exp_avg_sq", state.get("exp_avg_sq"))
+        if isinstance(second, Tensor) and "betas" in group:
+            beta, epsilon = number(group["betas"][1]), number(group.get("eps", 0.0))
+            step = state.get("step")
+            found.append(SecondMoment(index, parameter.grad, second, step, beta, epsilon))
+    return found
+
+
+def adam_state(ward: Ward) -> Measured | None:
+    """g/(√v̂+ε) after the step, with the v the step used; None for optimizers without one."""
+    count = len(ward.tracks)
+    seconds: list[Tensor | None] = [None] * count
+    grads: list[Tensor | None] = [None] * count
+    correction, epsilon = np.ones(count), np.zeros(count)
+    for one in second_moments(ward):
+        seconds[one.index] = one.second
+        grads[one.index] = aligned(one.gradient, one.second)
+        decay = one.beta ** number(one.step)
+        correction[one.index] = 1.0 - decay if decay < 1.0 else np.nan
+        epsilon[one.index] = one.epsilon
     return _ratios(grads, seconds, correction, epsilon)
 
 

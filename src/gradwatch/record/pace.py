@@ -29,14 +29,19 @@ class Pace:
 
     def after(self, step: int, recorded: bool) -> bool:
         """Take the step that just ended into account; whether `k` has changed."""
-        wall, spent = self._meter.wall, self._meter.spent
-        kind = self._kind(step) if recorded else 0
-        self._learn(kind, spent - self._last_spent, wall - self._last_wall)
-        self._last_wall, self._last_spent = wall, spent
+        self._learn(self._kind(step) if recorded else 0, 1)
         self._steps += 1
-        if step < OPENING or self._steps % _REVIEW:
+        return step >= OPENING and self._steps % _REVIEW == 0 and self._review()
+
+    def after_idle(self, steps: int) -> bool:
+        """The same for a stretch of steps that recorded nothing."""
+        if steps == 0:
             return False
-        old, self.k = self.k, self._choose(spent, wall)
+        self._learn(0, steps)
+        return self._review()
+
+    def _review(self) -> bool:
+        old, self.k = self.k, self._choose(self._last_spent, self._last_wall)
         return old != self.k
 
     def _choose(self, spent: float, wall: float) -> int:
@@ -61,10 +66,16 @@ class Pace:
         turn = step // self.k
         return 16 if step < OPENING or turn % 16 == 0 else 4 if turn % 4 == 0 else 1
 
-    def _learn(self, kind: int, cost: float, wall: float) -> None:
-        known = self._cost[kind]
-        self._cost[kind] = cost if known == 0.0 else known + _WEIGHT * (cost - known)
-        bare = max(wall - cost, 0.0)
-        self._step_time = (
-            bare if self._step_time == 0.0 else self._step_time + _WEIGHT * (bare - self._step_time)
-        )
+    def _learn(self, kind: int, steps: int) -> None:
+        wall, spent = self._meter.wall, self._meter.spent
+        cost = (spent - self._last_spent) / steps
+        bare = max((wall - self._last_wall) / steps - cost, 0.0)
+        self._last_wall, self._last_spent = wall, spent
+        weight = 1.0 - (1.0 - _WEIGHT) ** steps
+        self._cost[kind] = _blend(self._cost[kind], cost, weight)
+        self._step_time = _blend(self._step_time, bare, weight)
+
+
+def _blend(known: float, new: float, weight: float) -> float:
+    """A running average; the first value counts whole."""
+    return new if known == 0.0 else known + weight * (new - known)

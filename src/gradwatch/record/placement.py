@@ -1,12 +1,17 @@
 """The part of a tensor this process holds, and where it lies in the whole."""
 
 from torch import Tensor
+from torch.nn import Parameter
 
 from gradwatch.run import Placement
+
+_PLAIN = (Tensor, Parameter)
 
 
 def local(tensor: Tensor) -> Tensor:
     """The memory of this rank: a sharded tensor's own piece, without any communication."""
+    if type(tensor) in _PLAIN:
+        return tensor
     piece = getattr(tensor, "_local_tensor", None)
     return piece if isinstance(piece, Tensor) else tensor
 

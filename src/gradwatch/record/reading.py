@@ -15,14 +15,13 @@ def number(value: Any) -> float:
     `tensor.item()` is a scalar read, which on an accelerator waits for it; on the CPU we look at
     the memory through numpy instead, so that no path of ours ever asks for one.
     """
-    if isinstance(value, Tensor):
-        value = local(value).detach()
-        if not value.is_cpu or value.numel() != 1 or value.is_complex():
-            return float("nan")
-        return float(as_array(value).reshape(()))
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        if not isinstance(value, Tensor):
+            return float(value)
+        if not value.is_cpu:
+            return float("nan")
+        return float(as_array(local(value)).item())
+    except (TypeError, ValueError):  # no number, or more than one
         return float("nan")
 
 

@@ -11,6 +11,7 @@ from gradwatch.record.instrument import Batch, Instrument, Monitor, Sink
 from gradwatch.record.measuring import Measured
 from gradwatch.record.optimizers import adam_state, learning_rates
 from gradwatch.record.options import Options, Record
+from gradwatch.record.remote import Remote
 from gradwatch.record.scaling import Scaling, held_scale, overflowed
 from gradwatch.record.verdict import Phase, Verdict
 from gradwatch.record.ward import Ward
@@ -36,6 +37,7 @@ class Recorder:
         self.monitor = monitor
         self.scaling = scaling
         self.histograms = Record.HISTOGRAMS in options.record
+        self.remote = Remote(scaling)
         self._batches: list[Batch] = []
         self._scalars: dict[str, float] = {}
         self._told: set[tuple[str, str]] = set()
@@ -44,7 +46,7 @@ class Recorder:
 
     def before(self, frame: Frame) -> None:
         """Everything that is lost once the weights have changed."""
-        frame.skipped = overflowed(frame.ward.optimizer)
+        frame.skipped = not frame.ward.remote and overflowed(frame.ward.optimizer)
         if Family.WEIGHT in frame.due:
             self._weights(frame, frame.ward)
             if frame.rest is not None:
@@ -52,20 +54,19 @@ class Recorder:
         if not frame.closure:
             self._backward(frame)
         if Family.UPDATE in frame.due:
-            frame.ward.copies.take(frame.ward.parameters())
+            self._copy(frame.ward)
 
     def after(self, frame: Frame) -> None:
         """Everything the step itself has made, and off with the rows."""
         ward = frame.ward
         if frame.hollow:
-            ward.copies.drop()
             return
         if frame.closure:
             self._backward(frame)
         if Family.UPDATE in frame.due:
-            self._changes(frame, measuring.update(ward))
+            self._update(frame)
         if Family.OPTIM in frame.due:
-            self._changes(frame, adam_state(ward))
+            self._optimizer_state(frame)
         for owner, measured in frame.measured:
             self.put(frame.step, owner, measured)
         if Family.GROUP in frame.due and (optimizer := ward.optimizer) is not None:
@@ -76,12 +77,38 @@ class Recorder:
         if frame.scalars:
             self.scalars(frame.step, frame.scalars)
 
+    def forget(self, frame: Frame) -> None:
+        """Nothing of this frame is to be recorded."""
+        frame.ward.copies.drop()
+        self.remote.drop(frame.ward)
+        self.remote.discard(frame)
+
+    def _copy(self, ward: Ward) -> None:
+        if ward.remote:
+            self.remote.take(ward)
+        else:
+            ward.copies.take(ward.parameters())
+
+    def _update(self, frame: Frame) -> None:
+        if frame.ward.remote:
+            self.remote.update(frame, frame.step, frame.ward)
+        else:
+            self._changes(frame, measuring.update(frame.ward))
+
+    def _optimizer_state(self, frame: Frame) -> None:
+        if frame.ward.remote:
+            self.remote.adam(frame, frame.step, frame.ward)
+        else:
+            self._changes(frame, adam_state(frame.ward))
+
     def _backward(self, frame: Frame) -> None:
         """What the backward passes of this step have left, and what the layers showed."""
         rest = frame.rest
         if Family.GRAD in frame.due:
             self._gradients(frame, frame.ward)
-            if rest is not None and rest.tracks:
+            if rest is not None and rest.remote:
+                self.remote.gradients(frame, frame.step, rest, before_step=False)
+            elif rest is not None and rest.tracks:
                 measured = measuring.gradients(
                     rest,
                     histograms=self._wide(frame),
@@ -94,11 +121,16 @@ class Recorder:
             self.collect(frame.step)
 
     def _weights(self, frame: Frame, ward: Ward) -> None:
-        if ward.tracks:
+        if ward.remote:
+            self.remote.weights(frame, frame.step, ward)
+        elif ward.tracks:
             measured = measuring.weights(ward, histograms=self._wide(frame))
             frame.measured.append((ward, measured))
 
     def _gradients(self, frame: Frame, ward: Ward) -> None:
+        if ward.remote:
+            self.remote.gradients(frame, frame.step, ward, before_step=not frame.closure)
+            return
         if frame.skipped:
             measured = measuring.nothing(Family.GRAD, len(ward.tracks), State.SKIPPED_STEP)
         else:
@@ -158,7 +190,9 @@ class Recorder:
     def weights(self, step: int, wards: Sequence[Ward]) -> None:
         """The weights as they are now, outside any step."""
         for ward in wards:
-            if ward.tracks:
+            if ward.remote:
+                self.remote.weights(None, step, ward)
+            elif ward.tracks:
                 self.put(step, ward, measuring.weights(ward, histograms=self.histograms))
 
     def collect(self, step: int) -> None:
@@ -184,6 +218,21 @@ class Recorder:
         self.sink.scalars(step, values)
         if self.monitor is not None:
             self._scalars.update(values)
+
+    def deliver(self, *, wait: bool = False) -> None:
+        """Pass on what has come over from an accelerator."""
+        for arrival in self.remote.arrivals(wait=wait):
+            if arrival.ward is not None and arrival.measured is not None:
+                self.put(arrival.step, arrival.ward, arrival.measured)
+            if arrival.scalars:
+                self.scalars(arrival.step, arrival.scalars)
+            if arrival.skipped:
+                self.tell_skipped(arrival.step)
+
+    def tell_skipped(self, step: int) -> None:
+        """An event for a step that changed nothing."""
+        text = "skipped by the scaler: the scaled gradients were not finite"
+        self.sink.event(Event(step, EventKind.SKIPPED_STEP, text))
 
     def finish(self, step: int) -> None:
         """The step is complete: let the monitor judge it."""

@@ -36,6 +36,11 @@ class Scaling:
                     break
         return self.known
 
+    @property
+    def tensor(self) -> Any:
+        """The scale where it lives, which may be an accelerator; None without a scaler."""
+        return getattr(self._ref(), "_scale", None) if self._ref is not None else None
+
     def scale(self) -> float:
         """The present scale; NaN where it is on an accelerator, 1 where there is no scaler."""
         scaler = self._ref() if self._ref is not None else None

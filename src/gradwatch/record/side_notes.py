@@ -12,9 +12,12 @@ from gradwatch.record.reading import number
 from gradwatch.record.recorder import Recorder
 from gradwatch.record.roster import Roster
 from gradwatch.record.signals.batches import Batches
+from gradwatch.record.ward import is_remote
 
 BATCH = "batch"
 """`log(batch=ids)`: not a number, but which samples the step was fed with."""
+LOOKS = 3
+"""How many losses are looked at to find out their kind; the graph of one may not tell."""
 ALIASES = {"valid_loss": "val_loss", "eval_loss": "val_loss"}
 
 
@@ -26,6 +29,7 @@ class SideNotes:
         self._roster = roster
         self._graph: Graph | None = None
         self._loss: dict[str, Any] = {}
+        self._looks = LOOKS
         self._batches = Batches()
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
@@ -33,15 +37,22 @@ class SideNotes:
         if BATCH in values:
             self._batches.keep(step, values[BATCH])
             values = {name: value for name, value in values.items() if name != BATCH}
-        numbers = {ALIASES.get(name, name): number(value) for name, value in values.items()}
-        if "loss" in numbers:
-            numbers["loss_nonfinite"] = float(not isfinite(numbers["loss"]))
-            if numbers["loss_nonfinite"] and (bad := self._batches.mark(step)):
+        named = {ALIASES.get(name, name): value for name, value in values.items()}
+        for name, value in named.items():
+            if is_remote(value):
+                self._recorder.remote.number(step, name, value)
+        numbers = {name: number(value) for name, value in named.items() if not is_remote(value)}
+        if "loss" in numbers and not isfinite(numbers["loss"]):
+            numbers["loss_nonfinite"] = 1.0
+            if bad := self._batches.mark(step):
                 self._recorder.sink.note(bad)
-            loss = values.get("loss")
-            if not self._loss and isinstance(loss, Tensor) and loss.grad_fn is not None:
+        loss = named.get("loss")
+        if self._looks and isinstance(loss, Tensor) and loss.grad_fn is not None:
+            self._looks = 0 if self._loss else self._looks - 1
+            if not self._loss:
                 self._note_loss(_describe(loss))
-        self._recorder.scalars(step, numbers)
+        if numbers:
+            self._recorder.scalars(step, numbers)
 
     def end(self) -> None:
         """The recording ends: what only now is worth a note."""

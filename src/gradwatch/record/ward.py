@@ -41,6 +41,8 @@ class Ward:
         self.group_ids = np.zeros(0, np.uint32)
         self.sentinel = sentinel
         self.tracks: tuple[Track, ...] = ()
+        self.remote = False
+        """Some of it lives on an accelerator, where memory cannot be read by address."""
         self.copies = Copies()
         self.memory = RowMemory(())
         self.ids = np.zeros(0, np.uint32)
@@ -56,6 +58,7 @@ class Ward:
         """Take these tracks; what was remembered of the old ones is kept where nothing changed."""
         same = [t.id for t in tracks] == [t.id for t in self.tracks]
         self.tracks = tuple(tracks)
+        self.remote = any(is_remote(track.tensor) for track in tracks)
         rows = [_rows(track.tensor) for track in tracks]
         if same and self.tracks and rows == list(self.memory.rows):
             return
@@ -70,6 +73,11 @@ class Ward:
 
     def gradients(self) -> list[Tensor | None]:
         return [None if (p := track.named.ref()) is None else p.grad for track in self.tracks]
+
+
+def is_remote(value: object) -> bool:
+    """Whether this is a tensor that lives on an accelerator."""
+    return isinstance(value, Tensor) and value.device.type not in ("cpu", "meta")
 
 
 def _rows(tensor: Tensor | None) -> int:

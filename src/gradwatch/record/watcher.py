@@ -55,7 +55,11 @@ class Watcher:
         self._closed = False
         self._model = weakref.ref(model, self._orphaned)
         self._heartbeat = Heartbeat(
-            self._barrier, self._conductor.before_step, self._conductor.after_step
+            self._barrier,
+            self._conductor.before_step,
+            self._conductor.after_step,
+            self._conductor.doze,
+            self._conductor.wake,
         )
         self._barrier.run(self._conductor.begin, list(optimizers))
         lifetime.register(self, model)

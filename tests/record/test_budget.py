@@ -1,0 +1,44 @@
+"""The budget on a real training, held against the clock."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gradwatch.record import Watcher, watch
+from gradwatch.record.pace import ALLOWANCE
+
+SECONDS = 60.0
+
+
+@pytest.mark.timing
+@pytest.mark.timeout(400)
+def test_the_budget_is_held_on_a_real_training(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())
+    model.append(nn.Linear(256, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    x, y = torch.randn(256, 64), torch.randint(0, 10, (256,))
+    watcher = watch(model, optimizer, run=tmp_path / "r")
+    assert isinstance(watcher, Watcher)
+    meter = watcher._barrier.meter
+    spent_at, wall_at = 0.0, 0.0
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        watcher.log(loss=loss)
+        if not spent_at and meter.spent > ALLOWANCE + 0.01 * meter.wall:
+            spent_at, wall_at = meter.spent, meter.wall
+    watcher.close()
+    assert spent_at, "the allowance was never spent: train longer"
+    share = (meter.spent - ALLOWANCE) / meter.wall
+    later = (meter.spent - spent_at) / (meter.wall - wall_at)
+    print(f"k = {watcher._conductor.pace.k}, {share:.2%} of the run, {later:.2%} since it bound")
+    assert share <= 1.2 * 0.01

@@ -1,0 +1,148 @@
+"""What is done on an accelerator, done here on the CPU: the same numbers, only later."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.record.loops import LOOPS, loss_of, mlp
+from tests.record.sinks import MemorySink, watch_into
+from tests.record.test_loops import compare_run
+from torch import nn
+
+import gradwatch.kernel as kernel
+from gradwatch.record import device_math
+from gradwatch.record.transfer import Transfer
+from gradwatch.run import EventKind
+from gradwatch.stats import Family, State
+
+CASES = (
+    "plain_sgd",
+    "plain_adamw",
+    "double_precision",
+    "clipped_by_norm",
+    "clipped_by_value",
+    "closure_with_clipping",
+    "accumulation_of_three",
+    "scaler_given",
+    "scaler_and_clipping",
+    "scaler_fused",
+    "scaler_fused_overflow",
+    "adversarial_pair",
+    "sharpness_aware_closure",
+    "frozen_and_unfrozen",
+    "no_torch_optimizer",
+)
+
+
+@pytest.fixture
+def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters count as remote, and numbers take a while to come over."""
+    torch.set_num_threads(1)
+    monkeypatch.setattr("gradwatch.record.ward.is_remote", lambda tensor: True)
+    asked: dict[int, int] = {}
+
+    def arrived(self: Transfer) -> bool:
+        asked[id(self)] = asked.get(id(self), 0) + 1
+        return asked[id(self)] > 2
+
+    monkeypatch.setattr(Transfer, "arrived", property(arrived))
+
+
+@pytest.mark.parametrize("loop", [x for x in LOOPS if x.name in CASES], ids=lambda x: x.name)
+def test_loops_far_away_are_recorded_as_they_happened(loop: Any, far_away: None) -> None:
+    compare_run(loop, tolerance=max(loop.tolerance, 5e-6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["gaussian", "offset", "tails", "zeros", "bad", "constant", "nan"])
+def test_moments_agree_with_the_kernel(dtype: torch.dtype, kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(37, 50, generator=generator, dtype=torch.float64)
+    if kind == "offset":
+        x = 3.0 + 0.1 * x
+    elif kind == "tails":
+        x = x**5
+    elif kind == "zeros":
+        x[::3] = 0.0
+    elif kind == "bad":
+        x[0, :4] = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0])
+    elif kind == "constant":
+        x = torch.full((37, 50), 0.25, dtype=torch.float64)
+    elif kind == "nan":
+        x = torch.full((37, 50), float("nan"), dtype=torch.float64)
+    x = x.to(dtype)
+    plain = x.float() if dtype is torch.bfloat16 else x
+    (truth,) = kernel.measure_arrays([plain.numpy()])
+    found = dict(zip(device_math.MOMENTS, device_math.moments(x).tolist(), strict=True))
+    for name, value in found.items():
+        if kind == "constant" and name in ("std", "skewness", "kurtosis"):
+            continue  # a spread of rounding errors, if any
+        assert value == pytest.approx(float(truth[name]), rel=2e-5, abs=2e-5, nan_ok=True), name
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e30])
+def test_no_power_leaves_the_range(scale: float) -> None:
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * scale
+    found = dict(zip(device_math.MOMENTS, device_math.moments(x).tolist(), strict=True))
+    (truth,) = kernel.measure_arrays([x.numpy()])
+    for name in ("std", "norm", "kurtosis", "abs_max"):
+        assert found[name] == pytest.approx(float(truth[name]), rel=1e-5)
+
+
+def test_updates_are_sampled_and_say_so(far_away: None) -> None:
+    model = nn.Linear(200, 100)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    sink = MemorySink()
+    watcher = watch_into(sink, model, optimizer)
+    model(torch.randn(8, 200, generator=torch.Generator().manual_seed(0))).square().sum().backward()
+    before = model.weight.detach().clone()
+    optimizer.step()
+    assert (Family.UPDATE, 0, "weight") not in sink.rows
+    watcher.close()
+    row, state = sink.rows[Family.UPDATE, 0, "weight"]
+    assert state is State.SAMPLED
+    change = float((model.weight.detach() - before).norm())
+    assert row["update_norm"] == pytest.approx(change, rel=0.1)
+    row, state = sink.rows[Family.OPTIM, 0, "weight"]
+    assert state is State.MEASURED
+    assert row["optim_ratio_rms"] == pytest.approx(1.0, rel=1e-3)
+
+
+def test_hashes_follow_the_weights(far_away: None) -> None:
+    model = mlp()
+    model[0].weight.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sink = MemorySink()
+    watcher = watch_into(sink, model, optimizer)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+    watcher.close()
+    frozen = {int(sink.rows[Family.WEIGHT, s, "0.weight"][0]["weight_hash"]) for s in range(4)}
+    moving = {int(sink.rows[Family.WEIGHT, s, "2.weight"][0]["weight_hash"]) for s in range(4)}
+    assert (len(frozen), len(moving)) == (1, 4)
+
+
+def test_an_overflow_is_told_when_it_is_known(far_away: None) -> None:
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    sink = MemorySink()
+    watcher = watch_into(sink, model, optimizer, scaler=scaler)
+    for step in range(4):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, step) * (float("inf") if step == 1 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    watcher.close()
+    assert [e.step for e in sink.events if e.kind is EventKind.SKIPPED_STEP] == [1]
+    assert [sink.numbers[step]["skipped"] for step in range(4)] == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_a_transfer_keeps_the_order_of_its_parts() -> None:
+    parts = [torch.arange(3.0), torch.tensor(7, dtype=torch.int64), torch.zeros(0), torch.ones(2)]
+    found = Transfer(parts).parts()
+    expected = [[0, 1, 2], [7], [], [1, 1]]
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
