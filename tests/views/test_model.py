@@ -194,3 +194,12 @@ def test_the_path_that_loses_most_and_its_region_are_told() -> None:
     assert [region["kind"] for region in found["regions"]] == ["vanishing"]
     assert found["regions"][0]["layers"][0] == "net.0"
     assert "paths" not in build(network(2, 5), with_paths=False)["flow"]
+
+
+def test_layers_without_a_gradient_say_so_and_gaps_do_not() -> None:
+    norms = np.array([[1.0, np.nan], [np.nan, np.nan], [1.0, np.nan]])
+    states = [[0, 2], [1, 2], [0, 2]]  # measured, not sampled; no gradient
+    run = make_run({"grad_norm": norms}, names=["a.w", "b.w"], states={"grad_norm": states})
+    codes, _ = codes_of(build(run, stats=["grad_rms"]), "grad_rms")
+    assert codes[1].tolist() == [Code.NO_GRADIENT] * 3
+    assert codes[0, 1] == Code.EMPTY

@@ -9,7 +9,7 @@ from gradwatch.run import Bands, Run
 from gradwatch.stats import Kind, Stat, State
 from gradwatch.views.model.titles import GRAD_RMS, Pick, Shown
 
-STATES_UP_TO = 20_000_000
+STATES_UP_TO = 5_000_000
 """Beyond so many values the state bytes are not loaded: gaps are then only empty."""
 
 
@@ -82,19 +82,18 @@ class Columns:
                 hit |= self.laid(bands, bands.high, Pick.HIGH) > 0
         return hit
 
-    def without_gradient(self, what: Shown) -> NDArray[np.bool_]:
-        """Where every sample of a bucket says that there was no gradient."""
-        shape = (len(self), len(self.run.by_kind[what.kind]))
-        if len(self.run.steps) * shape[1] > STATES_UP_TO or not len(self):
-            return np.zeros(shape, bool)
+    def without_gradient(self, what: Shown, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Where a bucket has no value because there was no gradient; states are loaded if needed."""
+        gaps = np.isnan(values)
+        large = len(self.run.steps) * values.shape[1] > STATES_UP_TO
+        if what.kind is not Kind.PARAMETER or large or not gaps.any():
+            return np.zeros(values.shape, bool)
         begin = int(np.searchsorted(self.run.steps, self.first[0]))
         end = int(np.searchsorted(self.run.steps, self.last[-1], side="right"))
         starts = np.searchsorted(self.run.steps, self.first) - begin
         states = self.run.state(what.stat)[begin:end]
-        absent: NDArray[np.bool_] = np.logical_or.reduceat(
-            states == State.NO_GRADIENT, starts, axis=0
-        )
-        return absent
+        absent = np.logical_or.reduceat(states == State.NO_GRADIENT, starts, axis=0)
+        return gaps & absent
 
 
 def sizes(run: Run) -> NDArray[np.float64]:

@@ -61,7 +61,10 @@ def _map(columns: Columns, what: Shown) -> dict[str, Any]:
     values = columns.values(what)
     scale = Scale.around(values, what.log, what.unit)
     codes = coded(
-        values, scale, columns.nonfinite(what.kind, what.stat), columns.without_gradient(what)
+        values,
+        scale,
+        columns.nonfinite(what.kind, what.stat),
+        columns.without_gradient(what, values),
     )
     there = np.flatnonzero((codes != Code.EMPTY).any(axis=1))
     if what.kind is Kind.LAYER and not (codes < Code.NO_GRADIENT)[codes != Code.EMPTY].any():

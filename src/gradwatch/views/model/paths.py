@@ -12,7 +12,7 @@ from gradwatch.stats import Stat
 from gradwatch.views.model.encode import rounded
 
 MOST_TENSORS = 2_000
-MOST_VALUES = 5_000_000
+MOST_VALUES = 2_000_000
 """Larger runs are shown without it, so that a page opens in a second or two."""
 MOST_REGIONS = 12
 MOST_LAYERS = 12
