@@ -83,7 +83,7 @@ class Columns:
         return hit
 
     def without_gradient(self, what: Shown, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Where a bucket has no value because there was no gradient; states are loaded if needed."""
+        """Where a bucket has no value because there was no gradient."""
         gaps = np.isnan(values)
         large = len(self.run.steps) * values.shape[1] > STATES_UP_TO
         if what.kind is not Kind.PARAMETER or large or not gaps.any():
