@@ -78,6 +78,15 @@ def test_rare_words_that_are_still_being_met_are_not_unused() -> None:
     assert not said("dead-units", run)
 
 
+def test_positions_beyond_the_sequences_are_not_dead() -> None:
+    run = make_run(
+        {name: table([60.0], 80) for name in ("grad_untouched_rows", "grad_zero_rows")}
+        | {"grad_dead_rows": table([60.0], 80)},
+        subjects=[weight("place", (100, 4), module="Embedding")],
+    )
+    assert not said("dead-units", run)
+
+
 # -- saturation ------------------------------------------------------------------------------------
 
 

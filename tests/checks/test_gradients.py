@@ -183,6 +183,16 @@ def test_no_gradient_waits_for_five_steps() -> None:
     assert said("no-gradient", gradients(0.0, 1.0, 1.0, steps=5))
 
 
+def test_no_gradient_of_a_loss_that_is_zero_is_right() -> None:
+    column = np.where(np.arange(100) < 5, 1.0, 0.0)
+    loss = np.where(np.arange(100) < 5, 1.0, 0.0)
+    assert not said(
+        "no-gradient", gradients(column, column, column, steps=100, scalars={"loss": loss})
+    )
+    loss[:] = 1.0
+    assert said("no-gradient", gradients(column, column, column, steps=100, scalars={"loss": loss}))
+
+
 # -- tails -------------------------------------------------------------------------------------
 
 

@@ -164,6 +164,13 @@ def test_overfitting_at_the_border() -> None:
     assert not said("overfitting", validated(2.0, train=0.9))
 
 
+def test_a_validation_loss_near_nothing_is_not_overfitting() -> None:
+    valid = np.full(200, np.nan)
+    valid[::10] = np.r_[1.6, np.geomspace(1e-3, 1e-5, 9), np.linspace(1e-5, 1e-4, 10)]
+    run = make_run({}, scalars={"loss": np.geomspace(1.6, 1e-4, 200), "val_loss": valid})
+    assert not said("overfitting", run)
+
+
 # -- who moved first -------------------------------------------------------------------------------
 
 

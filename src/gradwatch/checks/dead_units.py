@@ -5,7 +5,8 @@ its weight gradient; a row zero on every step of the recorder's window (64 steps
 The share of dead rows late in the run is compared with `share`, and must not exceed the
 share of zeros behind the ReLU, so that a gradient that is zero for another reason is not
 mistaken for death. In an embedding, rows that never got a gradient count, unless new rows
-are still being met.
+are still being met or every step uses the same ones (a table of positions longer than the
+sequences).
 
 Why it hurts: a dead unit gets no gradient, so it never comes back. The layer is as narrow
 as what is left.
@@ -20,9 +21,9 @@ sample*, yet on the healthy zoo under a tenth of their units is silent on all of
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, facts
+from gradwatch.checks.facts import Facts, Mask, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.medians import Array
+from gradwatch.checks.medians import Array, thinned
 from gradwatch.checks.wording import several
 from gradwatch.checks.wording import share as percent
 from gradwatch.finding import Evidence, Finding, Severity, Skipped
@@ -54,7 +55,7 @@ def check(run: Run, *, share: float = 0.5, weak: float = 0.2, least: int = 20) -
     if Stat.ACT_GATE_ZERO_FRACTION not in run.recorded:
         yield Skipped(NAME, "activations were not recorded, so what feeds a ReLU is unknown")
     if Stat.GRAD_UNTOUCHED_ROWS in run.recorded and known.embeddings.any():
-        unused = _unused(known, heights)
+        unused = _unused(run, known, heights)
         yield from _said(run, known, unused, share, weak, Stat.GRAD_UNTOUCHED_ROWS, heights)
 
 
@@ -151,10 +152,21 @@ def _gates(run: Run, known: Facts) -> Array:
     return out
 
 
-def _unused(known: Facts, heights: Array) -> Array:
+def _unused(run: Run, known: Facts, heights: Array) -> Array:
     """Embedding rows that never got a gradient; NaN while new rows are still being met."""
     rows = known.rows(Stat.GRAD_UNTOUCHED_ROWS)
     ends = np.array([rows[2 * len(rows) // 3], rows[-1]])
     then, now = known.values(Stat.GRAD_UNTOUCHED_ROWS, ends) / heights
     met = (then - now) >= 0.01 * (1 - now)
-    return np.where(known.embeddings & known.trainable & ~met, now, np.nan)
+    judged = known.embeddings & known.trainable & ~met & ~_same_rows(run, known)
+    return np.where(judged, now, np.nan)
+
+
+def _same_rows(run: Run, known: Facts) -> Mask:
+    """Tables of which every step uses the same rows: positions, longer than the sequences are."""
+    if Stat.GRAD_ZERO_ROWS not in run.recorded:
+        return np.zeros(len(known.parameters), bool)
+    rows = thinned(known.rows(Stat.GRAD_UNTOUCHED_ROWS))
+    never, zero = (known.values(s, rows) for s in (Stat.GRAD_UNTOUCHED_ROWS, Stat.GRAD_ZERO_ROWS))
+    same: Mask = np.mean(never == zero, axis=0) >= 0.99
+    return same

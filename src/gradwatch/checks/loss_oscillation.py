@@ -43,7 +43,7 @@ def check(
     turned = float((np.sign(moves[1:]) != np.sign(moves[:-1])).mean())
     level = float(np.median(tail))
     swing = float(np.median(np.abs(moves))) / max(abs(level), 1e-30)
-    if turned <= weak_flips or swing <= weak_change or loss.gain(0.5) > 0.1:
+    if turned <= weak_flips or swing <= weak_change or loss.gain(0.5) > 0.05:
         return
     stuck = level > 0.5 * loss.reference
     overshoot = _overshoot(run, known, tail)

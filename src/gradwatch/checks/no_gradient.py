@@ -16,7 +16,7 @@ on the first), or three where the gradient is None.
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
+from gradwatch.checks.facts import Facts, Mask, facts
 from gradwatch.checks.form import Said
 from gradwatch.checks.wording import several
 from gradwatch.checks.wording import share as percent
@@ -36,7 +36,7 @@ def check(run: Run, *, share: float = 0.95, least: int = 5, least_none: int = 3)
     measured = run.measured(Stat.GRAD_NORM)[: known.end]
     none = states == State.NO_GRADIENT
     looked = measured | none
-    looked[known.skipped[: known.end]] = False
+    looked[known.skipped[: known.end] | _nothing_left(run, known)] = False
     empty = (none | (measured & (norms == 0))) & looked
     counts = looked.sum(axis=0)
     fraction = empty.sum(axis=0) / np.maximum(counts, 1)
@@ -76,3 +76,12 @@ def check(run: Run, *, share: float = 0.95, least: int = 5, least_none: int = 3)
             "If it is meant to rest, set requires_grad to False and keep it from the optimizer.",
         ),
     )
+
+
+def _nothing_left(run: Run, known: Facts) -> Mask:
+    """Steps on which the loss is zero: then no gradient is the right one (hinge losses)."""
+    out = np.zeros(known.end, bool)
+    if known.loss is not None and "loss" in run.scalars:
+        values = run.scalars["loss"][: known.end]
+        out = np.nan_to_num(np.abs(values), nan=1.0) <= 1e-6 * abs(known.loss.start)
+    return out

@@ -1,7 +1,7 @@
 """The network learns the training data by heart.
 
 What is seen: the validation loss ends above `times` its minimum while the training loss is
-below `low` of its start.
+below `low` of its start, and is not negligible: at least `matters` of where it began.
 
 Why it hurts: from the minimum on, training makes the network worse on anything new.
 
@@ -23,7 +23,9 @@ NAME = "overfitting"
 NEEDS = frozenset({"loss", "val_loss"})
 
 
-def check(run: Run, *, times: float = 1.5, low: float = 0.3, least: int = 4) -> Said:
+def check(
+    run: Run, *, times: float = 1.5, low: float = 0.3, matters: float = 0.1, least: int = 4
+) -> Said:
     """Yield a finding that begins where the validation loss was best."""
     known = facts(run)
     loss, valid = known.loss, known.curve("val_loss")
@@ -38,6 +40,8 @@ def check(run: Run, *, times: float = 1.5, low: float = 0.3, least: int = 4) -> 
         or loss.late >= low * loss.start
     ):
         return
+    if end < matters * max(float(valid.values[0]), loss.start):
+        return  # rising from nothing to next to nothing
     step = int(valid.steps[best])
     yield Finding(
         check=NAME,

@@ -88,7 +88,7 @@ def _before_convergence(known: Facts) -> Rows:
     loss = known.loss
     if loss is None or len(loss) < 10:
         return rows
-    low = loss.values <= 0.1 * loss.reference
+    low = loss.values <= 0.1 * loss.start
     if low.mean() < 0.2 or loss.start <= 0:
         return rows
     step = loss.steps[int(low.argmax())]

@@ -48,7 +48,7 @@ def check(run: Run, *, share: float = 0.1, weak: float = 0.5, least: int = 3) ->
         check=NAME,
         severity=Severity.WARNING if limit == share else Severity.INFO,
         layers=layers[:8],
-        first_step=onset(known, worst, norms <= limit * start),
+        first_step=onset(known, worst, norms <= weak * start),
         last_step=last,
         message=(
             f"the norm of {run.names[worst]} fell from {short(start)} to "

@@ -52,7 +52,7 @@ def check(
         check=NAME,
         severity=Severity.WARNING if limit == times else Severity.INFO,
         layers=layers[:8],
-        first_step=onset(known, worst, norms >= limit * start),
+        first_step=onset(known, worst, norms >= weak * start),
         last_step=last,
         message=(
             f"the norm of {run.names[worst]} grew from {short(start)} to "

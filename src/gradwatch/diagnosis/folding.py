@@ -82,9 +82,9 @@ def _twin(findings: Sequence[Finding], index: int, graph: Graph) -> int | None:
     if effect.check in SEVERAL:
         return None
     for other, cause in enumerate(findings[:index]):
-        if cause.check == effect.check and cause.severity >= effect.severity:
-            if _connected(cause.layers, effect.layers, graph):
-                return other
+        same = cause.check == effect.check and cause.severity >= effect.severity
+        if same and _connected(cause.layers, effect.layers, graph):
+            return other
     return None
 
 

@@ -15,7 +15,7 @@ from gradwatch.store import open_run
 from gradwatch.zoo.criteria import Label, labels
 from gradwatch.zoo.draw import Draw
 from gradwatch.zoo.family import Family
-from gradwatch.zoo.training import train
+from gradwatch.zoo.training import Training, train
 from gradwatch.zoo.witness import Witness
 
 
@@ -48,6 +48,12 @@ class _Recording:
             self.watcher.log(val_loss=validation)
 
 
+def prepare(family: Family, seed: int) -> Training:
+    """The training of a family and a seed, the same each time."""
+    torch.manual_seed(zlib.crc32(f"{family.name}/{seed}".encode()))
+    return family.make(Draw(zlib.crc32(f"{seed}/{family.name}".encode())))
+
+
 def attempt(
     family: Family, seed: int, folder: Path | None = None, *, every: int | None = None
 ) -> Trial:
@@ -57,8 +63,7 @@ def attempt(
     """
     with tempfile.TemporaryDirectory() as scratch:
         target = folder or Path(scratch) / "run"
-        torch.manual_seed(zlib.crc32(f"{family.name}/{seed}".encode()))
-        training = family.make(Draw(zlib.crc32(f"{seed}/{family.name}".encode())))
+        training = prepare(family, seed)
         witness = Witness(training)
         watcher = watch(training.model, training.optimizer, run=target, every=every)
         training.log = watcher.log
