@@ -21,6 +21,8 @@ REST = 5.0
 """A growing run is built again only after this many times what the last build took."""
 LOOK_SECONDS = 1.5
 """How long one listing may diagnose runs; the others follow with the next listing."""
+MOST_DIAGNOSED = 60_000_000
+"""Checks load series whole; beyond so many values that is left to `gradwatch diagnose`."""
 SPARK = 60
 """Points of a small loss curve."""
 
@@ -77,7 +79,8 @@ class Shelf:
     def _build(self, key: tuple[Any, ...], first: int | None, last: int | None) -> bytes:
         begun = time.monotonic()
         run = self.follower.refresh()
-        model = build(run, diagnosed(run), first=first, last=last)
+        small = len(run.steps) * len(run.parameters) <= MOST_DIAGNOSED
+        model = build(run, diagnosed(run) if small else None, first=first, last=last)
         text = to_json(model).encode()
         self.models[key] = text
         while len(self.models) > KEPT:
