@@ -75,6 +75,31 @@ class Hook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
+class LightHook(Hook):
+    """For hooks that run between the matrix products of every step, where all code is cold.
+
+    Its listener only looks at memory, so it is asked whether there was anything to look at after
+    it has failed rather than before each call. Only dispatch modes see what it does.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *seen: Any) -> None:
+        if torch.compiler.is_compiling():
+            self.owner.stage.traced = True
+            return
+        owner = self.owner
+        start = time.perf_counter()
+        try:
+            if owner.failure is None and not torch._C._len_torch_dispatch_stack():
+                self.listener(*seen)
+        except Exception as error:
+            if observable():
+                owner.fail(error)
+        finally:
+            owner.spent += time.perf_counter() - start
+
+
 class Hooks:
     """The hooks of one instrument: put up together, taken down together, silent after a failure."""
 
@@ -96,7 +121,7 @@ class Hooks:
 
     def after_plain(self, module: nn.Module, listener: Listener) -> None:
         """`listener(module, args, output)`: the cheapest form, for hooks that run on every step."""
-        self._handles.append(module.register_forward_hook(Hook(self, listener)))
+        self._handles.append(module.register_forward_hook(LightHook(self, listener)))
 
     def before(self, module: nn.Module, listener: Listener) -> None:
         """`listener(module, args, kwargs)` when the module is called."""

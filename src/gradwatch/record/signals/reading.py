@@ -73,10 +73,11 @@ def numbers(tensor: torch.Tensor) -> NDArray[Any]:
 def nonfinite(tensor: torch.Tensor, *, whole: bool = False) -> int:
     """How many of at most 4,096 evenly spread elements (`whole`: of all) are NaN or infinite."""
     array = numbers(tensor)
-    if not whole and array.size > PROBED:
-        wanted = PROBED if array.size <= _LARGE else _PROBED_OF_LARGE
+    size = array.size
+    if not whole and size > PROBED:
+        wanted = PROBED if size <= _LARGE else _PROBED_OF_LARGE
         # An odd stride meets every column of a matrix whose width is even.
-        array = array[:: -(-array.size // wanted) | 1]
+        array = array[:: -(-size // wanted) | 1]
     tiny = _TINY.get(array.dtype)
     if tiny is not None and array.size <= PROBED and _all_finite(array, tiny[: array.size]):
         return 0
