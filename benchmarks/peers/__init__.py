@@ -1,0 +1,1 @@
+"""Other watchers and diagnosers, beside ours: what they cost and what they find."""
