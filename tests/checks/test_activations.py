@@ -123,6 +123,24 @@ def test_collapsed_attention() -> None:
     assert not said("saturation", flat(0.0, entropy=0.5))
 
 
+@pytest.mark.parametrize(
+    ("end", "start", "expected"), [(0.05, 0.8, True), (0.05, 0.1, False), (1.5, 0.8, False)]
+)
+def test_attention_that_learnt_to_be_sure_is_only_mentioned(
+    end: float, start: float, expected: bool
+) -> None:
+    run = make_run(
+        {
+            "act_flat_fraction": table([0.0, 0.0], 40),
+            "act_entropy": table([np.r_[start, np.full(39, 0.05)], np.nan], 40),
+        },
+        subjects=[weight("a"), weight("out"), layer("a"), layer("out")],
+        graph=net("a", "out"),
+        scalars={"loss": np.geomspace(2.0, end, 40)},
+    )
+    assert quiet("saturation", run) is expected
+
+
 # -- the start -------------------------------------------------------------------------------------
 
 

@@ -121,6 +121,12 @@ def test_spikes_of_noisy_small_batches_are_only_mentioned() -> None:
     assert quiet("gradient-spikes", gradients(wild, wild, wild, steps=400))
 
 
+def test_a_crowd_of_spikes_is_an_oscillation() -> None:
+    column = noise(120, 0.1)
+    column[60:72:2] *= 60
+    assert quiet("gradient-spikes", gradients(column, column, column, steps=120))
+
+
 def test_spikes_that_stay_are_no_spikes() -> None:
     column = noise(100, 0.1)
     column[60:] *= 100

@@ -3,7 +3,8 @@
 What is seen: the share of (unit, sample) pairs in the flat part (|tanh| > 0.97, sigmoid
 outside 0.03 … 0.97) over the second half of the run, and the entropy of attention rows
 divided by ln n. The output's own activation is exempt: it may be near 0 or 1 because the
-data are.
+data are. Where the task was solved and the start was not like this, it is only mentioned:
+the network has learnt to be sure.
 
 Why it hurts: the derivative there is almost zero, so neither this layer nor those before it
 learn. In attention it means logits have grown until the softmax is a hard choice.
@@ -19,7 +20,7 @@ attention above 0.4.
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, facts
+from gradwatch.checks.facts import Facts, Mask, facts
 from gradwatch.checks.form import Said
 from gradwatch.checks.medians import Array
 from gradwatch.checks.wording import several, short
@@ -63,7 +64,9 @@ def _said(
 ) -> Said:
     """Entropy comes with its sign turned, so that larger is worse for both."""
     values = np.where(np.isfinite(values), values, -np.inf)
-    severity = Severity.WARNING
+    severity = (
+        Severity.INFO if _learnt(run, known, values >= limit, weak, stat) else Severity.WARNING
+    )
     if not (values >= limit).any():
         limit, severity = weak, Severity.INFO
     columns = np.flatnonzero(values >= limit)
@@ -103,3 +106,13 @@ def _said(
             )
         ),
     )
+
+
+def _learnt(run: Run, known: Facts, over: Mask, weak: float, stat: Stat) -> bool:
+    """A network that solved its task may have chosen to be this sure: it did not start so."""
+    rows = known.rows(stat)
+    if known.loss is None or not known.loss.converged or not over.any() or rows[0] > 0:
+        return False
+    sign = -1.0 if stat is Stat.ACT_ENTROPY else 1.0
+    first = sign * run.series[stat][rows[0]][over]
+    return bool((first < weak).all())
