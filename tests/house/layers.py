@@ -9,7 +9,8 @@ LAYERS = [
     {"live"},
     {"views"},
     {"server"},
-    {"integrations", "cli", "zoo", "__init__"},
+    {"zoo"},
+    {"integrations", "cli", "__init__"},
     {"__main__"},
 ]
 TORCH_MAY_BE_IMPORTED_IN = {"record", "checkpoints", "integrations", "zoo", "live", "forward"}
