@@ -7,7 +7,7 @@ EXTRAS := dev,torch,pictures,video,parquet,dask
 SOURCES_OF_THE_KERNEL := $(wildcard src/gradwatch/kernel/native/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench clean browser page
+.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench clean browser page page-fresh
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,18 @@ bench: $(STAMP) ## the benchmarks; prints their tables
 
 browser: ## install Chromium for the browser tests (Debian; needs root)
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+
+page: ## build the report's and the live page's bundle (needs node; users do not)
+	cd frontend && npm ci --silent && ./build.sh
+
+page-fresh: ## check that the committed bundle is what its sources build to
+	cd frontend && npm ci --silent && ./build.sh --check
+
+docs: $(STAMP) ## write the generated pages anew
+	$(BIN)/python -m tests.numbers_page > docs/numbers.md
+	$(BIN)/python -m gradwatch.stats.meanings > docs/what-is-recorded.md
+	$(BIN)/python -m gradwatch.checks.page > docs/checks.md
+	$(BIN)/python -m gradwatch.analysis.map docs/from-trustformers.md
 
 clean: ## remove everything that make made
 	rm -rf $(VENV) build dist demo src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
