@@ -33,8 +33,8 @@ _COSTS = {
     Family.ACT: "one pass over every layer's output, and over what relu, tanh and sigmoid gave; "
     "16 rows of 16 heads of a softmax or attention",
     Family.PROBE: "up to 4,096 elements per layer (1,024 of an output of more than 65,536), about "
-    "10 µs where code is warm and several times that between large products; a row is written on recorded steps, where "
-    "something is not finite, and where a norm layer changed its mode",
+    "10 µs where code is warm and several times that between large products; a row is written on "
+    "recorded steps, where something is not finite, and where a norm layer changed its mode",
     Family.GROUP: "nothing to speak of",
 }
 _NOTES = {
@@ -42,7 +42,7 @@ _NOTES = {
     "dropped. What lies behind a checkpoint or a saved-tensor hook is not looked into. Under "
     "`torch.compile` activations are not recorded, because they would change the compiled "
     "arithmetic; the run says so.",
-    Family.PROBE: "Modules that cannot make a NaN of finite numbers (ReLU, pooling, dropout …) are "
+    Family.PROBE: "Modules that cannot make a NaN of finite numbers (ReLU, max pooling, dropout …) are "
     "not probed. After the first hit of a step all elements are looked at.",
 }
 
