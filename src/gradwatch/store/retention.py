@@ -30,8 +30,8 @@ class Retention:
     """How many of the newest steps are kept in full, by tens and by hundreds."""
 
     raw: int = 10_000
-    tens: int = 100_000
-    hundreds: int = 1_000_000
+    tens: int = 80_000
+    hundreds: int = 600_000
     _files: list[SealedRange] = field(default_factory=list)
     _newest: int = -(1 << 62)
 
