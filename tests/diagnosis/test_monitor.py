@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -140,7 +140,28 @@ def test_a_callback_that_raises_is_dropped_and_the_training_goes_on() -> None:
 
 def test_a_missing_loss_is_mentioned_after_three_steps(caplog: pytest.LogCaptureFixture) -> None:
     watching = monitor()
-    with caplog.at_level(logging.INFO, "gradwatch"):
+    with caplog.at_level(logging.WARNING, "gradwatch"):
         for step in range(10):
             watching.after_step(step, [gradient([1.0, 1.0])], {})
     assert sum("no loss was logged" in record.message for record in caplog.records) == 1
+
+
+def test_the_end_says_where_to_read_more(caplog: pytest.LogCaptureFixture) -> None:
+    watching = monitor()
+    watching.run_dir = "runs/mine"
+    with caplog.at_level(logging.WARNING, "gradwatch"):
+        for step in range(30):
+            watching.after_step(step, [gradient([1.0, 1e4])], {"loss": 1.0})
+        watching.close()
+    assert caplog.records[-1].getMessage().endswith("gradwatch diagnose runs/mine")
+
+
+def test_the_first_look_is_after_three_steps() -> None:
+    """What can be known at once is said at once: a weight no optimizer has, stale gradients."""
+    told: list[str] = []
+    watching = Monitor(lambda finding: told.append(finding.check))
+    lost, known = subjects()
+    watching.declared([replace(lost, group=None), known], np.arange(2, dtype=np.uint32))
+    for step in range(3):
+        watching.after_step(step, [gradient([1.0, 1.0])], {"loss": 1.0, "stale": float(step > 0)})
+    assert set(told) == {"not-updated", "stale-gradients"}

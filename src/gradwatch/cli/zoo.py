@@ -77,8 +77,15 @@ def run(name: str, seed: int, keep: Path | None) -> int:
 @click.option("--seeds", default=1, show_default=True, help="Trials per family.")
 @click.option("--first-seed", default=1000, show_default=True)
 @click.option("--jobs", default=1, show_default=True, help="Processes.")
+@click.option(
+    "--figures",
+    type=click.Path(path_type=Path),
+    help="Write the figures of each check as the module their pages are made with.",
+)
 @click.option("--verbose", is_flag=True, help="Every trial that was not judged as labelled.")
-def score(half: str, seeds: int, first_seed: int, jobs: int, verbose: bool) -> int:
+def score(
+    half: str, seeds: int, first_seed: int, jobs: int, figures: Path | None, verbose: bool
+) -> int:
     """Print precision, recall, F1, false alarms, culprits and onsets over many trainings."""
     families = _families()
     from gradwatch.zoo.score import score as measure
@@ -86,9 +93,31 @@ def score(half: str, seeds: int, first_seed: int, jobs: int, verbose: bool) -> i
     names = [family.name for family in families.half(half)]
     chosen = range(first_seed, first_seed + seeds)
     click.echo(f"{len(names)} families × {seeds} seeds …", err=True)
-    for line in table(measure(names, chosen, jobs), verbose=verbose):
+    result = measure(names, chosen, jobs)
+    for line in table(result, verbose=verbose):
         click.echo(line)
+    if figures is not None:
+        beside = figures.with_name(f"{figures.name}.part")
+        beside.write_text(module(result), "utf-8")
+        beside.replace(figures)
     return Exit.HEALTHY
+
+
+def module(result: "Score") -> str:
+    """The figures as Python text, for `gradwatch/checks/measured.py`."""
+    rows = "".join(
+        f'    "{name}": ({false}, {found}, {have}),\n'
+        for name, (false, found, have, _) in result.by_check().items()
+    )
+    return (
+        '"""What the zoo measured of each check on its reported half; written by '
+        '`gradwatch zoo score --figures`."""\n\n'
+        f"HEALTHY_RUNS = {len(result.healthy)}\n"
+        '"""Healthy trainings behind the false-alarm figures."""\n\n'
+        f"CHECK_FIGURES: dict[str, tuple[int, int, int]] = {{\n{rows}}}\n"
+        '"""For each check: healthy runs with a warning, sick runs found, sick runs that have '
+        'the fault."""\n'
+    )
 
 
 def table(result: "Score", *, verbose: bool) -> list[str]:

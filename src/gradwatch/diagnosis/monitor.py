@@ -67,6 +67,8 @@ class Monitor:
         self.phases: dict[tuple[str, str], Phase] = {}
         self.findings: list[Finding] = []
         """What was said, in the order of saying."""
+        self.run_dir = ""
+        """Where the run is kept, for the last line said; empty until known."""
         self.seconds = 0.0
         self.should_stop = False
         self._past = RecentPast()
@@ -94,7 +96,7 @@ class Monitor:
             self.look(step)
             self._plan()
         if self._taken == FIRST_LOOK and not self._logged_loss:
-            log.info("gradwatch: no loss was logged; add watcher.log(loss=loss) to the loop")
+            log.warning("gradwatch: no loss was logged; add watcher.log(loss=loss) to the loop")
         if self._bad_steps >= 3:
             self.should_stop = True
 
@@ -144,9 +146,11 @@ class Monitor:
         self._next = self._taken + steps
 
     def close(self) -> None:
-        """A last look, if anything came since the last one."""
+        """A last look, if anything came since the last one, and where to read more."""
         if len(self._past) > FIRST_LOOK and self._looked_at < self._past.last_step:
             self.look(self._past.last_step)
+        if self.findings and self.run_dir:
+            log.warning("gradwatch: read more: gradwatch diagnose %s", self.run_dir)
 
 
 def _nonfinite(scalars: Mapping[str, float]) -> bool:

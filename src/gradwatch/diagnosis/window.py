@@ -32,6 +32,7 @@ KEPT: tuple[Stat, ...] = (
     Stat.PROBE_NONFINITE,
     Stat.PROBE_INPUT_NONFINITE,
     Stat.PROBE_TRAINING,
+    Stat.LR,
 )
 _FIELDS = {
     family: [str(stat) for stat in KEPT if entry(stat).family is family] for family in Family

@@ -56,8 +56,10 @@ def watch(
         budget=budget,
         monitor=forwarding or monitor,
     )
-    if forward is not None and forwarding is not None and isinstance(watcher, Watcher):
-        _open(forwarding, forward, watcher)
+    if isinstance(watcher, Watcher):
+        monitor.run_dir = str(watcher.run_dir)
+        if forward is not None and forwarding is not None:
+            _open(forwarding, forward, watcher)
     return watcher
 
 
