@@ -22,7 +22,7 @@ def test_the_budget_is_held_on_a_real_training(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())
     model.append(nn.Linear(256, 10))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    x, y = torch.randn(256, 64), torch.randint(0, 10, (256,))
+    x, y = torch.randn(2048, 64), torch.randint(0, 10, (2048,))
     watcher = watch(model, optimizer, run=tmp_path / "r")
     assert isinstance(watcher, Watcher)
     meter = watcher._barrier.meter

@@ -231,7 +231,7 @@ class Conductor:
     def _arm(self, step: int) -> None:
         due = self.due(step)
         pause = 0 if due else cadence.quiet(step, k=self.pace.k, every=self.options.every)
-        self._awake = pause < RESTING or self.recorder.scaling.search()
+        self._awake = pause < RESTING or self.recorder.scaling.known
         late = ranks.is_averaged_late()
         for ward in self.roster.all:
             ward.sentinel.sampling = Family.GRAD in due

@@ -49,18 +49,20 @@ class Pace:
         if spent < allowed and self.k == 1:
             return 1
         # Somewhat under the budget while we are over what is allowed, up to it otherwise.
-        share = self._budget * (0.8 if spent > allowed else 1.0)
+        share = self._budget * (0.8 if spent > allowed else 1.0) * self._step_time
+        # What every step costs, logging above all, no cadence can save: recording keeps its half.
+        room = max(share - self._cost[0], share / 2)
         k = 1
-        while k < LONGEST and self._rate(k) > share * self._step_time:
+        while k < LONGEST and self._rate(k) > room:
             k *= 2
-        if k < self.k and self._rate(k) > 0.8 * share * self._step_time:
+        if k < self.k and self._rate(k) > 0.8 * room:
             return self.k  # not worth changing back and forth
         return k
 
     def _rate(self, k: int) -> float:
-        """Seconds per step spent on us with this `k`."""
+        """Seconds per step that recording adds with this `k`."""
         c = self._cost
-        return (c[16] + 3 * c[4] + 12 * c[1] + 16 * (k - 1) * c[0]) / (16 * k)
+        return max(c[16] + 3 * c[4] + 12 * c[1] - 16 * c[0], 0.0) / (16 * k)
 
     def _kind(self, step: int) -> int:
         turn = step // self.k

@@ -20,6 +20,8 @@ def number(value: Any) -> float:
             return float(value)
         if not value.is_cpu:
             return float("nan")
+        if type(value) is Tensor and value.dtype is torch.float32:
+            return float(value.detach().numpy().item())
         return float(as_array(local(value)).item())
     except (TypeError, ValueError):  # no number, or more than one
         return float("nan")

@@ -29,9 +29,10 @@ class Scaling:
         """Look for an enabled GradScaler in the process, when something suggests there is one."""
         if not self.known and self._searches > 0:
             self._searches -= 1
-            for thing in gc.get_objects():
+            kinds = _kinds(torch.amp.GradScaler)
+            for thing in gc.get_referrers(*kinds):
                 # By the type alone: asking some other object anything might run its code.
-                if issubclass(type(thing), torch.amp.GradScaler) and thing.is_enabled():
+                if type(thing) in kinds and thing.is_enabled():
                     self._ref = weakref.ref(thing)
                     break
         return self.known
@@ -62,6 +63,12 @@ class Scaling:
         if scale != scale:
             return Verdict(Phase.CHANGED, exact=False)
         return verdict.unscaled(scale)
+
+
+def _kinds(kind: type) -> list[type]:
+    """The class and everything derived from it."""
+    children: list[type] = kind.__subclasses__()
+    return [kind, *(deeper for child in children for deeper in _kinds(child))]
 
 
 def held_scale(optimizer: Optimizer | None) -> float:

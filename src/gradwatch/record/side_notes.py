@@ -34,25 +34,29 @@ class SideNotes:
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Numbers of the user for a step; the loss as a tensor also tells what kind it is."""
-        if BATCH in values:
-            self._batches.keep(step, values[BATCH])
-            values = {name: value for name, value in values.items() if name != BATCH}
-        named = {ALIASES.get(name, name): value for name, value in values.items()}
-        for name, value in named.items():
-            if is_remote(value):
+        numbers: dict[str, float] = {}
+        for given, value in values.items():
+            name = ALIASES.get(given, given)
+            if name == BATCH:
+                self._batches.keep(step, value)
+            elif is_remote(value):
                 self._recorder.remote.number(step, name, value)
-        numbers = {name: number(value) for name, value in named.items() if not is_remote(value)}
+            else:
+                numbers[name] = number(value)
         if "loss" in numbers and not isfinite(numbers["loss"]):
             numbers["loss_nonfinite"] = 1.0
             if bad := self._batches.mark(step):
                 self._recorder.sink.note(bad)
-        loss = named.get("loss")
-        if self._looks and isinstance(loss, Tensor) and loss.grad_fn is not None:
+        if self._looks and "loss" in values:
+            self._look_at(values["loss"])
+        if numbers:
+            self._recorder.scalars(step, numbers)
+
+    def _look_at(self, loss: Any) -> None:
+        if isinstance(loss, Tensor) and loss.grad_fn is not None:
             self._looks = 0 if self._loss else self._looks - 1
             if not self._loss:
                 self._note_loss(_describe(loss))
-        if numbers:
-            self._recorder.scalars(step, numbers)
 
     def end(self) -> None:
         """The recording ends: what only now is worth a note."""
