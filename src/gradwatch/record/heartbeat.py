@@ -8,6 +8,7 @@ would end that step with an error.
 
 import threading
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -46,8 +47,10 @@ class Heartbeat:
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _pre(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     for beat in _beating:
+        start = perf_counter()
         if beat.doze.passes(optimizer):
             beat.doze.clock.number += 1
+            beat.barrier.meter.spent += perf_counter() - start
         else:
             beat.barrier.run(beat.before, optimizer, args, kwargs)
 
@@ -55,9 +58,10 @@ def _pre(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _post(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     for beat in _beating:
-        doze = beat.doze
+        start, doze = perf_counter(), beat.doze
         if doze.passes(optimizer):
             doze.left -= 1
+            beat.barrier.meter.spent += perf_counter() - start
             if not doze.left:
                 beat.barrier.run(beat.wake)
         else:
