@@ -42,7 +42,7 @@ _NOTES = {
     "dropped. What lies behind a checkpoint or a saved-tensor hook is not looked into. Under "
     "`torch.compile` activations are not recorded, because they would change the compiled "
     "arithmetic; the run says so.",
-    Family.PROBE: "Modules that cannot make a NaN of finite numbers (ReLU, max pooling, dropout …) are "
+    Family.PROBE: "Modules that make no NaN of finite numbers (ReLU, max pooling, dropout …) are "
     "not probed. After the first hit of a step all elements are looked at.",
 }
 
