@@ -8,7 +8,10 @@ BENCHMARKS = {
     "analysis_gradients": "benchmarks.analysis_gradients",
     "analysis_weights": "benchmarks.analysis_weights",
     "checkpoints": "benchmarks.checkpoints",
+    "diagnosis": "benchmarks.diagnosis",
     "kernel": "benchmarks.kernel",
+    "many_ranks": "benchmarks.many_ranks",
+    "signals": "benchmarks.signals",
     "store": "benchmarks.store",
     "watch": "benchmarks.watch",
 }
