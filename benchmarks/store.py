@@ -169,9 +169,7 @@ def compare(folder: Path) -> None:
             reading.setdefault(word, []).append(seconds(read, paths[word]))
         size = {word: paths[word].stat().st_size / count for word in ("sqlite", "parquet")}
     size["gradwatch"] = ours["bytes_s"]
-    print(
-        f"run folder: {STEPS} steps × {TENSORS} tensors, {ROUNDS} rounds; rows of 17 columns, 11 noisy"
-    )
+    print(f"run folder: {STEPS} steps × {TENSORS} rows of 17 columns, 11 noisy; {ROUNDS} rounds")
     print(f"  caller: {1e6 * ours['caller']:.3f} µs per row (bar 0.15)")
     print("                 write, CPU µs/row   bytes/row   read one column, ms")
     for word in ("gradwatch", "sqlite", "parquet"):
@@ -187,8 +185,8 @@ def compare(folder: Path) -> None:
     levels = sum(ours.get(f"bytes_{letter}", 0) for letter in "abc")
     twenty = ours["bytes_s"] * 13 / 11
     print(
-        f"  sealed rows {ours['bytes_s']:.1f} B, with 20 columns, 13 noisy: {twenty:.1f} B (bar 45); "
-        f"levels {levels:.1f} B more"
+        f"  sealed rows {ours['bytes_s']:.1f} B; 20 columns, 13 noisy, would be {twenty:.1f} B "
+        f"(bar 45); levels {levels:.1f} B more"
     )
 
 

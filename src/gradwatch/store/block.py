@@ -33,6 +33,10 @@ class Block(Protocol):
         ...
 
 
+class Vanished(Exception):
+    """A file that was listed is gone: sealed into another or taken by retention. Look again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Damage:
     """Something that was recorded and cannot be read: what is known about where it was."""

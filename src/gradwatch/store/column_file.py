@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.stats import Family, Stat
-from gradwatch.store.block import WORST_STATE, Damage
+from gradwatch.store.block import WORST_STATE, Damage, Vanished
 from gradwatch.store.bodies import BadBody
 from gradwatch.store.columns import (
     STATE,
@@ -87,6 +87,8 @@ class ColumnBlock:
         self.file.list_columns(self.key, self.places)
         offset = self.places.get((name, int(part)))
         body = None if offset is None else self.file.body(offset, Type.COLUMN)
+        if body is None and not self.file.path.exists():
+            raise Vanished
         try:
             if body is None:
                 raise BadBody("it cannot be read or its checksum does not hold")

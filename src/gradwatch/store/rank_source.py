@@ -17,13 +17,16 @@ from gradwatch.run.source import Loaded
 from gradwatch.run.subject import Subject
 from gradwatch.run.window import Bands
 from gradwatch.stats import Family, Kind, Stat, State, entry
-from gradwatch.store.block import Block, Damage
+from gradwatch.store.block import Block, Damage, Vanished
 from gradwatch.store.folder_index import FolderIndex, Side
 from gradwatch.store.levels import LAST_ONLY
+from gradwatch.store.scatter import blank, put
 from gradwatch.store.thinning import banded, level_for, pieces
 
 _DENSE_CELLS = 1 << 27
 _SPARSEST = 1 / 256
+_LOOKS = 50
+"""How often to look again where a growing run changes under the reader; mostly once is enough."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,15 @@ class Attempt:
 
     @classmethod
     def of(cls, index: FolderIndex) -> "Attempt":
+        blocks = index.blocks()
+        missing = index.missing(blocks)
+        for _ in range(_LOOKS):
+            if not missing or index.side.closed:
+                break
+            # the writer may have sealed a journal while we looked: then nothing is missing now
+            index.refresh()
+            blocks = index.blocks()
+            missing = index.missing(blocks)
         side = index.side
         frozen = Side(
             dict(side.subjects),
@@ -48,8 +60,7 @@ class Attempt:
             side.graph,
             side.closed,
         )
-        blocks = index.blocks()
-        return cls(index.folder.attempt, frozen, blocks, index.missing(blocks), index)
+        return cls(index.folder.attempt, frozen, blocks, missing, index)
 
     @property
     def damage(self) -> list[Damage]:
@@ -198,7 +209,10 @@ class RankSource:
         levels = attempt.index.levels() if level else []
         if not any(block.level == level and block.family is item.family for block in levels):
             return None
-        found = pieces(stat, list(attempt.blocks), levels, first, last, level)
+        try:
+            found = pieces(stat, list(attempt.blocks), levels, first, last, level)
+        except Vanished:
+            found = None  # retention was faster
         if not found:
             return None
         kind, names = item.kind, self._named(attempt)
@@ -213,17 +227,36 @@ class RankSource:
         width = sum(1 for subject in self.subjects if subject.kind is family.kind)
         self._refuse_monsters(family, width)
         shape: tuple[int, ...] = (len(self.steps), width)
-        values: NDArray[Any] = np.full(
-            shape if item.width == 1 else (*shape, item.width), fill, dtype
+        full = shape if item.width == 1 else (*shape, item.width)
+        for _ in range(_LOOKS):
+            values: NDArray[Any] = np.full(full, fill, dtype)
+            states = np.full(shape, State.NOT_SAMPLED, np.uint8)
+            try:
+                self._fill(stat, values, states)
+            except Vanished:
+                self._look_again()
+                continue
+            blank(values, states, fill)
+            return values, states
+        raise GradwatchError(
+            "Expected a run that stays while it is read, but its files go as fast as they are "
+            "looked at. Try again when nobody deletes it."
         )
-        states = np.full(shape, State.NOT_SAMPLED, np.uint8)
+
+    def _look_again(self) -> None:
+        """Index the folders anew; steps that came meanwhile are left for the next opening."""
+        for attempt in self.attempts:
+            attempt.index.refresh()
+        self.attempts = [Attempt.of(attempt.index) for attempt in self.attempts]
+        self._names.clear()
+
+    def _fill(self, stat: Stat, values: NDArray[Any], states: NDArray[np.uint8]) -> None:
+        family = entry(stat).family
         for position, attempt in enumerate(self.attempts):
             for block in attempt.blocks:
                 if block.family is family and stat in block.stats:
                     self._scatter(block, stat, attempt, position, values, states)
             self._mark_damage(attempt, position, family, states)
-        _blank(values, states, fill)
-        return values, states
 
     def _scatter(
         self,
@@ -234,26 +267,31 @@ class RankSource:
         values: NDArray[Any],
         states: NDArray[np.uint8],
     ) -> None:
-        rows = np.searchsorted(self.steps, block.steps)
-        mine = self.owners[rows] == position
+        rows = np.minimum(np.searchsorted(self.steps, block.steps), len(self.steps) - 1)
+        mine = (self.owners[rows] == position) & (self.steps[rows] == block.steps)
         if not mine.any():
             return
         columns = self._columns_of(block, attempt)
+        known = np.flatnonzero(columns >= 0)  # all, unless the run grew since it was opened
+        columns = columns[known]
         column, state = block.column(stat), block.states(stat)
         if column is None or state is None or column.shape[2:] != values.shape[2:]:
-            _put(states, rows, columns, mine, np.full((len(rows), len(columns)), State.DAMAGED))
+            put(states, rows, columns, mine, np.full((len(rows), len(columns)), State.DAMAGED))
             return
         if values.dtype == np.uint64 and column.dtype.kind == "f":
             column = np.nan_to_num(column, posinf=0.0).clip(0.0, 2.0**63).astype(np.uint64)
         with np.errstate(invalid="ignore"):  # a forged signalling NaN is no reason to warn
-            _put(values, rows, columns, mine, column)
-        _put(states, rows, columns, mine, state)
+            put(values, rows, columns, mine, column[:, known])
+        put(states, rows, columns, mine, state[:, known])
 
     def _columns_of(self, block: Block, attempt: Attempt) -> NDArray[np.int64]:
         names = self._named(attempt)
         kind = block.family.kind
         return np.array(
-            [self.columns[kind, _name_of(names, int(number), kind)] for number in block.ids],
+            [
+                self.columns.get((kind, _name_of(names, number, kind)), -1)
+                for number in block.ids.tolist()
+            ],
             np.int64,
         )
 
@@ -311,36 +349,3 @@ def _name_of(known: Mapping[int, Subject], number: int, kind: Kind) -> str:
     if subject is not None and subject.kind is kind:
         return subject.name
     return f"(name lost: {kind} {number})"
-
-
-def _put(
-    target: NDArray[Any],
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    mine: NDArray[np.bool_],
-    piece: NDArray[Any],
-) -> None:
-    """target[rows, columns] = piece, by slices where both are contiguous (much faster)."""
-    if not mine.all():
-        rows, piece = rows[mine], piece[mine]
-    if not len(rows) or not len(columns):
-        return
-    if _contiguous(rows) and _contiguous(columns):
-        target[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = piece
-    elif _contiguous(columns):
-        target[rows, columns[0] : columns[-1] + 1] = piece
-    else:
-        target[rows[:, None], columns[None, :]] = piece
-
-
-def _contiguous(index: NDArray[np.int64]) -> bool:
-    return bool(index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all())
-
-
-def _blank(values: NDArray[Any], states: NDArray[np.uint8], fill: float) -> None:
-    """No number beside a state that has none."""
-    valued = np.zeros(256, bool)
-    valued[[int(state) for state in State if state.has_value]] = True
-    without = ~valued[states]
-    if without.any():
-        values[without] = fill
