@@ -45,6 +45,8 @@ class Finding:
     cause: str = ""
     advice: tuple[str, ...] = ()
     consequences: tuple["Finding", ...] = ()
+    batch: tuple[int | str, ...] = ()
+    """Ids of the samples of the first step, where the training logged them (`log(batch=ids)`)."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -67,6 +69,7 @@ class Finding:
             "cause": self.cause,
             "advice": list(self.advice),
             "consequences": [item.to_dict() for item in self.consequences],
+            "batch": list(self.batch),
         }
 
     @classmethod
@@ -82,6 +85,7 @@ class Finding:
             cause=str(data["cause"]),
             advice=tuple(str(line) for line in data["advice"]),
             consequences=tuple(cls.from_dict(item) for item in data["consequences"]),
+            batch=tuple(data.get("batch", ())),
         )
 
 

@@ -84,6 +84,10 @@ def _finding(finding: Finding) -> list[str]:
     out.extend(_wrapped(plain(finding.message), "  "))
     if finding.cause:
         out.extend(_wrapped(f"Why: {plain(finding.cause)}", "  "))
+    if finding.batch:
+        ids = ", ".join(plain(str(one)) for one in finding.batch[:16])
+        more = f" and {len(finding.batch) - 16} more" if len(finding.batch) > 16 else ""
+        out.extend(_wrapped(f"Batch of step {finding.first_step}: {ids}{more}", "  "))
     for number, advice in enumerate(finding.advice, 1):
         out.extend(_wrapped(f"{'Try:' if number == 1 else '    '} {number}. {advice}", "  "))
     for item in finding.consequences:

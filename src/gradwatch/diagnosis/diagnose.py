@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gradwatch.checks import CHECKS, Check
+from gradwatch.diagnosis.batches import with_batches
 from gradwatch.diagnosis.diagnosis import Diagnosis
 from gradwatch.diagnosis.folding import fold
 from gradwatch.diagnosis.onsets import timeline
@@ -35,7 +36,7 @@ def diagnose(run: Run, checks: Iterable[Check] = CHECKS) -> Diagnosis:
         findings.extend(item for item in said if isinstance(item, Finding))
         if not reasons:
             checked.append(check.NAME)
-    folded = fold(findings, run.graph, len(run.steps))
+    folded = fold(with_batches(findings, run.info), run.graph, len(run.steps))
     return Diagnosis(
         findings=folded,
         skipped=tuple(skipped),
