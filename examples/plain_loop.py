@@ -1,0 +1,45 @@
+"""A plain training loop with one line of gradwatch in it, and what the run then holds.
+
+    python -m examples.plain_loop
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gradwatch.live import watch
+from gradwatch.store import open_run
+
+STEPS = 300
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
+    model.append(nn.Linear(64, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+    with watch(model, optimizer) as watcher:
+        for _ in range(STEPS):
+            x = torch.randn(128, 2)
+            y = (x.norm(dim=1) > 1.18).long()  # inside or outside a circle
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            watcher.log(loss=loss)
+
+    run = open_run(watcher.run_dir)
+    print(run)
+    print(f"loss {run.scalars['loss'][0]:.3f} → {run.scalars['loss'][STEPS - 1]:.3f}")
+    print(f"clipped on {(run.scalars['clip_factor'] < 1).sum()} of {STEPS} steps")
+    print(f"{watcher.overhead:.1%} of the time was ours")
+    for name, norm, ratio in zip(
+        run.names, run.typical("grad_norm"), run.typical("update_ratio"), strict=True
+    ):
+        print(f"{name:12s} gradient norm {norm:.1e}, update ÷ weight {ratio:.1e}")
+
+
+if __name__ == "__main__":
+    main()
