@@ -116,8 +116,7 @@ def _show(found: Examination, diagnosis: Diagnosis) -> None:
         f"{elements:,} elements, {index.bytes / 1e6:,.1f} MB"
     )
     for line in lines(diagnosis):
-        if not line.startswith("Read more"):
-            click.echo(line)
+        click.echo(line)
     console.print(_table(found, console.width))
     health = _analysis(found).distribution_health
     if health.score is not None:
