@@ -34,6 +34,8 @@ def test_wrong_batches_are_refused(instruction_set: str, name: str) -> None:
         lambda: kernel.hashes(wrong, ones),
         lambda: kernel.copy(good, wrong),
         lambda: kernel.row_spread(wrong),
+        lambda: kernel.count_cells(wrong, ones, ones, cells=2),
+        lambda: kernel.list_beyond(wrong, ones, ones, most=2),
         lambda: kernel.read(wrong),
     ):
         with pytest.raises(ValueError):
@@ -108,6 +110,13 @@ def test_the_c_side_checks_its_outputs() -> None:
     for wrong_type in ((arrays, frozen, None, None, None), (arrays, 3, None, None, None)):
         with pytest.raises((ValueError, TypeError, BufferError)):
             _native.measure(*wrong_type)
+    whole, real, room = ones.view(np.int64), np.ones(1), np.zeros(6, np.uint64)
+    for counts, outside, cells in ((room, room[:3], 5), (room[:5], room[:2], 5), (room, room, 0)):
+        with pytest.raises(ValueError):
+            _native.count_cells(arrays, (whole, real, counts, outside), cells)
+    for totals, indices, most in ((room[:1], room, 5), (room[:2], room[:5], 5), (room, room, -1)):
+        with pytest.raises(ValueError):
+            _native.list_beyond(arrays, (real, real, totals, indices), most)
     odd = Batch.of([AT + 1], [1], [0])
     with pytest.raises(ValueError, match="aligned"):
         _native.read((odd.pointers, odd.counts, odd.dtypes, odd.rows))

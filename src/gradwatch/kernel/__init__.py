@@ -20,7 +20,9 @@ from gradwatch.kernel.batch import (
     SKETCH_WIDTH,
     UPDATE,
     Batch,
+    Beyond,
     Bins,
+    Cells,
     Dtype,
     per_tensor,
 )
@@ -32,15 +34,19 @@ __all__ = [
     "SKETCH_WIDTH",
     "UPDATE",
     "Batch",
+    "Beyond",
     "Bins",
+    "Cells",
     "Dtype",
     "adam",
     "available",
     "batch_of",
     "copy",
+    "count_cells",
     "hashes",
     "histograms",
     "instruction_set",
+    "list_beyond",
     "measure",
     "measure_arrays",
     "measure_with_histograms",
@@ -129,6 +135,29 @@ def sketch(batch: Batch, seeds: ArrayLike, offsets: ArrayLike) -> NDArray[np.flo
 def hashes(batch: Batch, offsets: ArrayLike) -> NDArray[np.uint64]:
     """A 64-bit mark of the bits of every tensor; the marks of shards add up modulo 2^64."""
     return _kernel.hashes(batch, per_tensor(offsets, batch, np.int64))
+
+
+def count_cells(batch: Batch, exponents: ArrayLike, firsts: ArrayLike, *, cells: int) -> Cells:
+    """Exact counts on one uniform grid per tensor: `cells` (at most 256) cells of 2^exponent.
+
+    The first begins at first · 2^exponent; `firsts` are whole numbers.
+    """
+    return _kernel.count_cells(
+        batch,
+        per_tensor(exponents, batch, np.int64),
+        per_tensor(firsts, batch, np.float64),
+        cells,
+    )
+
+
+def list_beyond(batch: Batch, lows: ArrayLike, highs: ArrayLike, *, most: int) -> Beyond:
+    """The finite elements x ≤ low or x ≥ high of every tensor: how many, where the first `most`."""
+    return _kernel.list_beyond(
+        batch,
+        per_tensor(lows, batch, np.float64),
+        per_tensor(highs, batch, np.float64),
+        most,
+    )
 
 
 def copy(source: Batch, target: Batch) -> None:

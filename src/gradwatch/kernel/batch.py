@@ -76,6 +76,26 @@ class Bins(NamedTuple):
     positive: NDArray[np.uint64]
 
 
+class Cells(NamedTuple):
+    """Counts of every tensor on a uniform grid of its own.
+
+    `counts[t, i]` elements lie in [(first + i) · 2^exponent, (first + i + 1) · 2^exponent). The
+    finite ones outside and the non-finite ones are counted apart.
+    """
+
+    counts: NDArray[np.uint64]
+    below: NDArray[np.uint64]
+    above: NDArray[np.uint64]
+    nonfinite: NDArray[np.uint64]
+
+
+class Beyond(NamedTuple):
+    """The finite elements at or beyond two limits: how many, and the flat indices of the first."""
+
+    totals: NDArray[np.uint64]
+    indices: list[NDArray[np.int64]]
+
+
 @dataclass(frozen=True)
 class Batch:
     """Dense tensors by address; the caller keeps the memory alive while the kernel runs.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.kernel import plain
-from gradwatch.kernel.batch import Batch, Bins
+from gradwatch.kernel.batch import Batch, Beyond, Bins, Cells
 
 VARIABLE = "GRADWATCH_KERNEL"
 NONE = "none"
@@ -56,6 +56,18 @@ class Kernel(Protocol):
     def read(self, batch: Batch) -> float: ...
 
     def row_spread(self, batch: Batch) -> NDArray[np.float32]: ...
+
+    def count_cells(
+        self,
+        batch: Batch,
+        exponents: NDArray[np.int64],
+        firsts: NDArray[np.float64],
+        cells: int,
+    ) -> Cells: ...
+
+    def list_beyond(
+        self, batch: Batch, lows: NDArray[np.float64], highs: NDArray[np.float64], most: int
+    ) -> Beyond: ...
 
 
 def available() -> tuple[str, ...]:

@@ -6,7 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.kernel import _native
-from gradwatch.kernel.batch import ADAM, MOMENTS, SKETCH_WIDTH, UPDATE, Batch, Bins, Dtype
+from gradwatch.kernel.batch import (
+    ADAM,
+    MOMENTS,
+    SKETCH_WIDTH,
+    UPDATE,
+    Batch,
+    Beyond,
+    Bins,
+    Cells,
+    Dtype,
+)
 
 _Touched = Sequence[NDArray[np.uint8] | None] | None
 _Buffers = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
@@ -105,6 +115,26 @@ def row_spread(batch: Batch) -> NDArray[np.float32]:
     spreads = np.empty(len(batch), np.float32)
     _native.row_spread(_buffers(batch), spreads)
     return spreads
+
+
+def count_cells(
+    batch: Batch, exponents: NDArray[np.int64], firsts: NDArray[np.float64], cells: int
+) -> Cells:
+    """Counts on uniform grids."""
+    counts = np.empty((len(batch), max(cells, 0)), np.uint64)
+    outside = np.empty((len(batch), 3), np.uint64)
+    _native.count_cells(_buffers(batch), (exponents, firsts, counts, outside), cells)
+    return Cells(counts, *outside.T)
+
+
+def list_beyond(
+    batch: Batch, lows: NDArray[np.float64], highs: NDArray[np.float64], most: int
+) -> Beyond:
+    """The elements at or beyond limits."""
+    totals = np.empty(len(batch), np.uint64)
+    indices = np.empty((len(batch), max(most, 0)), np.int64)
+    _native.list_beyond(_buffers(batch), (lows, highs, totals, indices), most)
+    return Beyond(totals, [row[:n] for row, n in zip(indices, totals.tolist(), strict=True)])
 
 
 def copy(source: Batch, target: Batch) -> None:

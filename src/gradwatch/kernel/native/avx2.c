@@ -16,6 +16,8 @@ static inline vf vf_max(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m25
 static inline vd vd_min(vd a, vd b) { return (vd)_mm256_min_pd((__m256d)a, (__m256d)b); }
 static inline vd vd_max(vd a, vd b) { return (vd)_mm256_max_pd((__m256d)a, (__m256d)b); }
 static inline vf vf_sqrt(vf v) { return (vf)_mm256_sqrt_ps((__m256)v); }
+static inline vf vf_floor(vf v) { return (vf)_mm256_floor_ps((__m256)v); }
+static inline vd vd_floor(vd v) { return (vd)_mm256_floor_pd((__m256d)v); }
 static inline vd vf_low(vf v) { return (vd)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)); }
 static inline vd vf_high(vf v) { return (vd)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1)); }
 static inline vi count_zero(vi counter, vf v) { return counter - (vi)(v == vf_all(0.0f)); }

@@ -16,6 +16,8 @@ static inline vf vf_max(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m51
 static inline vd vd_min(vd a, vd b) { return (vd)_mm512_min_pd((__m512d)a, (__m512d)b); }
 static inline vd vd_max(vd a, vd b) { return (vd)_mm512_max_pd((__m512d)a, (__m512d)b); }
 static inline vf vf_sqrt(vf v) { return (vf)_mm512_sqrt_ps((__m512)v); }
+static inline vf vf_floor(vf v) { return (vf)_mm512_floor_ps((__m512)v); }
+static inline vd vd_floor(vd v) { return (vd)_mm512_floor_pd((__m512d)v); }
 static inline vf half_to_float(vh half) { return (vf)_mm512_cvtph_ps((__m256i)half); }
 static inline vd vf_low(vf v) { return (vd)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v)); }
 static inline vd vf_high(vf v) { return (vd)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1)); }

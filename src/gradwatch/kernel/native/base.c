@@ -30,6 +30,13 @@ static inline vf vf_sqrt(vf v) {
     return v;
 }
 
+static inline vf vf_floor(vf v) {
+    for (int i = 0; i < LANES; i++) v[i] = floorf(v[i]);
+    return v;
+}
+
+static inline vd vd_floor(vd v) { return (vd){floor(v[0]), floor(v[1])}; }
+
 static inline vd vf_low(vf v) { return (vd){v[0], v[1]}; }
 static inline vd vf_high(vf v) { return (vd){v[2], v[3]}; }
 

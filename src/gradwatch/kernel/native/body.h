@@ -11,6 +11,8 @@
 #include "update.h"
 #include "adam.h"
 #include "measure.h"
+#include "grid.h"
+#include "beyond.h"
 
 const Kernel NAME(kernel) = {
     .name = SET,
@@ -20,5 +22,7 @@ const Kernel NAME(kernel) = {
     .sketch = sketch,
     .hashes = hashes,
     .row_spread = row_spread,
+    .count_cells = count_cells,
+    .list_beyond = list_beyond,
     .read = read_all,
 };

@@ -67,6 +67,23 @@ typedef struct {
     float *sketches;
 } Outputs;
 
+/* Uniform grids, one per tensor, and what counting on them fills. */
+typedef struct {
+    const int64_t *exponents; /* of the cell width, from -1022 to 1022 */
+    const double *firsts;     /* whole: the first cell begins at first · 2^exponent */
+    size_t cells;             /* at most 256 */
+    uint64_t *counts;         /* [n][cells] */
+    uint64_t *outside;        /* [n][below, above, non-finite] */
+} Grids;
+
+/* Limits, and the lists of the finite elements x ≤ low or x ≥ high. */
+typedef struct {
+    const double *lows, *highs;
+    size_t most;
+    uint64_t *totals;
+    int64_t *indices; /* [n][most], of which min(total, most) are written */
+} Limits;
+
 /* One instruction set's functions. */
 typedef struct {
     const char *name;
@@ -77,6 +94,8 @@ typedef struct {
     void (*sketch)(const Batch *batch, const uint64_t *seeds, const int64_t *offsets, float *out);
     void (*hashes)(const Batch *batch, const int64_t *offsets, uint64_t *out);
     void (*row_spread)(const Batch *batch, float *out);
+    void (*count_cells)(const Batch *batch, const Grids *grids);
+    void (*list_beyond)(const Batch *batch, const Limits *limits);
     uint64_t (*read)(const Batch *batch);
 } Kernel;
 

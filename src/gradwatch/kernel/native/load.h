@@ -36,7 +36,7 @@ static const float *load_floats(const Tensor *tensor, size_t first, size_t n, fl
     const char *from = tensor->data + first * itemsize(tensor->dtype);
     if (tensor->dtype == F32) return (const float *)from;
     if (tensor->dtype == BF16) widen((const uint16_t *)from, n, BF16, scratch);
-    if (tensor->dtype == F16) widen((const uint16_t *)from, n, F16, scratch);
+    else widen((const uint16_t *)from, n, F16, scratch);
     return scratch;
 }
 

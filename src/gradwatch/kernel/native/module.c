@@ -3,6 +3,7 @@
  *
  * A batch arrives as a tuple of four buffers: pointers u64, counts i64, dtypes u8, rows i64. */
 #include "outputs.h"
+#include "scanning.h"
 
 #include <fenv.h>
 #include <string.h>
@@ -140,6 +141,36 @@ static void copy_all(const Batch *source, const Batch *target) {
     }
 }
 
+static PyObject *py_count_cells(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *tuple, *grids_tuple;
+    Py_ssize_t cells;
+    if (!PyArg_ParseTuple(args, "OO!n", &tuple, &PyTuple_Type, &grids_tuple, &cells)) return NULL;
+    Buffers held = {.n = 0};
+    Batch batch;
+    Grids grids;
+    if (take_batch(&held, tuple, &batch) < 0 ||
+        take_grids(&held, grids_tuple, cells, &batch, &grids) < 0)
+        return failed(&held);
+    WORK(chosen->count_cells(&batch, &grids));
+    return done(&held);
+}
+
+static PyObject *py_list_beyond(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *tuple, *limits_tuple;
+    Py_ssize_t most;
+    if (!PyArg_ParseTuple(args, "OO!n", &tuple, &PyTuple_Type, &limits_tuple, &most)) return NULL;
+    Buffers held = {.n = 0};
+    Batch batch;
+    Limits limits;
+    if (take_batch(&held, tuple, &batch) < 0 ||
+        take_limits(&held, limits_tuple, most, &batch, &limits) < 0)
+        return failed(&held);
+    WORK(chosen->list_beyond(&batch, &limits));
+    return done(&held);
+}
+
 static PyObject *py_copy(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *source_tuple, *target_tuple;
@@ -197,6 +228,10 @@ static PyMethodDef functions[] = {
     {"sketch", py_sketch, METH_VARARGS, "sketch(batch, (seeds, offsets, sketches))"},
     {"hashes", py_hashes, METH_VARARGS, "hashes(batch, offsets, marks)"},
     {"row_spread", py_row_spread, METH_VARARGS, "row_spread(batch, spreads)"},
+    {"count_cells", py_count_cells, METH_VARARGS,
+     "count_cells(batch, (exponents, firsts, counts, outside), cells)"},
+    {"list_beyond", py_list_beyond, METH_VARARGS,
+     "list_beyond(batch, (lows, highs, totals, indices), most)"},
     {"copy", py_copy, METH_VARARGS, "copy(source, target)"},
     {"read", py_read, METH_VARARGS, "read(batch)"},
     {"instruction_sets", py_instruction_sets, METH_NOARGS, "the sets of this processor"},

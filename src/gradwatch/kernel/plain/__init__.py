@@ -1,5 +1,6 @@
 """The kernel in numpy: slower, needs no compiler, and gives the same answers."""
 
+from gradwatch.kernel.plain.grid import count_cells, list_beyond
 from gradwatch.kernel.plain.marks import hashes, sketch
 from gradwatch.kernel.plain.memory import copy, read
 from gradwatch.kernel.plain.moments import measure, measure_with_histograms, measure_with_sketches
@@ -9,7 +10,9 @@ from gradwatch.kernel.plain.steps import adam, update
 __all__ = [
     "adam",
     "copy",
+    "count_cells",
     "hashes",
+    "list_beyond",
     "measure",
     "measure_with_histograms",
     "measure_with_sketches",

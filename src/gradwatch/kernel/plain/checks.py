@@ -56,3 +56,21 @@ def check_touched(touched: Sequence[NDArray[np.uint8] | None] | None, batch: Bat
             and marks.flags.writeable
         ):
             raise ValueError("touched rows need one writable byte per row, without gaps")
+
+
+def check_grids(exponents: NDArray[np.int64], firsts: NDArray[np.float64], cells: int) -> None:
+    """Raise ValueError unless cells can be told apart in float64 and their numbers are bytes."""
+    if not 1 <= cells <= 256:
+        raise ValueError("a grid has 1 to 256 cells")
+    if (abs(exponents) > 1022).any():
+        raise ValueError("the cells are too narrow or too wide for float64")
+    if not np.isfinite(firsts).all() or (np.floor(firsts) != firsts).any():
+        raise ValueError("the first cell is not a whole number")
+
+
+def check_limits(lows: NDArray[np.float64], highs: NDArray[np.float64], most: int) -> None:
+    """Raise ValueError where a comparison would mean nothing."""
+    if most < 0:
+        raise ValueError("the length of the lists is negative")
+    if np.isnan(lows).any() or np.isnan(highs).any():
+        raise ValueError("a limit is NaN")
