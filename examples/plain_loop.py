@@ -1,6 +1,6 @@
 """A plain training loop with one line of gradwatch in it, and what the run then holds.
 
-    python -m examples.plain_loop
+python -m examples.plain_loop
 """
 
 import torch

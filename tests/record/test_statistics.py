@@ -223,6 +223,35 @@ def test_what_is_not_finite_is_counted_and_left_out() -> None:
     assert row["grad_norm"] == pytest.approx(float(finite.norm()), rel=1e-6)
 
 
+def test_a_sparse_gradient_too_large_to_be_dense_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwatch.record.tracks.DENSE_LIMIT", 10)
+    model = nn.Embedding(50, 6, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sink = MemorySink()
+    watcher = watch_into(sink, model, optimizer)
+    seen: set[int] = set()
+    for step in range(4):
+        tokens = torch.tensor([1, 1, 7, 20 + step])
+        seen |= set(tokens.tolist())
+        optimizer.zero_grad()
+        (model(tokens) * torch.arange(1.0, 5.0)[:, None]).square().sum().backward()
+        truth = model.weight.grad.to_dense().double().numpy()
+        optimizer.step()
+        row, state = sink.rows[Family.GRAD, step, "weight"]
+        assert state is State.MEASURED
+        assert row["grad_count"] == truth.size
+        assert row["grad_norm"] == pytest.approx(np.linalg.norm(truth), rel=1e-6)
+        assert row["grad_mean"] == pytest.approx(truth.mean(), rel=1e-6)
+        assert row["grad_std"] == pytest.approx(truth.std(), rel=1e-6)
+        assert row["grad_min"] == pytest.approx(truth.min(), rel=1e-6)
+        assert row["grad_zero_fraction"] == pytest.approx((truth == 0).mean(), rel=1e-6)
+        assert row["grad_zero_rows"] == (truth == 0).all(1).sum()
+        assert row["grad_untouched_rows"] == 50 - len(seen)
+        fourth = ((truth - truth.mean()) ** 4).mean() / truth.var() ** 2 - 3
+        assert row["grad_kurtosis"] == pytest.approx(fourth, rel=1e-5)
+    assert watcher._barrier.error is None
+
+
 def test_large_models_are_compared_at_fixed_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradwatch.record.copies.free_memory", lambda: 1000.0)
     model = nn.Linear(200, 100)

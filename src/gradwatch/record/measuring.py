@@ -11,6 +11,7 @@ from torch import Tensor
 import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch, Bins
 from gradwatch.record.rows import blank, empty_rows, moment_rows
+from gradwatch.record.sparse import sparse_record
 from gradwatch.record.tracks import Gathered, gather
 from gradwatch.record.ward import Ward
 from gradwatch.run import Histogram
@@ -36,10 +37,13 @@ def gradients(
     cosines: bool = True,
 ) -> Measured:
     """The gradients as they are in memory, times `multiplier`: what makes them raw."""
-    found = gather(ward.gradients())
+    grads = ward.gradients()
+    found = gather(grads)
     touched = ward.memory.fresh(found.batch.rows)
     records, bins = _measure(found.batch, touched, histograms)
     states = found.states.copy()
+    for index in np.flatnonzero(states == State.UNSUPPORTED):
+        _measure_sparse(ward, int(index), grads[index], records, states)
     if clipped:
         states[states == State.MEASURED] = State.CLIPPED
     rows = moment_rows(Family.GRAD, records, states, multiplier)
@@ -50,6 +54,7 @@ def gradients(
         if cosines:
             rows["grad_cosine"] = _cosine(sketch, ward.last_sketch)
         seen = found.batch.counts > 0
+        rows["grad_sketch"][~seen] = np.nan  # nothing there, or too large and sparse
         ward.last_sketch[seen] = sketch[seen]
     if histograms and frexp(multiplier)[0] != 0.5:
         raw = _scaled(found, multiplier)  # named, so that its memory lives through the call
@@ -61,8 +66,27 @@ def gradients(
         Family.GRAD,
         blank(Family.GRAD, rows, states),
         states,
-        [_histogram(r, b, shift) for r, b in zip(records, bins, strict=True)] if histograms else (),
+        [
+            _histogram(record, cut, shift) if count else None
+            for record, cut, count in zip(records, bins, found.batch.counts, strict=True)
+        ]
+        if histograms
+        else (),
     )
+
+
+def _measure_sparse(
+    ward: Ward,
+    index: int,
+    gradient: Tensor | None,
+    records: NDArray[np.void],
+    states: NDArray[np.uint8],
+) -> None:
+    """Fill in a sparse gradient that is too large to be made dense."""
+    if gradient is not None and (sparse := sparse_record(gradient)) is not None:
+        records[index], rows = sparse
+        ward.memory.mark(index, rows)
+        states[index] = State.MEASURED
 
 
 def mark_cut(measured: Measured) -> bool:

@@ -34,6 +34,11 @@ class RowMemory:
             for view, known, now in zip(self._views, self.rows, rows.tolist(), strict=True)
         ]
 
+    def mark(self, index: int, rows: NDArray[np.int64]) -> None:
+        """Mark rows of a tensor the kernel could not read."""
+        if self.rows[index]:
+            self._views[index][rows] = 1
+
     def remember(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Take the marks in: rows of each tensor untouched in the window, and untouched ever."""
         self._recent <<= np.uint64(1)
