@@ -82,7 +82,7 @@ def test_positions_beyond_the_sequences_are_not_dead() -> None:
     run = make_run(
         {name: table([60.0], 80) for name in ("grad_untouched_rows", "grad_zero_rows")}
         | {"grad_dead_rows": table([60.0], 80)},
-        subjects=[weight("place", (100, 4), module="Embedding")],
+        subjects=[weight("pos_embed", (100, 4), module="Embedding")],
     )
     assert not said("dead-units", run)
 

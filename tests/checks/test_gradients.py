@@ -52,6 +52,14 @@ def test_vanishing_judges_only_the_time_before_convergence() -> None:
     assert not said("vanishing-gradient", run)
 
 
+def test_vanishing_in_a_network_that_learnt_is_only_mentioned() -> None:
+    columns, loss = table([1e-9, 1.0], 60), np.geomspace(2.0, 0.05, 60)
+    learnt = make_run({"grad_norm": columns}, names=NAMES[:2], scalars={"loss": loss})
+    assert quiet("vanishing-gradient", learnt)
+    stuck = make_run({"grad_norm": columns}, names=NAMES[:2], scalars={"loss": np.full(60, 2.0)})
+    assert not quiet("vanishing-gradient", stuck)
+
+
 # -- exploding ---------------------------------------------------------------------------------
 
 

@@ -125,6 +125,14 @@ def test_updates_large_only_in_the_first_steps_or_slightly_are_no_fault() -> Non
     assert quiet("update-ratio-too-large", updates(0.2, 1e-3, 1e-3))
 
 
+def test_one_large_sample_of_few_is_no_habit() -> None:
+    ratios = np.full(10, 1e-3)
+    ratios[6] = 0.5
+    values = {"update_ratio": table([ratios, 1e-3], 10)}
+    run = make_run(values, names=NAMES[:2], steps=list(range(20, 60, 4)))
+    assert quiet("update-ratio-too-large", run)
+
+
 def test_updates_against_a_weight_that_started_at_zero_are_judged_later() -> None:
     column = 1 / (1 + np.arange(60))
     run = make_run(

@@ -163,10 +163,11 @@ def _unused(run: Run, known: Facts, heights: Array) -> Array:
 
 
 def _same_rows(run: Run, known: Facts) -> Mask:
-    """Tables of which every step uses the same rows: positions, longer than the sequences are."""
+    """Tables of positions, longer than the sequences: every step uses the same rows."""
     if Stat.GRAD_ZERO_ROWS not in run.recorded:
         return np.zeros(len(known.parameters), bool)
     rows = thinned(known.rows(Stat.GRAD_UNTOUCHED_ROWS))
     never, zero = (known.values(s, rows) for s in (Stat.GRAD_UNTOUCHED_ROWS, Stat.GRAD_ZERO_ROWS))
     same: Mask = np.mean(never == zero, axis=0) >= 0.99
-    return same
+    named = [any(word in p.name.lower() for word in ("pos", "wpe")) for p in known.parameters]
+    return same & np.array(named, bool)

@@ -46,6 +46,7 @@ def check(
         )
         values[: len(values) // 2, from_zero] = 0.0
     often = (values > ratio).mean(axis=0)
+    often[(values > ratio).sum(axis=0) < 3] = 0.0  # one odd sample of few is no habit
     counted = int(known.weights.sum())
     jumps = (values > 1).sum(axis=1) >= max(1, -(-counted // 4))
     strong = (often >= share) | ((values[jumps] > 1).any(axis=0) if jumps.any() else False)

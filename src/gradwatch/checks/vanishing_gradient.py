@@ -43,7 +43,9 @@ def check(run: Run, *, ratio: float = 1e-4, weak: float = 1e-2, least: int = 8) 
         return
     strongest = float(np.nanmax(typical))
     relative = typical / strongest
-    severity = Severity.WARNING
+    loss = known.loss
+    learnt = loss is not None and len(loss) >= 10 and loss.late <= 0.1 * loss.start
+    severity = Severity.INFO if learnt else Severity.WARNING
     starved = np.flatnonzero(relative <= ratio)
     if not len(starved):
         severity, starved = Severity.INFO, np.flatnonzero(relative <= weak)
