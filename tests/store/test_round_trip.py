@@ -28,15 +28,15 @@ def test_a_journal_comes_back(tmp_path):
 
 def test_sealed_files_come_back_and_no_journal_is_left(tmp_path):
     with sealing_at(60_000):
-        trial = Trial(tmp_path / "run", families=ALL).steps(range(400))
+        trial = Trial(tmp_path / "run", families=ALL).steps(range(240))
         trial.close()
     names = sorted(path.name[0] for path in trial.writer.folder.iterdir())
     assert "j" not in names
     assert names.count("s") > 3
     run = open_run(tmp_path / "run")
     assert not [event for event in run.events if event.kind is EventKind.DAMAGE]
-    assert trial.check(run) > 20_000
-    assert both_readers_agree(tmp_path / "run") > 20_000
+    assert trial.check(run) > 10_000
+    assert both_readers_agree(tmp_path / "run") > 10_000
 
 
 def test_wide_runs_keep_every_bit(tmp_path):
@@ -63,17 +63,23 @@ def test_retention_loses_no_extreme_and_no_step(tmp_path):
         trial = Trial(
             tmp_path / "run", tensors=3, families=(Family.GRAD,), keep=Retention(100, 400)
         )
-        trial.steps(range(1500))
+        bins = np.ones(3, np.uint64)
+        for step in range(1100):
+            trial.step(step)
+            if step % 16 == 0:
+                trial.writer.histograms(Family.GRAD, step, trial.ids[0], Histogram(-2, bins, bins))
+            if step % 50 == 49:
+                assert trial.writer.flush(WAIT)
         trial.close()
     run = open_run(tmp_path / "run")
-    assert run.steps.tolist() == list(range(1500))
+    assert run.steps.tolist() == list(range(1100))
     assert [event for event in run.events if event.kind is EventKind.RETENTION]
     assert not [event for event in run.events if event.kind is EventKind.DAMAGE]
     trial.check(run, thinned=True)
     assert (run.state(Stat.GRAD_NORM) == State.NOT_SAMPLED).mean() > 0.3
     for stat in (Stat.GRAD_NORM, Stat.GRAD_NAN, Stat.GRAD_MIN):
-        table = np.array([trial.truth[Family.GRAD, step][0][stat] for step in range(1500)], float)
-        states = np.array([trial.truth[Family.GRAD, step][1] for step in range(1500)])
+        table = np.array([trial.truth[Family.GRAD, step][0][stat] for step in range(1100)], float)
+        states = np.array([trial.truth[Family.GRAD, step][1] for step in range(1100)])
         table[~np.isin(states, [0, 5]) | ~np.isfinite(table)] = np.nan
         got = np.where(np.isfinite(run.series[stat]), run.series[stat], np.nan)
         low, high = np.nanargmin(table, axis=0), np.nanargmax(table, axis=0)

@@ -10,11 +10,11 @@ from gradwatch.store import Retention, open_run
 
 
 @pytest.mark.parametrize("keep", [None, Retention(100, 400)])
-@pytest.mark.parametrize("stretch", [(0, 1499), (203, 1411)])
+@pytest.mark.parametrize("stretch", [(0, 999), (203, 911)])
 def test_bands(tmp_path, monkeypatch, keep, stretch):
     with sealing_at(60_000):
         trial = Trial(tmp_path / "run", tensors=3, families=(Family.GRAD,), keep=keep)
-        trial.steps(range(1500))
+        trial.steps(range(1000))
         trial.close()
     run = open_run(tmp_path / "run")
     with monkeypatch.context() as patch:
@@ -24,7 +24,7 @@ def test_bands(tmp_path, monkeypatch, keep, stretch):
     assert bands.first_steps[0] == stretch[0]
     assert bands.last_steps[-1] == stretch[1]
     assert (bands.first_steps[1:] == bands.last_steps[:-1] + 1).all()
-    true = np.full((1500, 3), np.nan)
+    true = np.full((1000, 3), np.nan)
     for (_, step), (rows, states) in trial.truth.items():
         values = np.where(np.isin(states, [0, 5]), rows["grad_norm"], np.nan)
         true[step] = np.where(np.isfinite(values), values, np.nan)

@@ -123,7 +123,8 @@ class ColumnFile:
         self.path = path
         self.damage: list[Damage] = []
         self._listing = _Listing()
-        self._end = 0
+        self.end = 0
+        """Bytes walked over so far."""
         self._listed = False
         self._told: set[str] = set()
         self._unlisted: dict[Key, tuple[int, int]] = {}
@@ -214,10 +215,10 @@ class ColumnFile:
 
     def _by_walking(self, handle: Handle, size: int) -> None:
         """Without a directory: from head to head, past damage; levels leap from block to block."""
-        while self._end + HEAD_BYTES <= size:
-            for head, offset in self._heads(handle, self._end, size):
+        while self.end + HEAD_BYTES <= size:
+            for head, offset in self._heads(handle, self.end, size):
                 key = (head.family, head.level, head.seq)
-                self._end = offset + HEAD_BYTES + padded(head.length)
+                self.end = offset + HEAD_BYTES + padded(head.length)
                 match head.type:
                     case Type.BLOCK:
                         self._take_block(handle, key, offset, head.step, head.step)
@@ -237,11 +238,11 @@ class ColumnFile:
         head = self._listing.blocks.get(key)
         if head is None or not head.span or not key[1]:
             return False
-        end = self._end + head.span
+        end = self.end + head.span
         if end > size or (end < size and unpack_head(handle.read(HEAD_BYTES, end)) is None):
             return False
-        self._unlisted[key] = self._end, end
-        self._end = end
+        self._unlisted[key] = self.end, end
+        self.end = end
         return True
 
     def _column_at(self, handle: Handle, head: Head, offset: int) -> tuple[str, int] | None:

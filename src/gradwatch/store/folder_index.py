@@ -70,6 +70,14 @@ class FolderIndex:
                     self._absorb(found)
         self._forget_sealed(names)
 
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """Differs whenever a refresh found something new."""
+        journals = (*self._journals.items(), *self._small.items())
+        ends = [(name, file.end) for name, file in journals]
+        columns = [(name, file.end) for name, file in self._columns.items()]
+        return len(self._seen), *ends, *columns
+
     def blocks(self) -> list[Block]:
         """All rows, in the order in which later ones count; coarse before fine, then as written."""
         columns = [b for name in sorted(self._columns) for b in self._columns[name].blocks()]
@@ -110,18 +118,27 @@ class FolderIndex:
         seqs = np.unique(np.concatenate(known))
         edges = np.concatenate([[-1], seqs.astype(np.int64)])
         gaps = np.flatnonzero(np.diff(edges) > 1)
-        return [
-            damage
-            for at in gaps[:1000]
-            if (damage := self._gap(int(edges[at]) + 1, int(edges[at + 1]) - 1, blocks))
-        ]
+        first, last = edges[gaps] + 1, edges[gaps + 1] - 1
+        unexplained = np.flatnonzero(~self._retained(first, last))
+        return [self._gap(int(first[at]), int(last[at]), blocks) for at in unexplained[:1000]]
 
-    def _gap(self, first: int, last: int, blocks: Sequence[Block]) -> Damage | None:
-        for event in self.side.events:
-            if event.kind in (EventKind.RETENTION, EventKind.GAP):
-                for low, high in _ranges(event.data.get("seqs")):
-                    if low <= first and last <= high:
-                        return None
+    def _retained(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which gaps lie within what retention says that it deleted."""
+        told = [
+            pair
+            for event in self.side.events
+            if event.kind is EventKind.RETENTION
+            for pair in _ranges(event.data.get("seqs"))
+        ]
+        if not told:
+            return np.zeros(len(first), bool)
+        table = np.array(sorted(told), np.int64)
+        reach = np.maximum.accumulate(table[:, 1])
+        at = np.searchsorted(table[:, 0], first, side="right") - 1
+        found: NDArray[np.bool_] = (at >= 0) & (reach[np.maximum(at, 0)] >= last)
+        return found
+
+    def _gap(self, first: int, last: int, blocks: Sequence[Block]) -> Damage:
         before, after = None, None
         for block in blocks:
             at = int(np.searchsorted(block.seqs, np.uint64(first)))
@@ -215,7 +232,7 @@ def _ranges(data: Any) -> Iterator[tuple[int, int]]:
     if isinstance(data, list):
         for item in data:
             match item:
-                case [int(low), int(high)]:
+                case [int(low), int(high)] if 0 <= low <= high < 1 << 62:
                     yield low, high
 
 

@@ -64,7 +64,8 @@ class JournalFile:
         self.damage: list[Damage] = []
         self.bad_seqs: set[int] = set()
         """Records that are there but damaged: not to be reported as missing as well."""
-        self._end = 0
+        self.end = 0
+        """Bytes read so far."""
         self._layouts: dict[Family, Layout] = {}
         descriptor = open_regular(path)
         self._handle = Handle(descriptor) if descriptor is not None else None
@@ -73,20 +74,20 @@ class JournalFile:
         """Read on; the records that are not rows are given back, rows are kept here."""
         others: list[Found] = []
         while self._handle:
-            raw = self._handle.read(_PIECE, self._end)
+            raw = self._handle.read(_PIECE, self.end)
             scan = Scan(raw)
             for number, found in enumerate(scan):
                 if self._breathe and number % 16 == 0:
                     self._breathe()
                 if found.head.type == Type.STEP:
-                    self._step(found, self._end)
+                    self._step(found, self.end)
                 elif found.head.type == Type.SCHEMA:
                     self._schema(found)
                 else:
                     others.append(found)
             for begin, end in scan.bad:
                 self.damage.append(Damage(f"{end - begin} bytes of {self.path.name} are no record"))
-            self._end += scan.end
+            self.end += scan.end
             if len(raw) < _PIECE or not scan.end:
                 break
         return others
@@ -97,7 +98,7 @@ class JournalFile:
         if not self._handle:
             return 0
         try:
-            return max(0, os.fstat(self._handle.descriptor).st_size - self._end)
+            return max(0, os.fstat(self._handle.descriptor).st_size - self.end)
         except OSError:
             return 0
 

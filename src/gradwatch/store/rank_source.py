@@ -47,7 +47,10 @@ class Attempt:
             if not missing or index.side.closed:
                 break
             # the writer may have sealed a journal while we looked: then nothing is missing now
+            before = index.mark
             index.refresh()
+            if index.mark == before:
+                break
             blocks = index.blocks()
             missing = index.missing(blocks)
         side = index.side

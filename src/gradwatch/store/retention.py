@@ -1,7 +1,7 @@
 """Retention, off by default: fine files go, oldest first, once a coarser level covers them."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -40,19 +40,28 @@ class Retention:
         self._files.append(file)
         self._newest = max(self._newest, file.last_step)
 
-    def apply(self, levels: Levels) -> list[SealedRange]:
-        """Delete what is old enough and covered; what went."""
-        gone: list[SealedRange] = []
-        kept: Mapping[int, tuple[list[SealedRange], int]] = {
+    def due(self, levels: Levels) -> list[SealedRange]:
+        """What is old enough and covered by a coarser level."""
+        found: list[SealedRange] = []
+        for level, (files, keep) in self._kept(levels).items():
+            safe = levels.covered(level + 1)
+            for file in files:
+                if self._newest - file.last_step < keep or file.last_seq >= safe:
+                    break
+                found.append(file)
+        return found
+
+    def delete(self, files: Sequence[SealedRange], levels: Levels) -> None:
+        """Delete what was due, after it was said in an event."""
+        for file in files:
+            with contextlib.suppress(OSError):
+                file.path.unlink(missing_ok=True)
+        for listed, _ in self._kept(levels).values():
+            listed[:] = [file for file in listed if file not in files]
+
+    def _kept(self, levels: Levels) -> Mapping[int, tuple[list[SealedRange], int]]:
+        return {
             0: (self._files, self.raw),
             1: (levels.finished[1], self.tens),
             2: (levels.finished[2], self.hundreds),
         }
-        for level, (files, keep) in kept.items():
-            safe = levels.covered(level + 1)
-            while files and self._newest - files[0].last_step >= keep and files[0].last_seq < safe:
-                file = files.pop(0)
-                with contextlib.suppress(OSError):
-                    file.path.unlink(missing_ok=True)
-                gone.append(file)
-        return gone

@@ -191,13 +191,15 @@ class Scribe(threading.Thread):
         if self._sealer is None or self._sealer.folder != path.parent:
             self._sealer = Sealer(path.parent, self._wide, self._retention, self._breathe)
         gone = self._sealer.seal(path, number)
-        if gone:
-            text = f"{len(gone)} files of older rows were deleted; coarser levels cover them."
+        if gone:  # said first, deleted then: whoever reads meanwhile knows why
+            text = f"{len(gone)} files of older rows are deleted; coarser levels cover them."
             seqs = [[file.first_seq, file.last_seq] for file in gone]
             event = Event(
                 gone[-1].last_step, EventKind.RETENTION, text, data={"seqs": seqs}, wall=time.time()
             )
             self._stage.add(Type.EVENT, pack_event(event), step=event.step)
+            self._write()
+            self._sealer.delete(gone)
 
     def _ready_journal(self) -> Journal:
         if self._journal and not self._journal.intact:

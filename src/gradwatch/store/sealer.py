@@ -67,7 +67,7 @@ class Sealer:
         self._progress = _Progress(0)
 
     def seal(self, journal: Path, number: int) -> list[SealedRange]:
-        """Turn journal `number` into its sealed form; the files that retention took away."""
+        """Turn journal `number` into its sealed form; the files retention may take now."""
         if self._progress.number != number:
             self._progress = _Progress(number)
         reading = JournalFile(journal, self._breathe)
@@ -86,7 +86,7 @@ class Sealer:
         journal.unlink(missing_ok=True)
         if not self._retention:
             return []
-        return self._retain(number, blocks)
+        return self._retain(number, blocks, [found.head.seq for found in histograms])
 
     def close(self) -> None:
         """Let go of the files."""
@@ -163,16 +163,23 @@ class Sealer:
 
     # -- retention -------------------------------------------------------------------------------
 
-    def _retain(self, number: int, blocks: list[JournalBlock]) -> list[SealedRange]:
+    def _retain(
+        self, number: int, blocks: list[JournalBlock], others: list[int]
+    ) -> list[SealedRange]:
         assert self._retention is not None
         if blocks:
             steps = np.concatenate([block.steps for block in blocks])
-            seqs = np.concatenate([block.seqs for block in blocks])
+            seqs = np.concatenate([*(b.seqs for b in blocks), np.array(others, np.uint64)])
             path = self.folder / f"s{number:05d}.gws"
             self._retention.sealed(
                 SealedRange(path, int(steps.max()), int(seqs.min()), int(seqs.max()))
             )
-        return self._retention.apply(self._levels)
+        return self._retention.due(self._levels)
+
+    def delete(self, files: list[SealedRange]) -> None:
+        """Take away what was due."""
+        if self._retention:
+            self._retention.delete(files, self._levels)
 
 
 @dataclass(frozen=True)

@@ -287,5 +287,6 @@ def _close_all() -> None:
         writer.close(max(0.0, deadline - time.monotonic()))
 
 
-os.register_at_fork(after_in_child=_silence_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_silence_all)
 atexit.register(_close_all)
