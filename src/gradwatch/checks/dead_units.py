@@ -168,6 +168,7 @@ def _same_rows(run: Run, known: Facts) -> Mask:
         return np.zeros(len(known.parameters), bool)
     rows = thinned(known.rows(Stat.GRAD_UNTOUCHED_ROWS))
     never, zero = (known.values(s, rows) for s in (Stat.GRAD_UNTOUCHED_ROWS, Stat.GRAD_ZERO_ROWS))
-    same: Mask = np.mean(never == zero, axis=0) >= 0.99
+    same = np.mean(never == zero, axis=0) >= 0.99
     named = [any(word in p.name.lower() for word in ("pos", "wpe")) for p in known.parameters]
-    return same & np.array(named, bool)
+    found: Mask = np.logical_and(same, np.array(named, bool))
+    return found

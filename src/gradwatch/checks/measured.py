@@ -1,4 +1,7 @@
-"""What the zoo measured of each check on its reported half; written by `gradwatch zoo score --figures`."""
+"""What the zoo measured of each check on its reported half.
+
+Written by `gradwatch zoo score --figures`.
+"""
 
 HEALTHY_RUNS = 0
 """Healthy trainings behind the false-alarm figures."""

@@ -110,8 +110,8 @@ def module(result: "Score") -> str:
         for name, (false, found, have, _) in result.by_check().items()
     )
     return (
-        '"""What the zoo measured of each check on its reported half; written by '
-        '`gradwatch zoo score --figures`."""\n\n'
+        '"""What the zoo measured of each check on its reported half.\n\n'
+        'Written by `gradwatch zoo score --figures`.\n"""\n\n'
         f"HEALTHY_RUNS = {len(result.healthy)}\n"
         '"""Healthy trainings behind the false-alarm figures."""\n\n'
         f"CHECK_FIGURES: dict[str, tuple[int, int, int]] = {{\n{rows}}}\n"
