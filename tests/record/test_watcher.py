@@ -393,6 +393,27 @@ def test_events_tell_what_changed() -> None:
     assert (EventKind.OPTIMIZER_ADOPTED, "") in told
 
 
+def test_a_loop_whose_steps_are_never_seen_says_so() -> None:
+    model = mlp()
+    sink = MemorySink()
+    with watch_into(sink, model):
+        loss_of(model, 0).backward()
+    told = [event.text for event in sink.events if event.kind is EventKind.NOT_RECORDED]
+    assert len(told) == 1
+    assert "watcher.step()" in told[0]
+
+
+@pytest.mark.parametrize("logs", [True, False])
+def test_a_loop_without_a_logged_loss_is_asked_for_one(logs: bool) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sink = MemorySink()
+    with watch_into(sink, model, optimizer) as watcher:
+        train(model, optimizer, 6, watcher if logs else None)
+    asked = [event.step for event in sink.events if "log(loss=loss)" in event.text]
+    assert asked == ([] if logs else [3])
+
+
 def test_overhead_is_the_time_inside_us(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 

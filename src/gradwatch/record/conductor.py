@@ -28,6 +28,8 @@ from gradwatch.stats import Family
 
 RESTING = 4
 """If nothing is recorded for so many steps, the sentinels' hooks are taken off meanwhile."""
+PATIENCE = 3
+"""Steps without a logged loss before an event asks for one."""
 
 
 class Conductor:
@@ -91,6 +93,9 @@ class Conductor:
         if step > self.clock.first and Family.WEIGHT in self.options.families:
             self.recorder.weights(step, self.roster.all)
         self.recorder.deliver(wait=True)
+        if self._unstepped and self.clock.number == self.clock.first and not self.clock.begun:
+            text = "backward ran, but no optimizer step was seen: call watcher.step() after each"
+            self.sink.event(Event(self.clock.first, EventKind.NOT_RECORDED, text))
         self.notes.end()
         self.sink.event(Event(self.clock.made, EventKind.CLOSED, text))
         self.sink.note({"complete": True, "overhead": self.barrier.meter.overhead})
@@ -214,6 +219,8 @@ class Conductor:
             self.recorder.scalars(step, {"step_seconds": now - self._ended})
             self.recorder.finish(step)
             self.notes.read()
+            if step == self.clock.first + PATIENCE:
+                self.notes.ask_for_a_loss(step)
             for instrument in self.recorder.instruments:
                 self._charge(instrument)
         self._ended = now

@@ -5,8 +5,11 @@ from numpy.typing import NDArray
 
 from gradwatch.stats import Family, State, entry, family_stats, row_dtype
 
-_COPIED = ("count", "nan", "zero_rows", "skewness", "kurtosis")
 _SCALED = ("norm", "mean", "std", "abs_mean", "abs_max", "min", "max")
+_COPIED = ["count", "nan", "zero_rows", "skewness", "kurtosis", *_SCALED]
+_COLUMNS = {
+    family: [f"{family}_{name}" for name in _COPIED] for family in (Family.GRAD, Family.WEIGHT)
+}
 
 
 def empty_rows(family: Family, count: int) -> NDArray[np.void]:
@@ -19,10 +22,10 @@ def moment_rows(
 ) -> NDArray[np.void]:
     """Rows of gradients or weights; `factor` multiplies what has the tensor's unit."""
     rows = empty_rows(family, len(records))
-    for name in _COPIED:
-        rows[f"{family}_{name}"] = records[name]
-    for name in _SCALED:
-        rows[f"{family}_{name}"] = records[name] * factor if factor != 1.0 else records[name]
+    rows[_COLUMNS[family]] = records[_COPIED]
+    if factor != 1.0:
+        for name in _SCALED:
+            rows[f"{family}_{name}"] *= factor
     rows[f"{family}_inf"] = records["pos_inf"] + records["neg_inf"]
     with np.errstate(invalid="ignore"):
         rows[f"{family}_zero_fraction"] = records["zeros"] / records["count"]

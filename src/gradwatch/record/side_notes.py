@@ -13,6 +13,7 @@ from gradwatch.record.recorder import Recorder
 from gradwatch.record.roster import Roster
 from gradwatch.record.signals.batches import Batches
 from gradwatch.record.ward import is_remote
+from gradwatch.run import Event, EventKind
 
 BATCH = "batch"
 """`log(batch=ids)`: not a number, but which samples the step was fed with."""
@@ -30,6 +31,7 @@ class SideNotes:
         self._graph: Graph | None = None
         self._loss: dict[str, Any] = {}
         self._looks = LOOKS
+        self._logged = False
         self._batches = Batches()
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
@@ -47,10 +49,17 @@ class SideNotes:
             numbers["loss_nonfinite"] = 1.0
             if bad := self._batches.mark(step):
                 self._recorder.sink.note(bad)
+        self._logged = self._logged or "loss" in values
         if self._looks and "loss" in values:
             self._look_at(values["loss"])
         if numbers:
             self._recorder.scalars(step, numbers)
+
+    def ask_for_a_loss(self, step: int) -> None:
+        """The checks on the loss can say nothing without one."""
+        if not self._logged:
+            text = "no loss is logged: watcher.log(loss=loss) lets the checks on the loss look"
+            self._recorder.sink.event(Event(step, EventKind.AUDIT, text))
 
     def _look_at(self, loss: Any) -> None:
         if isinstance(loss, Tensor) and loss.grad_fn is not None:
