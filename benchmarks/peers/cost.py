@@ -62,7 +62,7 @@ class Lane:
 def main(models: list[str], rounds: int) -> None:
     torch.set_num_threads(1)
     quiet()
-    print(f"instruction set {kernel.instruction_set}, one torch thread, every step")
+    print(f"instruction set {kernel.instruction_set}, one torch thread, every step", flush=True)
     for name in models:
         torch.manual_seed(0)
         bench = MODELS[name]()
@@ -71,7 +71,7 @@ def main(models: list[str], rounds: int) -> None:
             lines = measure(bench, folder, rounds)
         print(f"\n{bench.summary}, {time.perf_counter() - began:.0f} s")
         for line in lines:
-            print(line)
+            print(line, flush=True)
 
 
 def measure(bench: Bench, folder: Path, rounds: int) -> list[str]:
@@ -116,6 +116,8 @@ def measure(bench: Bench, folder: Path, rounds: int) -> list[str]:
     out += [f"{n:26}{c * 1e3:10.3f}{c / bare.usual:13.2%}{c / hooks:8.1f}" for n, c in rows]
     if "wandb.watch" in costs:
         out.append(f"ours : wandb.watch = 1 : {costs['wandb.watch'] / hooks:.0f}")
+    if hooks > BUDGET * bare.usual >= BUDGET * SMALL:
+        out.append("default budget: stretches the cadence; steps too long to let it settle here")
     return out + [f"{name} left out: {why}" for name, why in missing.items()]
 
 
