@@ -3,7 +3,7 @@
 What is seen: names in the pickle beside those that tensors need. Nothing of it was imported or
 called here. A file that names what can run commands is refused altogether.
 
-Why it matters: `torch.load(weights_only=False)` would import these names and run what they say.
+Why it hurts: `torch.load(weights_only=False)` would import these names and run what they say.
 
 What helps: save the state_dict alone, best as safetensors.
 """

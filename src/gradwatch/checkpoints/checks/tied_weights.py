@@ -3,8 +3,11 @@
 What is seen: names that share one storage, and tensors with equal shape, type and bits
 (constant ones apart, and vectors, which are often alike).
 
-Why it matters: tied weights are usual (an embedding and its output layer); equal copies cost
-disk and memory, or show that layers were copied and never trained apart.
+Why it hurts: tied weights do not (an embedding and its output layer often are); equal copies
+cost disk and memory, or show that layers were copied and never trained apart.
+
+What helps: tie them in the model if they are meant to be one; otherwise check that training
+reached both.
 """
 
 from collections.abc import Iterable
