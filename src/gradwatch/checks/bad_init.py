@@ -12,10 +12,11 @@ only undo.
 What helps: He initialisation for ReLU, Xavier for tanh, small output layers, inputs scaled
 to about one.
 
-Thresholds: 1e3 between layers, ten times chance, half of the units flat; on healthy runs
-the ratio between layers is under 30 and the first loss under three times chance. Exactly
-constant outputs (branches that start at zero on purpose) are left out. For a squared error,
-chance is what the outputs' own mean square leaves of the first loss.
+Thresholds: 1e3 between layers, ten times chance, half of the units flat; in one trial of
+each healthy family of the zoo the ratio between layers was at most 17 and the first loss at
+most 1.2 times chance. Exactly constant outputs (branches that start at zero on purpose) are
+left out. For a squared error, chance is what the outputs' own mean square leaves of the
+first loss.
 """
 
 import numpy as np

@@ -16,7 +16,8 @@ the ReLU, biases that do not start far below zero; for embeddings, a vocabulary 
 the data.
 
 Threshold: half of the rows (a fifth is mentioned). Healthy ReLU layers are half silent *per
-sample*, yet on the healthy zoo under a tenth of their units is silent on all of 64 steps.
+sample*, yet in one trial of each healthy family of the zoo the largest share of dead rows
+was a quarter, the median 6 %.
 """
 
 import numpy as np

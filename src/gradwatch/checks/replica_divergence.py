@@ -1,13 +1,13 @@
 """Copies of one weight on different ranks are no longer equal.
 
-What is seen: ranks that hold the same piece of a parameter had equal weight hashes, and from
-some step on one of them has another. A hash differs as soon as a single bit does.
+What is seen: ranks that hold the same piece of a parameter had equal weight hashes, and
+from some step on one of them has another. A hash differs as soon as a single bit does.
 
-Why it hurts: data-parallel ranks average the gradients of models that are no longer the same
-model; the loss drifts and checkpoints depend on who wrote them.
+Why it hurts: data-parallel ranks average the gradients of models that are no longer the
+same model; the loss drifts and checkpoints depend on who wrote them.
 
-What helps: a look at what that rank does alone: a random number, a skipped step, a parameter
-changed under `if rank == 0`, a buffer that is not broadcast, a faulty machine.
+What helps: a look at what that rank does alone: a random number, a skipped step, a
+parameter changed under `if rank == 0`, a buffer that is not broadcast, a faulty machine.
 
 Threshold: none, equality is exact. Ranks that never were equal train models of their own on
 purpose, as far as one can tell; that is only mentioned.

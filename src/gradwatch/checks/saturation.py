@@ -14,8 +14,8 @@ normalisation in front of the activation; for attention, QK normalisation, a low
 rate, 1/√d scaling.
 
 Thresholds: half of the pairs, or entropy at or below 0.15 (a quarter and 0.35 are
-mentioned). Healthy tanh and recurrent networks of the zoo stay under a fifth, healthy
-attention above 0.4.
+mentioned). In one trial of each healthy family of the zoo the largest flat share was 5 %,
+the lowest entropy 0.9.
 """
 
 import numpy as np

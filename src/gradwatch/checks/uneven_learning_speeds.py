@@ -8,7 +8,7 @@ Why it hurts: the fast layers chase what the slow ones do not deliver. Often wan
 
 What helps: Adam instead of SGD, normalisation, learning rates per group.
 
-Threshold: 1,000; healthy runs of the zoo stay under 100.
+Threshold: 1,000; in one trial of each healthy family of the zoo the largest was 36.
 """
 
 import numpy as np

@@ -10,8 +10,8 @@ ReLUs die.
 
 What helps: a lower learning rate, warm-up, gradient clipping.
 
-Threshold: 0.3 on a tenth of the steps (0.1 is mentioned); healthy runs have about 1e-3,
-small networks with large steps up to 0.05.
+Threshold: 0.3 on a tenth of the steps (0.1 is mentioned); in one trial of each healthy
+family of the zoo the median late ratio was 4e-3, the largest of any weight 0.05.
 """
 
 import numpy as np

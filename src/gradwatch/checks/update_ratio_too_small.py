@@ -9,8 +9,9 @@ Why it hurts: at 1e-6 per step a weight needs a million steps to change by its o
 What helps: a larger learning rate, a scheduler that has not yet decayed, Adam's ε below the
 gradient's size, clipping that is not far below the usual norm.
 
-Threshold: 1e-6 (1e-5 is mentioned); usual values are 1e-4 to 1e-2. Decay to zero at the end
-does not count, since the median is over the second half.
+Threshold: 1e-6 (1e-5 is mentioned); in one trial of each healthy family of the zoo the
+median over weights lay between 2e-4 and 2e-2. Decay to zero at the end does not count,
+since the median is over the second half.
 """
 
 import numpy as np

@@ -12,8 +12,9 @@ What helps: normalisation layers, residual connections, ReLU-like instead of sig
 activations, He or Xavier initialisation, fewer layers.
 
 Threshold: 1e-4 of the strongest layer. Absolute limits in published tools differ by five
-decades; on healthy plain, residual and attention networks of up to 24 layers this ratio
-stays above 1e-3.
+decades; in one trial of each healthy family of the zoo the smallest ratio was 6e-3
+(branches that start at zero), the median 0.3. In a network that has learnt (a tenth of its
+starting loss left) it is only mentioned.
 """
 
 import numpy as np

@@ -9,8 +9,8 @@ through it.
 What helps: less weight decay (and none on norm gains and biases), a lower learning rate, a
 look at whether decay is applied twice (L2 in the loss and in the optimizer).
 
-Threshold: a tenth of the start (half is mentioned); healthy runs of the zoo keep more than
-60 %.
+Threshold: a tenth of the start (half is mentioned); in one trial of each healthy family of
+the zoo every weight kept at least 85 %.
 """
 
 import numpy as np

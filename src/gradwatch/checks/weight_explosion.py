@@ -9,8 +9,8 @@ they saturate.
 
 What helps: a lower learning rate, weight decay, gradient clipping, normalisation.
 
-Threshold: ten times the start (three is mentioned); healthy runs of the zoo stay under
-three.
+Threshold: ten times the start (three is mentioned); in one trial of each healthy family of
+the zoo the largest growth was fourfold.
 """
 
 import numpy as np
