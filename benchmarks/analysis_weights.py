@@ -33,12 +33,22 @@ def main() -> None:
     report("weight statistics, GB/s", size / moments / 1e9, 5.0)
     report("weight statistics, times numpy", slow / moments, 20.0)
     report("with outliers and entropy, GB/s", size / whole / 1e9, 2.0)
+    for what, array in others(weights["w"]).items():
+        seconds = best(lambda given=array: analyze_weights({"w": given}))
+        print(f"the same for {what}, GB/s: {array.nbytes / seconds / 1e9:.3g}")
     report("extra memory, share of the weights (at most)", memory(weights) / size, 0.1, most=True)
     gradients = {f"layer{i}": np.random.default_rng(i).normal(size=1_000_000) for i in range(24)}
     steps = iter(range(10_000))
     animator = GradientFlowAnimator(max_frames=100)
     seconds = best(lambda: animator.record_step(next(steps), gradients))
     report("record_step of 24 × 10^6 float64, s (at most)", seconds, STEP_BAR, most=True)
+
+
+def others(array: np.ndarray) -> dict[str, np.ndarray]:
+    """What could be slower than fp32: half the bytes, and one element that stretches the grid."""
+    far = array.copy()
+    far[0, 7] = 1000.0
+    return {"fp16": array.astype(np.float16), "fp32 with one far outlier": far}
 
 
 def best(work: Callable[[], object], rounds: int = ROUNDS) -> float:

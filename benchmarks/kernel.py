@@ -62,6 +62,8 @@ def split(array: np.ndarray, size: int) -> Batch:
 
 def table(title: str, batch: Batch, elements: int) -> dict[str, float]:
     seeds, offsets = np.ones(len(batch), np.uint64), np.zeros(len(batch), np.int64)
+    widths, firsts = np.full(len(batch), -14), np.full(len(batch), -128.0)
+    limits = np.full(len(batch), 0.008)
     return show(
         title,
         elements,
@@ -72,6 +74,8 @@ def table(title: str, batch: Batch, elements: int) -> dict[str, float]:
             "with sketch": lambda: kernel.measure_with_sketches(batch, seeds, offsets),
             "sketch alone": lambda: kernel.sketch(batch, seeds, offsets),
             "hashes": lambda: kernel.hashes(batch, offsets),
+            "cells of a grid": lambda: kernel.count_cells(batch, widths, firsts, cells=256),
+            "beyond limits": lambda: kernel.list_beyond(batch, -limits, limits, most=10),
         },
     )
 

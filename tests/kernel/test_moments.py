@@ -142,3 +142,11 @@ def test_threads_do_not_change_a_bit(instruction_set: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         for records, _ in pool.map(lambda _: kernel.measure_with_histograms(some), range(8)):
             assert records.tobytes() == alone
+
+
+def test_arrays_at_odd_addresses_are_measured(instruction_set: str) -> None:
+    memory = np.zeros(1 + 8 * 30, np.uint8)
+    for kind in (np.float32, np.float64, np.float16, np.complex64):
+        odd = memory[1:].view(kind)
+        odd[:] = 2.0
+        assert kernel.measure_arrays([odd])["abs_max"][0] == 2.0

@@ -33,7 +33,8 @@ def _readable(array: NDArray[Any]) -> NDArray[Any]:
         # Real and imaginary parts are two elements, as torch's view_as_real has them.
         narrow = array.dtype == np.complex64
         pairs = np.ascontiguousarray(array, np.complex64 if narrow else np.complex128)
-        return pairs.view(np.float32 if narrow else np.float64)
+        array = pairs.view(np.float32 if narrow else np.float64)
     if array.dtype not in _KINDS:
         array = array.astype(np.float64)
-    return np.ascontiguousarray(array)
+    # Also to addresses that are multiples of the size: a view into a file may begin anywhere.
+    return np.require(array, requirements=("C", "ALIGNED"))

@@ -7,21 +7,14 @@ cell of the next coarser grid. Layers, shards and chunks of a tensor therefore a
 
 from dataclasses import dataclass
 from math import ceil, floor, log, log2
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.kernel import Batch, count_cells
+
 LARGEST = 254
 SMALLEST = -1000
-
-
-class Room:
-    """Memory for one chunk, used again for the next: asking anew costs as much as the sums."""
-
-    def __init__(self, size: int, dtype: Any) -> None:
-        self.scaled = np.empty(size, dtype)
-        self.cells = np.empty(size, np.intp)
 
 
 @dataclass
@@ -34,17 +27,13 @@ class Grid:
 
     @classmethod
     def over(cls, low: float, high: float, exponent: int) -> "Grid":
-        first, last = (floor(x * 2.0**-exponent) for x in (low, high))
+        first, last = _cell(low, exponent), _cell(high, exponent)
         return cls(exponent, first, np.zeros(last - first + 1, np.int64))
 
-    def add(self, values: NDArray[Any], room: "Room") -> None:
-        """Count finite values; multiplying by a power of two and taking the floor is exact."""
-        scaled, cells = room.scaled[: len(values)], room.cells[: len(values)]
-        np.multiply(values, values.dtype.type(2.0**-self.exponent), out=scaled)
-        np.floor(scaled, out=scaled)
-        np.subtract(scaled, scaled.dtype.type(self.first), out=scaled)
-        np.copyto(cells, scaled, casting="unsafe")
-        self.counts += np.bincount(cells, minlength=len(self.counts))
+    def add(self, batch: Batch) -> None:
+        """Count the finite elements of one tensor, all of which lie on the grid."""
+        cells = count_cells(batch, [self.exponent], [self.first], cells=len(self.counts))
+        self.counts += cells.counts[0].astype(np.int64)
 
     def coarser(self, exponent: int) -> "Grid":
         """The same values on a grid of wider cells."""
@@ -72,6 +61,12 @@ class Grid:
         """Over its largest value; 0 with a single cell."""
         cells = len(self.counts)
         return self.entropy / log2(cells) if cells > 1 else 0.0
+
+
+def _cell(x: float, exponent: int) -> int:
+    """The cell that holds x; a negative one whose product underflows lies under 0 all the same."""
+    scaled = x * 2.0**-exponent
+    return -1 if scaled == 0 and x < 0 else floor(scaled)
 
 
 def exponent(quartiles: float, count: int, low: float, high: float) -> int:

@@ -1,4 +1,4 @@
-"""The second pass over the elements: histogram cells and outliers, chunk by chunk."""
+"""The second pass over the elements: histogram cells and outliers, piece by piece."""
 
 from dataclasses import dataclass
 from math import erfc, sqrt
@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.analysis.weights.grid import Grid, Room
+from gradwatch.analysis.weights.grid import Grid
 from gradwatch.analysis.weights.spread import Spread, outlier_limit
-from gradwatch.analysis.weights.tensors import CHUNK, Tensor, floating
+from gradwatch.analysis.weights.tensors import Tensor
+from gradwatch.kernel import Batch, batch_of, list_beyond
 
-_SAFE = (1e-30, 1e30)
-"""Beyond, 32 bits do not hold the cell numbers."""
+PIECE = 1 << 18
+"""Elements looked at together: cells and outliers are found while they are in the cache."""
 
 
 @dataclass
@@ -32,22 +33,13 @@ def scan(tensor: Tensor, spread: Spread, cells: int, kept: int) -> tuple[Grid, F
     grid = Grid.over(low, high, cells)
     search = _Search(spread, outlier_limit(tensor.finite), kept)
     looking = search.may_find(low, high)
-    wide = not _SAFE[0] < float(tensor.record["abs_max"]) < _SAFE[1]
     assert tensor.values is not None
-    room = Room(min(CHUNK, len(tensor.values)), _working(tensor.values, wide))
-    for begin in range(0, len(tensor.values), CHUNK):
-        part = floating(tensor.values[begin : begin + CHUNK])
+    for begin in range(0, len(tensor.values), PIECE):
+        batch, owners = batch_of([tensor.values[begin : begin + PIECE]])
+        grid.add(batch)
         if looking:
-            search.look(part, begin)
-        if tensor.nonfinite:
-            part = part[np.isfinite(part)]
-        grid.add(part.astype(np.float64) if wide else part, room)
+            search.look(batch, owners[0], begin)
     return grid, search.found(tensor.finite)
-
-
-def _working(values: NDArray[Any], wide: bool) -> Any:
-    """32 bits for 16- and 32-bit elements, unless their size makes the cells not fit."""
-    return np.float32 if values.dtype in (np.float16, np.float32) and not wide else np.float64
 
 
 class _Search:
@@ -68,9 +60,9 @@ class _Search:
         reach = self.limit * self.scale
         return self.scale > 0 and (low < self.centre - reach or high > self.centre + reach)
 
-    def look(self, part: NDArray[Any], begin: int) -> None:
+    def look(self, batch: Batch, part: NDArray[Any], begin: int) -> None:
         low, high = self.bounds  # rounded inwards: candidates, decided in 64 bits
-        at = np.flatnonzero((part <= low) | (part >= high))
+        at = list_beyond(batch, [low], [high], most=len(part)).indices[0]
         if not len(at):
             return
         z = (part[at].astype(np.float64) - self.centre) / self.scale

@@ -28,7 +28,8 @@ class Spread:
 
 def spread(tensor: Tensor) -> Spread:
     """Of the finite elements; a mostly zero tensor is judged by its other elements."""
-    values = np.sort(_sample(tensor))
+    values = _sample(tensor)
+    values.sort()
     judged = values[values != 0] if np.count_nonzero(values == 0) * 2 >= len(values) else values
     judged = judged if len(judged) >= LEAST_NONZERO else values
     centre = float(_quantiles(judged, 0.5))
@@ -40,16 +41,22 @@ def spread(tensor: Tensor) -> Spread:
 def _quantiles(ordered: NDArray[np.float64], shares: float | NDArray[np.float64]) -> Any:
     """Linear between neighbours (type 7), of sorted values."""
     at = np.asarray(shares) * (len(ordered) - 1)
-    return np.interp(at, np.arange(len(ordered)), ordered)
+    under = at.astype(np.intp)
+    left, right = ordered[under], ordered[np.minimum(under + 1, len(ordered) - 1)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.where(at == under, left, (right - left) * (at - under) + left)
 
 
 def _scale(values: NDArray[np.float64], centre: float) -> float:
-    apart = np.abs(values - centre)
-    mad = float(_quantiles(np.sort(apart), 0.5))
+    apart = values - centre
+    np.abs(apart, out=apart)
+    middle = [(len(apart) - 1) // 2, len(apart) // 2]
+    apart.partition(middle)  # all the median needs of a sorted order
+    mad = float(_quantiles(apart[middle], 0.5))
     if mad > 0:
         return mad / NormalDist().inv_cdf(0.75)
     # More than half are equal: fall back to the mean absolute deviation (of a Gaussian: √(2/π) σ).
-    return float(apart.mean()) * float(np.sqrt(np.pi / 2))
+    return float(np.abs(values - centre).mean()) * float(np.sqrt(np.pi / 2))
 
 
 def _sample(tensor: Tensor) -> NDArray[np.float64]:
@@ -58,7 +65,8 @@ def _sample(tensor: Tensor) -> NDArray[np.float64]:
     if len(values) > SAMPLE:
         drawn = np.random.default_rng(0).integers(0, len(values), SAMPLE)
         picked = floating(values[drawn]).astype(np.float64)
-        picked = picked[np.isfinite(picked)]
+        if tensor.nonfinite:
+            picked = picked[np.isfinite(picked)]
         if len(picked) >= SAMPLE // 2:
             return picked
     every = floating(values).astype(np.float64)

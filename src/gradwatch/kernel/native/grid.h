@@ -96,18 +96,19 @@ static inline __attribute__((always_inline)) int count_floats(Grid *grid, const 
     return any << 1 != 0; /* −0 is cell 0 and differs from it in its sign alone */
 }
 
+static inline vd cells_of(const Grid *grid, vd value) {
+    vd under = (vd)((vl)(value < (vd){0}) & (vl)vd_all(-0x1p-1022));
+    return vd_floor(value * vd_all(grid->scale) + under) - vd_all(grid->first);
+}
+
 /* Eight vectors of doubles likewise. 2^52 added, the cell is in the lowest bits. */
 static int count_doubles(Grid *grid, const double *x, size_t n, uint8_t *cells) {
-    vd scale = vd_all(grid->scale), first = vd_all(grid->first);
     vd last = vd_all(grid->last), zero = {0};
-    vl least = (vl)vd_all(-0x1p-1022);
     vq odd = {0};
     for (size_t i = 0; i < n; i += WIDTH) {
         vq bytes = {0};
         for (size_t part = 0; part < 8; part++) {
-            vd value = load_vd(x + i + part * WIDE);
-            vd under = (vd)((vl)(value < zero) & least);
-            vd cell = vd_floor(value * scale + under) - first;
+            vd cell = cells_of(grid, load_vd(x + i + part * WIDE));
             vd kept = vd_min(vd_max(cell, zero), last);
             odd |= (vq)kept ^ (vq)cell;
             bytes |= ((vq)(kept + 0x1p52) & 0xff) << (8 * (int)part);
@@ -120,19 +121,39 @@ static int count_doubles(Grid *grid, const double *x, size_t n, uint8_t *cells) 
     return any << 1 != 0;
 }
 
-/* Take the elements outside back out of the first and the last cell, and count them apart. */
+/* What was counted in the first and in the last cell but lies outside; the finite ones among it. */
+typedef struct {
+    uint64_t lows, highs, below, above;
+} Outside;
+
+/* Of whole vectors, in counters that hold −1 per hit; gives how many elements those were. */
+static size_t outside_vectors(const Grid *grid, const double *x, size_t n, Outside *out) {
+    vl lows = {0}, highs = {0}, below = {0}, above = {0};
+    vq exponent = vq_all(0x7ff0000000000000);
+    size_t i = 0;
+    for (; i + WIDE <= n; i += WIDE) {
+        vd value = load_vd(x + i), cell = cells_of(grid, value);
+        vl finite = (vl)(((vq)value & exponent) != exponent);
+        vl low = ~(vl)(cell >= (vd){0}), high = (vl)(cell > vd_all(grid->last));
+        lows += low, highs += high, below += low & finite, above += high & finite;
+    }
+    *out = (Outside){-vl_sum(lows), -vl_sum(highs), -vl_sum(below), -vl_sum(above)};
+    return i;
+}
+
+/* Take them back out, and count them apart. */
 static void grid_mend(Grid *grid, const double *x, size_t n) {
-    uint64_t lows = 0, highs = 0, below = 0, above = 0;
-    for (size_t i = 0; i < n; i++) {
+    Outside out;
+    for (size_t i = outside_vectors(grid, x, n, &out); i < n; i++) {
         double cell = cell_of(grid, x[i]);
         int is_low = !(cell >= 0.0), is_high = cell > grid->last, finite = isfinite(x[i]) != 0;
-        lows += (uint64_t)is_low, highs += (uint64_t)is_high;
-        below += (uint64_t)(is_low & finite), above += (uint64_t)(is_high & finite);
+        out.lows += (uint64_t)is_low, out.highs += (uint64_t)is_high;
+        out.below += (uint64_t)(is_low & finite), out.above += (uint64_t)(is_high & finite);
     }
     /* Their tables may not have been folded yet: modulo 2^64 it comes out right. */
-    grid->counts[0] -= lows, grid->counts[(size_t)grid->last] -= highs;
-    grid->outside[0] += below, grid->outside[1] += above;
-    grid->outside[2] += lows - below + highs - above;
+    grid->counts[0] -= out.lows, grid->counts[(size_t)grid->last] -= out.highs;
+    grid->outside[0] += out.below, grid->outside[1] += out.above;
+    grid->outside[2] += out.lows - out.below + out.highs - out.above;
 }
 
 static void grid_block(Grid *grid, const Tensor *tensor, size_t i, size_t n) {

@@ -69,7 +69,7 @@ typedef struct {
 
 /* Uniform grids, one per tensor, and what counting on them fills. */
 typedef struct {
-    const int64_t *exponents; /* of the cell width, from -1022 to 1022 */
+    const int64_t *exponents; /* of the cell width, from -1023 to 1023 */
     const double *firsts;     /* whole: the first cell begins at first · 2^exponent */
     size_t cells;             /* at most 256 */
     uint64_t *counts;         /* [n][cells] */

@@ -18,7 +18,7 @@ static int take_grids(Buffers *held, PyObject *tuple, Py_ssize_t cells, const Ba
         !(grids->outside = take(held, outside, batch->n * 3, 8, 1)))
         return -1;
     for (size_t i = 0; i < batch->n; i++) {
-        if (grids->exponents[i] < -1022 || grids->exponents[i] > 1022)
+        if (grids->exponents[i] < -1023 || grids->exponents[i] > 1023)
             return refuse(i, "the cells are too narrow or too wide for float64");
         double first = grids->firsts[i];
         if (!isfinite(first) || floor(first) != first)

@@ -62,7 +62,7 @@ def check_grids(exponents: NDArray[np.int64], firsts: NDArray[np.float64], cells
     """Raise ValueError unless cells can be told apart in float64 and their numbers are bytes."""
     if not 1 <= cells <= 256:
         raise ValueError("a grid has 1 to 256 cells")
-    if (abs(exponents) > 1022).any():
+    if (abs(exponents) > 1023).any():
         raise ValueError("the cells are too narrow or too wide for float64")
     if not np.isfinite(firsts).all() or (np.floor(firsts) != firsts).any():
         raise ValueError("the first cell is not a whole number")

@@ -1,0 +1,137 @@
+"""Cells and outliers of a tensor against plain loops, across pieces, types and sizes."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from gradwatch import kernel
+from gradwatch.analysis.weights import grid as grids
+from gradwatch.analysis.weights import scan as scanning
+from gradwatch.analysis.weights.grid import Grid
+from gradwatch.analysis.weights.spread import Spread, spread
+from gradwatch.analysis.weights.tensors import from_arrays
+
+RNG = np.random.default_rng(12)
+N = 5000
+
+
+def with_odd(values: np.ndarray) -> np.ndarray:
+    values = values.copy()
+    values[[3, 77, 2000, 4999]] = np.nan, np.inf, -np.inf, np.nan
+    return values
+
+
+def with_far(values: np.ndarray, far: float) -> np.ndarray:
+    values = values.copy()
+    values[1234] = far
+    return values
+
+
+GAUSSIAN = RNG.normal(0, 0.02, N)
+TENSORS = {
+    "float64": GAUSSIAN,
+    "float32": GAUSSIAN.astype(np.float32),
+    "float16": GAUSSIAN.astype(np.float16),
+    "integers": RNG.integers(-90, 90, N),
+    "bytes": RNG.integers(0, 3, N).astype(np.uint8),
+    "odd": with_odd(GAUSSIAN).astype(np.float32),
+    "far": with_far(GAUSSIAN, 1e3).astype(np.float32),
+    "very far": with_far(GAUSSIAN, -1e36).astype(np.float32),
+    "far and odd": with_far(with_odd(GAUSSIAN), 6e4).astype(np.float16),
+    "under zero": with_far(np.abs(GAUSSIAN), -1e-40) * 1e200,
+    "under zero by a hair": with_far(np.abs(GAUSSIAN) * 1e200, -1e-200),
+    "heavy": RNG.standard_t(1, N).astype(np.float32),
+    "offset": (1e4 + GAUSSIAN).astype(np.float32),
+    "constant": np.full(N, -0.3, np.float32),
+    "largest": np.full(N, 1.7e308),
+    "subnormal": GAUSSIAN * 1e-310,
+    "every other": np.repeat(GAUSSIAN, 2)[::2],
+    "one": np.array([0.25]),
+}
+
+
+def cells(values: np.ndarray, exponent: int) -> Counter[int]:
+    """In whole numbers, so that nothing can be rounded."""
+    counts: Counter[int] = Counter()
+    for x in values.ravel().tolist():
+        if math.isfinite(x):
+            above, below = float(x).as_integer_ratio()
+            shifted = above << max(-exponent, 0)
+            counts[shifted // (below << max(exponent, 0))] += 1
+    return counts
+
+
+def far_indices(values: np.ndarray, found: Spread, limit: float) -> list[tuple[float, int]]:
+    """Furthest first, and of two equally far the earlier one."""
+    distances = [((float(x) - found.centre) / found.scale, i) for i, x in enumerate(values)]
+    beyond = [(z, i) for z, i in distances if math.isfinite(z) and abs(z) > limit]
+    return sorted(beyond, key=lambda item: (-abs(item[0]), item[1]))
+
+
+@pytest.mark.parametrize("piece", [1 << 18, 700])
+@pytest.mark.parametrize("name", TENSORS)
+def test_cells_and_outliers_are_those_of_loops(
+    name: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanning, "PIECE", piece)
+    (tensor,) = from_arrays({"w": TENSORS[name]})
+    assert tensor.values is not None
+    found = spread(tensor)
+    low, high = float(tensor.record["min"]), float(tensor.record["max"])
+    exponent = grids.exponent(found.quartiles, tensor.finite, low, high)
+    grid, far = scanning.scan(tensor, found, exponent, 10)
+    wanted = cells(tensor.values, exponent)
+    assert {grid.first + i: n for i, n in enumerate(grid.counts.tolist()) if n} == wanted
+    assert grid.counts[0] > 0
+    assert grid.counts[-1] > 0
+    assert len(grid.counts) <= 256
+    beyond = far_indices(tensor.values, found, far.limit) if found.scale > 0 else []
+    assert far.total == len(beyond)
+    assert far.indices.tolist() == sorted(i for _, i in beyond[:10])
+    assert far.distances.tolist() == [z for z, i in sorted(beyond[:10], key=lambda item: item[1])]
+
+
+def test_something_is_found_in_what_is_far() -> None:
+    for name in ("far", "very far", "far and odd"):
+        (tensor,) = from_arrays({"w": TENSORS[name]})
+        far = scanning.scan(tensor, spread(tensor), 120, 10)[1]
+        assert far.indices.tolist() == [1234], name
+
+
+def test_both_kernels_fill_the_same_cells() -> None:
+    batch, owners = kernel.batch_of([TENSORS["heavy"]])
+    low, high = float(owners[0].min()), float(owners[0].max())
+    before, filled = kernel.instruction_set, []
+    try:
+        for name in kernel.available():
+            kernel.select(name)
+            grid = Grid.over(low, high, math.ceil(math.log2((high - low) / 254)))
+            grid.add(batch)
+            filled.append(grid.counts.tolist())
+    finally:
+        kernel.select(before)
+    assert sum(filled[0]) == N
+    assert all(counts == filled[0] for counts in filled)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 1001, 4096])
+def test_the_spread_is_that_of_sorted_lists(count: int) -> None:
+    values = RNG.normal(3, 2, count)
+    (tensor,) = from_arrays({"w": values})
+    found = spread(tensor)
+    ordered = sorted(values.tolist())
+    centre = quantile(ordered, 0.5)
+    mad = quantile(sorted(abs(x - centre) for x in ordered), 0.5)
+    assert found.centre == pytest.approx(centre, rel=1e-12)
+    assert found.scale == pytest.approx(mad * 1.4826022185056018, rel=1e-12)
+    wanted = quantile(ordered, 0.75) - quantile(ordered, 0.25)
+    assert found.quartiles == pytest.approx(wanted, rel=1e-12)
+
+
+def quantile(ordered: list[float], share: float) -> float:
+    at = share * (len(ordered) - 1)
+    left = math.floor(at)
+    right = min(left + 1, len(ordered) - 1)
+    return ordered[left] * (1 - (at - left)) + ordered[right] * (at - left)
