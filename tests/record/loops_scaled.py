@@ -74,6 +74,49 @@ def scaler_found_overflow(start: Start) -> None:
 
 
 @loop()
+def scaler_overflow_at_once(start: Start) -> None:
+    """As in practice: the first scale is too large, and it takes a few steps to find out."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    scaler = scaler_of(2.0**127)
+    _, truth = start(model, optimizer, scaler=scaler)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, step) * 32.0).backward()
+        truth.raw(scale=scaler.get_scale())
+        truth.before()
+        scaler.step(optimizer)
+        truth.after()
+        before = scaler.get_scale()
+        scaler.update()
+        skipped = scaler.get_scale() < before
+        if skipped:
+            truth.now.raw = dict.fromkeys(truth.now.raw)
+        truth.made(skipped=skipped)
+    assert truth.steps[0].skipped
+    assert not truth.steps[STEPS - 1].skipped
+
+
+@loop()
+def gradients_thrown_away(start: Start) -> None:
+    """Two backward passes for each step, the first one only looked at; no step was skipped."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    elsewhere = scaler_of()
+    _, truth = start(model, optimizer, scaler=elsewhere)
+    for step in range(STEPS):
+        loss_of(model, step + 100).backward()
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        truth.raw()
+        truth.before()
+        optimizer.step()
+        truth.after()
+        optimizer.zero_grad()
+        truth.made(backwards=2)
+
+
+@loop()
 def scaler_fused(start: Start) -> None:
     _run(start, fused=True)
 

@@ -299,13 +299,16 @@ class Conductor:
     # -- backward passes -------------------------------------------------------------------------
 
     def _make_sentinel(self) -> Sentinel:
-        return Sentinel(self.barrier, self._backward)
+        scale = self.recorder.scaling.now
+        return Sentinel(self.barrier, self._backward_ran, self._thrown_away, scale)
 
-    def _backward(self, sentinel: Sentinel, thrown_away: bool) -> None:
-        """A gradient was accumulated, or is about to be after the last one was thrown away."""
-        if not thrown_away:
-            self._unstepped = True
-        elif self._unstepped and self.recorder.scaling.search():
+    def _backward_ran(self) -> None:
+        self._unstepped = True
+
+    def _thrown_away(self, scale: float | None) -> None:
+        """A backward starts although the last one was neither used nor kept."""
+        scaling = self.recorder.scaling
+        if self._unstepped and scaling.search() and scaling.has_backed_off(scale):
             self._skip(self.clock.coming)
 
     def _skip(self, step: int) -> None:

@@ -152,7 +152,7 @@ class Recorder:
 
     def _verdict(self, ward: Ward, held: float) -> Verdict:
         verdict = ward.sentinel.judge()
-        return verdict if held != 1.0 else self.scaling.explain(verdict)
+        return verdict if held != 1.0 else self.scaling.explain(verdict, ward.optimizer)
 
     def _phase_scalars(self, frame: Frame) -> None:
         sentinel = frame.ward.sentinel

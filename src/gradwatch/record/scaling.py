@@ -25,14 +25,17 @@ class Scaling:
     def known(self) -> bool:
         return self._ref is not None and self._ref() is not None
 
-    def search(self) -> bool:
-        """Look for an enabled GradScaler in the process, when something suggests there is one."""
+    def search(self, optimizer: Optimizer | None = None) -> bool:
+        """Look for an enabled GradScaler in the process, when something suggests there is one.
+
+        In the middle of a step only the scaler that steps this optimizer will do.
+        """
         if not self.known and self._searches > 0:
             self._searches -= 1
             kinds = _kinds(torch.amp.GradScaler)
             for thing in gc.get_referrers(*kinds):
                 # By the type alone: asking some other object anything might run its code.
-                if type(thing) in kinds and thing.is_enabled():
+                if type(thing) in kinds and thing.is_enabled() and _steps(thing, optimizer):
                     self._ref = weakref.ref(thing)
                     break
         return self.known
@@ -42,6 +45,17 @@ class Scaling:
         """The scale where it lives, which may be an accelerator; None without a scaler."""
         return getattr(self._ref(), "_scale", None) if self._ref is not None else None
 
+    def now(self) -> float | None:
+        """The scale a backward pass runs with; None where no scaler is known."""
+        return self.scale() if self.known else None
+
+    def has_backed_off(self, since: float | None) -> bool:
+        """Whether the scale was lowered since a backward that ran with this one.
+
+        Where nobody can tell, because the scaler was not known then, it is assumed.
+        """
+        return since is None or not self.scale() >= since
+
     def scale(self) -> float:
         """The present scale; NaN where it is on an accelerator, 1 where there is no scaler."""
         scaler = self._ref() if self._ref is not None else None
@@ -50,12 +64,12 @@ class Scaling:
             return number(getattr(scaler, "_init_scale", 1.0)) if scaler is not None else 1.0
         return number(value)
 
-    def explain(self, verdict: Verdict) -> Verdict:
+    def explain(self, verdict: Verdict, optimizer: Optimizer | None) -> Verdict:
         """The verdict without the loss scale: what is left of the factor is clipping."""
         if verdict.phase is not Phase.SCALED:
             return verdict
         suspicious = verdict.factor < SMALLEST_CLIP or (verdict.exact and verdict.factor < 1.0)
-        if not self.known and not (suspicious and self.search()):
+        if not self.known and not (suspicious and self.search(optimizer)):
             if verdict.factor >= SMALLEST_CLIP:
                 return verdict
             return RAW if verdict.exact else Verdict(Phase.CHANGED, exact=False)
@@ -63,6 +77,11 @@ class Scaling:
         if scale != scale:
             return Verdict(Phase.CHANGED, exact=False)
         return verdict.unscaled(scale)
+
+
+def _steps(scaler: Any, optimizer: Optimizer | None) -> bool:
+    known = getattr(scaler, "_per_optimizer_states", None)
+    return optimizer is None or known is None or id(optimizer) in known
 
 
 def _kinds(kind: type) -> list[type]:

@@ -31,16 +31,26 @@ class Post:
         self.ref = weakref.ref(parameter)
         self.backwards = 0
         self.version = -1
+        self.scale: float | None = None
+        """The loss scale of the last backward, where one is known."""
         self.sample: Tensor | None = None
         self.handles: list[Any] = []
 
 
 class Sentinel:
-    """Counts backward passes and samples gradients; `on_unstepped` hears of abandoned ones."""
+    """Counts backward passes and samples gradients; tells of those that were thrown away."""
 
-    def __init__(self, barrier: Barrier, on_backward: Callable[["Sentinel", bool], None]) -> None:
+    def __init__(
+        self,
+        barrier: Barrier,
+        on_backward: Callable[[], None],
+        on_thrown_away: Callable[[float | None], None],
+        scale: Callable[[], float | None],
+    ) -> None:
         self._barrier = barrier
         self._on_backward = on_backward
+        self._on_thrown_away = on_thrown_away
+        self._scale = scale
         self.posts: list[Post] = []
         self.sampling = False
         self._awake = True
@@ -81,7 +91,8 @@ class Sentinel:
     def _mount_all(self) -> None:
         for index, post in enumerate(self.posts):
             if (parameter := post.ref()) is not None and parameter.requires_grad:
-                self._mount(post, parameter, watches_start=index < 2)
+                # The last ones: a backward pass comes to them first.
+                self._mount(post, parameter, watches_start=index >= len(self.posts) - 2)
 
     def _unmount_all(self) -> None:
         for post in self.posts:
@@ -144,16 +155,17 @@ class Sentinel:
             return
         # A second pass without a step in between: accumulation, unless the first was thrown away.
         if parameter._version == post.version and _is_cleared(parameter.grad):
-            self._on_backward(self, True)
+            self._on_thrown_away(post.scale)
 
     def _after(self, post: Post) -> None:
         """This parameter's gradient is complete, but for an average over ranks."""
         parameter = post.ref()
-        if parameter is None:
-            return
+        if parameter is None or parameter.grad is None:
+            return  # none is left where the user steps inside backward
         post.backwards += 1
         post.version = parameter._version
-        self._on_backward(self, False)
+        post.scale = self._scale()
+        self._on_backward()
         if not self.sampling:
             return
         if self.averaged_late:
