@@ -7,7 +7,7 @@ EXTRAS := dev,torch,pictures,video,parquet,dask
 SOURCES_OF_THE_KERNEL := $(wildcard src/gradwatch/kernel/native/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench clean browser page page-fresh
+.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench bench-peers bench-zoo clean browser page page-fresh
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,21 @@ format: $(STAMP) ## let ruff format the code
 
 bench: $(STAMP) ## the benchmarks; prints their tables
 	$(BIN)/python -m benchmarks
+
+# Other watchers and diagnosers, pinned, in an environment of their own.
+PEERS := .venv-peers
+$(PEERS)/.ok: benchmarks/peers.txt pyproject.toml setup.py constraints.txt $(SOURCES_OF_THE_KERNEL)
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-r benchmarks/peers.txt -e .
+	touch $@
+
+bench-peers: $(PEERS)/.ok ## what other watchers cost, in the same run as ours
+	$(PEERS)/bin/python -m benchmarks.peers cost
+
+bench-zoo: $(PEERS)/.ok ## what other diagnosers find in the labelled trainings, beside ours
+	$(PEERS)/bin/python -m benchmarks.peers zoo
 
 browser: ## install Chromium for the browser tests (Debian; needs root)
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
