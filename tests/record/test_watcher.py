@@ -104,6 +104,26 @@ def test_a_log_finds_its_step(early: bool) -> None:
         assert found["val_loss"] == 30.0 + step
 
 
+def test_a_loss_logged_before_its_backward_finds_its_step() -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sink = MemorySink()
+    watcher = watch_into(sink, model, optimizer)
+    watcher.log(val_loss=99.0)  # an evaluation before the training
+    for step in range(5):
+        loss = loss_of(model, step)
+        watcher.log(loss=10.0 + step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        watcher.log(val_loss=20.0 + step, accuracy=30.0 + step)
+    for step in range(5):
+        found = sink.numbers[step]
+        assert found["loss"] == 10.0 + step
+        assert found["val_loss"] == 20.0 + step
+        assert found["accuracy"] == 30.0 + step
+
+
 def test_logs_keep_their_place_while_the_sentinels_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -13,6 +13,7 @@ from gradwatch.record.barrier import Barrier
 from gradwatch.record.clock import StepClock
 from gradwatch.record.doze import Doze
 from gradwatch.record.frame import Frame, has_closure
+from gradwatch.record.habits import Habits
 from gradwatch.record.instrument import Instrument, Monitor, Sink
 from gradwatch.record.manual import ManualSteps
 from gradwatch.record.options import Options
@@ -68,6 +69,7 @@ class Conductor:
         self._ended = time.perf_counter()
         self._finished = clock.first - 1
         self._logs_early = True
+        self.habits = Habits()
         self.doze = Doze(clock)
 
     # -- the run ---------------------------------------------------------------------------------
@@ -199,7 +201,16 @@ class Conductor:
         # While the sentinels rest nobody sees a backward: then logs are placed as they used to be.
         if self._awake:
             self._logs_early = self._unstepped
-        self.notes.log(self.clock.coming if self._logs_early else self.clock.made, values)
+        if self._logs_early:
+            self.habits.seen(values)
+            self.notes.log(self.clock.coming, values)
+            return
+        untouched = self.clock.number == self.clock.first and not self.clock.begun
+        before, after = self.habits.parted(values, before_all=untouched)
+        if before:
+            self.notes.log(self.clock.coming, before)
+        if after:
+            self.notes.log(self.clock.made, after)
 
     # -- steps -----------------------------------------------------------------------------------
 

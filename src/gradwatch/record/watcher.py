@@ -70,7 +70,8 @@ class Watcher:
         """Log numbers or one-element tensors: `log(loss=loss)`, `log({"acc/top1": 0.3})`.
 
         They belong to the coming step if a backward ran since the last optimizer step, else to the
-        step just made.
+        step just made; a number that a loop logs before its first backward pass is taken to be
+        logged so every time, and belongs to the coming step.
         """
         self._barrier.run(self._conductor.log, {**(values or {}), **named})
 
