@@ -2,10 +2,10 @@
 
 What is seen: the norm over all parameters at least `times` the median of the 30 steps
 before, back under three times within five steps. It is a fault when the step is not small
-against the beginning of the run, is isolated (at most `crowd` such steps together) and
-stands out of the usual spread of the logarithm by `deviations`: where tiny batches, a
-converged network or full-batch descent at the edge of stability make the gradient jump by
-factors now and then, a large factor is only mentioned.
+against the beginning of the run, is isolated (nowhere more than `crowd` such steps
+together) and stands out of the usual spread of the logarithm by `deviations`: where tiny
+batches, a converged network or full-batch descent at the edge of stability make the
+gradient jump by factors now and then, a large factor is only mentioned.
 
 Why it hurts: each spike is one large step in a direction that one batch decided, and it
 spoils Adam's second moment for a while. Often the first sign of a bad batch or of an
@@ -62,11 +62,12 @@ def check(
     ]
     if not spikes:
         return
+    crowded = any(sum(abs(row - other) <= 10 for other in spikes) > crowd for row in spikes)
     clear = [
         row
         for row in spikes
         if values[row] >= early
-        and sum(abs(row - other) <= 10 for other in spikes) <= crowd
+        and not crowded
         and np.log(ratio[row]) > deviations * _spread(values[max(0, row - 60) : row])
     ]
     worst = max(clear or spikes, key=lambda row: ratio[row])

@@ -49,7 +49,7 @@ def measured(name: str) -> str:
 
 def page(checks: Sequence[Check] = CHECKS) -> str:
     """All checks as one Markdown page."""
-    parts = [_HEAD]
+    parts = [_HEAD, ""]
     parts.extend(f"- [{c.NAME}](#{c.NAME}): {summary(c)}" for c in checks)
     for check in checks:
         body = inspect.cleandoc(check.__doc__ or "")
