@@ -165,3 +165,12 @@ def test_the_first_look_is_after_three_steps() -> None:
     for step in range(3):
         watching.after_step(step, [gradient([1.0, 1.0])], {"loss": 1.0, "stale": float(step > 0)})
     assert set(told) == {"not-updated", "stale-gradients"}
+
+
+def test_what_was_found_out_about_the_loss_is_judged_live() -> None:
+    said = []
+    monitor = Monitor(said.append)
+    monitor.noted({"loss_fed_with": "probabilities"})
+    for step in range(4):
+        monitor.after_step(step, [], {"loss": 1.0})
+    assert [finding.check for finding in said] == ["output-misuse"]

@@ -120,6 +120,7 @@ def test_the_monitor_inside_still_judges() -> None:
         closed = False
 
         def declared(self, subjects: object, ids: object) -> None: ...
+        def noted(self, info: object) -> None: ...
 
         def after_step(self, step: int, rows: object, scalars: object) -> None:
             self.steps.append(step)

@@ -112,6 +112,21 @@ def clipped_by_norm(start: Start) -> None:
         truth.made(factor=0.05 / (float(norm) + 1e-6))
 
 
+@loop(tolerance=5e-6)
+def exploding_and_clipped_by_norm(start: Start) -> None:
+    """A factor as small as a loss scale, and no scaler in sight."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    _, truth = start(model, optimizer)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        (loss_of(model, step) * 3e5).backward()
+        truth.raw()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        step_with(truth, optimizer)
+        truth.made(factor=0.05 / (float(norm) + 1e-6))
+
+
 @loop(tolerance=2e-2)
 def clipped_by_norm_in_bfloat16(start: Start) -> None:
     model = mlp(torch.bfloat16)

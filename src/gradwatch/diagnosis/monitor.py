@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ LIVE = frozenset(
         "nonfinite",
         "stale-gradients",
         "norm-misuse",
+        "output-misuse",
         "input-scale",
         "not-updated",
         "no-gradient",
@@ -83,6 +85,10 @@ class Monitor:
     def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
         """The subjects that ids stand for."""
         self._past.declare(subjects, ids)
+
+    def noted(self, info: Mapping[str, Any]) -> None:
+        """What was found out about the run: the kind of its loss, its number of classes."""
+        self._past.info.update(info)
 
     def after_step(self, step: int, rows: Sequence[Rows], scalars: Mapping[str, float]) -> None:
         """Remember a step, and look if it is time."""

@@ -1,7 +1,7 @@
 """The recent past of a training in memory: the first steps and the last ones, as a `Run`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,8 @@ class RecentPast:
         self._scalars: dict[str, NDArray[np.float64]] = {}
         self._steps = np.zeros(FIRST + LAST, np.int64)
         self._seen = 0
+        self.info: dict[str, Any] = {}
+        """What is known of the whole run."""
 
     def __len__(self) -> int:
         return min(self._seen, FIRST + LAST)
@@ -144,6 +146,7 @@ class RecentPast:
                 values,
                 states,
                 scalars={name: table[order] for name, table in self._scalars.items()},
+                info=dict(self.info),
             )
         )
 

@@ -1,6 +1,7 @@
 """A monitor that sends a few numbers of every step on to a service, around the one that judges."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,10 @@ class Forwarding:
     def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
         if self._inner is not None:
             self._inner.declared(subjects, ids)
+
+    def noted(self, info: Mapping[str, Any]) -> None:
+        if self._inner is not None:
+            self._inner.noted(info)
 
     def after_step(self, step: int, rows: Sequence[Batch], scalars: Mapping[str, float]) -> None:
         if self._inner is not None:

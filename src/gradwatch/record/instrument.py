@@ -55,6 +55,10 @@ class Monitor(Protocol):
         """The subjects that ids stand for, whenever some are declared."""
         ...
 
+    def noted(self, info: Mapping[str, Any]) -> None:
+        """What was found out about the run: the kind of its loss, its number of classes."""
+        ...
+
     def after_step(
         self, step: int, rows: Sequence[Batch], scalars: Mapping[str, float]
     ) -> None: ...

@@ -1,6 +1,7 @@
 """What is measured when: before an optimizer's step, after it, and where it goes."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,6 +207,12 @@ class Recorder:
                 self.scalars(step, values)
             for event in instrument.events():
                 self.sink.event(event)
+
+    def note(self, info: Mapping[str, Any]) -> None:
+        """Something that is true of the whole run."""
+        self.sink.note(info)
+        if self.monitor is not None:
+            self.monitor.noted(info)
 
     def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
         """Pass on which subjects the ids stand for."""

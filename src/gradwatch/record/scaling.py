@@ -70,9 +70,8 @@ class Scaling:
             return verdict
         suspicious = verdict.factor < SMALLEST_CLIP or (verdict.exact and verdict.factor < 1.0)
         if not self.known and not (suspicious and self.search(optimizer)):
-            if verdict.factor >= SMALLEST_CLIP:
-                return verdict
-            return RAW if verdict.exact else Verdict(Phase.CHANGED, exact=False)
+            # Without a scaler only a power of two is a scale of its own; the rest is clipping.
+            return RAW if verdict.exact and verdict.factor < SMALLEST_CLIP else verdict
         scale = self.scale()
         if scale != scale:
             return Verdict(Phase.CHANGED, exact=False)

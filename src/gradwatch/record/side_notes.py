@@ -100,7 +100,7 @@ class SideNotes:
     def _note_loss(self, found: dict[str, Any]) -> None:
         if found:
             self._loss = found
-            self._recorder.sink.note(found)
+            self._recorder.note(found)
 
 
 def _describe(loss: Tensor) -> dict[str, Any]:

@@ -150,6 +150,8 @@ class Watcher:
             return
         self._closed = True
         self._barrier.off = True
+        if not self._conductor.clock.begun:
+            log.warning("gradwatch: the watched model is gone; keep a reference to what you watch")
         try:
             self._heartbeat.stop()
             self._conductor.detach()
