@@ -34,9 +34,11 @@ def killed(folder: Path, rank: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     watcher = gradwatch.watch(model, optimizer, run=folder / "killed", every=1)
     for step in range(STEPS):
-        if step == LEAVES_AT and rank == 1:
-            assert watcher.flush(60)
-            os.kill(os.getpid(), signal.SIGKILL)
+        if step == LEAVES_AT:
+            assert watcher.flush(60)  # the launcher may end rank 0 as soon as rank 1 is dead
+            dist.barrier()
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
         try:
             optimizer.zero_grad()
             loss_of(model, *batch(step, 0, rank)).backward()

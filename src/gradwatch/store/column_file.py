@@ -125,6 +125,8 @@ class ColumnFile:
         self._listing = _Listing()
         self.end = 0
         """Bytes walked over so far."""
+        self.cut = False
+        """The last block of a level was not whole when it was last looked at."""
         self._listed = False
         self._told: set[str] = set()
         self._unlisted: dict[Key, tuple[int, int]] = {}
@@ -140,6 +142,7 @@ class ColumnFile:
         if not self._listed:
             self._listed = self._by_directory(handle, size)
         if not self._listed:
+            self.cut = False
             self._by_walking(handle, size)
         found = []
         for offset in self._listing.histograms[before:]:
@@ -222,6 +225,9 @@ class ColumnFile:
                 match head.type:
                     case Type.BLOCK:
                         self._take_block(handle, key, offset, head.step, head.step)
+                        if self._is_cut(key, size):
+                            self._put_back(key, offset)
+                            return
                         if self._leapt(handle, key, size):
                             break
                     case Type.COLUMN:
@@ -232,6 +238,16 @@ class ColumnFile:
                         self._listing.histograms.append(offset)
             else:
                 return
+
+    def _is_cut(self, key: Key, size: int) -> bool:
+        """Whether a level's newest block is not wholly there: its writer is in the middle of it."""
+        head = self._listing.blocks.get(key)
+        return head is not None and key[1] > 0 and self.end + head.span > size
+
+    def _put_back(self, key: Key, offset: int) -> None:
+        """Not yet: look at this block again the next time."""
+        del self._listing.blocks[key]
+        self.end, self.cut = offset, True
 
     def _leapt(self, handle: Handle, key: Key, size: int) -> bool:
         """Leap over a level's columns, if that ends at the end of the file or at a sound head."""

@@ -102,6 +102,9 @@ class FolderIndex:
     def damage(self) -> list[Damage]:
         """What could not be read, as far as is known now."""
         found = list(self.side.damage)
+        if self.side.closed and not self._journals:  # nobody is going to finish it
+            cut = [name for name in sorted(self._columns) if self._columns[name].cut]
+            found += [Damage(f"{name} ends in the middle of a block") for name in cut]
         for files in (self._small, self._journals, self._columns):
             for name in sorted(files):
                 found += files[name].damage
