@@ -451,3 +451,19 @@ def test_overhead_is_the_time_inside_us(monkeypatch: pytest.MonkeyPatch) -> None
     train(model, optimizer, 10)
     assert watcher._barrier.meter.spent >= 0.2
     assert 0.0 < watcher.overhead <= 1.0
+
+
+def test_a_wrapper_that_is_an_optimizer_itself_is_unwrapped() -> None:
+    from gradwatch.record.heartbeat import bare_optimizer
+
+    inner = torch.optim.SGD(mlp().parameters(), 0.1)
+
+    class Wrapper(torch.optim.Optimizer):
+        """As accelerate's: an optimizer by type, without any of its hooks."""
+
+        def __init__(self) -> None:
+            self.optimizer = inner
+
+    assert bare_optimizer(Wrapper()) is inner
+    assert bare_optimizer(inner) is inner
+    assert bare_optimizer(object()) is None

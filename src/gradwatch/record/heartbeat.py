@@ -100,9 +100,13 @@ def _other_threads() -> bool:
 
 
 def bare_optimizer(thing: Any) -> Optimizer | None:
-    """The torch optimizer itself, or the one a wrapper (accelerate, say) keeps in `.optimizer`."""
+    """The innermost torch optimizer: wrappers keep it in `.optimizer`.
+
+    Some of them (accelerate's) are optimizers themselves, and never run the hooks given to them.
+    """
+    found = None
     for _ in range(4):
         if isinstance(thing, Optimizer):
-            return thing
+            found = thing
         thing = getattr(thing, "optimizer", None)
-    return None
+    return found
