@@ -108,6 +108,21 @@ def test_parquet(run_path, tmp_path):
     assert next(row["whole"] for row in table if row["statistic"] == "grad_nan") == 2**60 + 1
 
 
+def test_parquet_opens_in_pandas_and_polars(run_path, tmp_path):
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    export(run_path, "-o", tmp_path / "x.parquet")
+    one, other = (
+        pandas.read_parquet(tmp_path / "x.parquet"),
+        polars.read_parquet(tmp_path / "x.parquet"),
+    )
+    assert len(one) == len(other) > 0
+    chosen = one[(one["statistic"] == "grad_norm") & (one["step"] == 2)]["value"].dropna().tolist()
+    rows = other.filter((polars.col("statistic") == "grad_norm") & (polars.col("step") == 2))
+    assert rows["value"].drop_nulls().drop_nans().to_list() == chosen  # pandas drops NaN as well
+    assert -1.5 in chosen
+    assert 2**60 + 1 in other["whole"].drop_nulls().to_list()
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
