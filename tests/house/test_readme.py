@@ -49,6 +49,4 @@ def test_links_lead_somewhere(link: str) -> None:
 
 def test_the_demo_names_its_fault() -> None:
     said = part(TEXT, "diagnose")
-    assert "nonfinite" in said
-    assert "norm" in said
-    assert "step 137" in said
+    assert "NaN or Inf first appears at step 137, in the forward pass in norm" in said
