@@ -1,6 +1,7 @@
 """The writer's thread: the only one that touches files. It never raises and never gives up."""
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from gradwatch.store.records import FAMILY_CODES, NO_SEQ, Head, Type, pack
 from gradwatch.store.retention import Retention
 from gradwatch.store.sealer import Sealer
 from gradwatch.store.stage import Stage
+
+log = logging.getLogger("gradwatch")
 
 FLUSH_SECONDS = 1.0
 SYNC_SECONDS = 10.0
@@ -182,8 +185,9 @@ class Scribe(threading.Thread):
                 if self._seal_failures < _SEAL_TRIES:
                     self._next_seal = time.monotonic() + _LONGEST_WAIT
                     return
-            except Exception:
-                pass  # a journal that cannot be sealed stays a journal, and is read as one
+            except Exception as error:
+                # a journal that cannot be sealed stays a journal, and is read as one
+                log.warning("gradwatch: %s is not sealed: %s", path.name, error)
             self._full.pop(0)
             self._seal_failures = 0
 
