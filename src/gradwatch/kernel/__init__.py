@@ -52,6 +52,7 @@ __all__ = [
     "measure_with_histograms",
     "measure_with_sketches",
     "merge",
+    "nonfinite",
     "read",
     "row_spread",
     "select",
@@ -65,11 +66,16 @@ available = choice.available
 instruction_set: str = choice.first()
 _kernel = choice.module(instruction_set)
 
+nonfinite = _kernel.nonfinite
+"""nonfinite(pointer, count, dtype, stride): how many of the elements 0, stride, 2·stride … < count
+are NaN or infinite. The C function itself, for callers to whom a Python frame is dear."""
+
 
 def select(name: str) -> None:
     """Use this instruction set (one of `available()`) from now on, for tests and benchmarks."""
-    global instruction_set, _kernel
+    global instruction_set, nonfinite, _kernel
     _kernel = choice.module(name)
+    nonfinite = _kernel.nonfinite
     instruction_set = name
 
 

@@ -26,6 +26,9 @@ DOUBLE_BINS = (-1074, 2098)
 """Lowest exponent and number of bins, for batches without and with float64."""
 
 
+nonfinite = _native.nonfinite
+
+
 def _buffers(batch: Batch) -> _Buffers:
     return batch.pointers, batch.counts, batch.dtypes, batch.rows
 

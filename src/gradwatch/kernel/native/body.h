@@ -13,6 +13,7 @@
 #include "measure.h"
 #include "grid.h"
 #include "beyond.h"
+#include "nonfinite.h"
 
 const Kernel NAME(kernel) = {
     .name = SET,
@@ -25,4 +26,5 @@ const Kernel NAME(kernel) = {
     .count_cells = count_cells,
     .list_beyond = list_beyond,
     .read = read_all,
+    .nonfinite = nonfinite,
 };

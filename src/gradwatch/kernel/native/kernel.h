@@ -97,6 +97,7 @@ typedef struct {
     void (*count_cells)(const Batch *batch, const Grids *grids);
     void (*list_beyond)(const Batch *batch, const Limits *limits);
     uint64_t (*read)(const Batch *batch);
+    size_t (*nonfinite)(const void *data, size_t n, int dtype, size_t stride);
 } Kernel;
 
 extern const Kernel kernel_base, kernel_avx2, kernel_avx512;

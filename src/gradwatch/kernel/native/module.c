@@ -2,6 +2,7 @@
  * byte is read, lets the interpreter go on (no GIL) while the kernel works.
  *
  * A batch arrives as a tuple of four buffers: pointers u64, counts i64, dtypes u8, rows i64. */
+#include "numbers.h"
 #include "outputs.h"
 #include "scanning.h"
 
@@ -197,6 +198,22 @@ static PyObject *py_read(PyObject *self, PyObject *args) {
     return PyFloat_FromDouble((double)sum);
 }
 
+/* Looked for in the midst of a forward pass, where all code is cold and every call counts: numbers
+ * instead of buffers, and the interpreter is only let go where there is much to read. */
+static PyObject *py_nonfinite(PyObject *self, PyObject *const *args, Py_ssize_t n) {
+    (void)self;
+    Tensor tensor;
+    uint64_t stride;
+    if (take_stride(args, n, &tensor, &stride) < 0) return NULL;
+    size_t looks = tensor.count ? (tensor.count - 1) / stride + 1 : 0, found;
+    if (looks <= 1 << 20)
+        return PyLong_FromSize_t(chosen->nonfinite(tensor.data, looks, tensor.dtype, stride));
+    Py_BEGIN_ALLOW_THREADS;
+    found = chosen->nonfinite(tensor.data, looks, tensor.dtype, stride);
+    Py_END_ALLOW_THREADS;
+    return PyLong_FromSize_t(found);
+}
+
 static PyObject *py_instruction_sets(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
     PyObject *names = PyList_New(0);
@@ -234,6 +251,8 @@ static PyMethodDef functions[] = {
      "list_beyond(batch, (lows, highs, totals, indices), most)"},
     {"copy", py_copy, METH_VARARGS, "copy(source, target)"},
     {"read", py_read, METH_VARARGS, "read(batch)"},
+    {"nonfinite", (PyCFunction)(void (*)(void))py_nonfinite, METH_FASTCALL,
+     "nonfinite(pointer, count, dtype, stride)"},
     {"instruction_sets", py_instruction_sets, METH_NOARGS, "the sets of this processor"},
     {"select", py_select, METH_VARARGS, "select(instruction_set)"},
     {NULL, NULL, 0, NULL},

@@ -74,3 +74,19 @@ def check_limits(lows: NDArray[np.float64], highs: NDArray[np.float64], most: in
         raise ValueError("the length of the lists is negative")
     if np.isnan(lows).any() or np.isnan(highs).any():
         raise ValueError("a limit is NaN")
+
+
+def check_stride(pointer: int, count: int, dtype: int, stride: int) -> None:
+    """Raise ValueError for elements that must not be read."""
+    if any(not isinstance(number, int) for number in (pointer, count, dtype, stride)):
+        raise TypeError("expected whole numbers")
+    if not 0 <= dtype <= max(Dtype):
+        raise ValueError("the dtype is none of the kernel's")
+    if not 0 <= count < 1 << 56:
+        raise ValueError("the count is negative or larger than any memory")
+    if not 0 <= pointer < 1 << 64 or (pointer == 0 and count > 0):
+        raise ValueError("the pointer is null or none")
+    if pointer % Dtype(dtype).itemsize:
+        raise ValueError("the pointer is not aligned")
+    if not 1 <= stride < 1 << 64:
+        raise ValueError("the stride is not positive")

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.kernel.batch import Batch, Dtype
-from gradwatch.kernel.plain.checks import check, check_twins
+from gradwatch.kernel.plain.checks import check, check_stride, check_twins
 
 PIECE = 1 << 20
 """Elements handled at a time, so that temporaries stay small beside the tensors."""
@@ -64,3 +64,13 @@ def read(batch: Batch) -> float:
     for index in range(len(batch)):
         total += float(bits(batch, index).sum(dtype=np.uint64))
     return total
+
+
+def nonfinite(pointer: int, count: int, dtype: int, stride: int, /) -> int:
+    """How many of the elements 0, stride, 2·stride … are NaN or infinite."""
+    check_stride(pointer, count, dtype, stride)
+    raw = bits(Batch.of([pointer], [count], [dtype]), 0)[::stride]
+    return sum(
+        int(np.count_nonzero(~np.isfinite(values(np.ascontiguousarray(part), dtype))))
+        for part in (raw[start : start + PIECE] for start in range(0, len(raw), PIECE))
+    )
