@@ -1,6 +1,6 @@
 // Where the page begins: a report or player with its model inside, or the live page.
 
-import { render } from "preact";
+import { options, render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
 import { opened } from "./data.js";
@@ -22,7 +22,10 @@ function remembered() {
 function useTheme() {
   const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   const [theme, set] = useState(remembered() ?? system);
-  document.documentElement.dataset.theme = theme;
+  const [printing, setPrinting] = useState(false);
+  const shown = printing ? "light" : theme;
+  document.documentElement.dataset.theme = shown;
+  useEffect(() => onPaper(setPrinting), []);
   const change = (next) => {
     document.documentElement.dataset.theme = next;
     try {
@@ -32,7 +35,31 @@ function useTheme() {
     }
     set(next);
   };
-  return [theme, change];
+  return [shown, change];
+}
+
+/** Paper is white and nothing on it unfolds: tells `set` before and after printing, opens what is
+ * folded, and closes it again. */
+function onPaper(set) {
+  let opened = [];
+  const before = () => {
+    opened = [...document.querySelectorAll("details:not([open])")];
+    for (const folded of opened) folded.open = true;
+    const later = options.debounceRendering;
+    options.debounceRendering = (draw) => draw(); // the browser prints what is there when this returns
+    set(true);
+    options.debounceRendering = later;
+  };
+  const after = () => {
+    for (const folded of opened) folded.open = false;
+    set(false);
+  };
+  addEventListener("beforeprint", before);
+  addEventListener("afterprint", after);
+  return () => {
+    removeEventListener("beforeprint", before);
+    removeEventListener("afterprint", after);
+  };
 }
 
 function LiveRun({ id, state, change, theme, setTheme }) {
@@ -67,10 +94,6 @@ function Embedded({ model, scheme, player }) {
   if (player) return html`<${Player} model=${model} state=${state} change=${change} theme=${theme} scheme=${scheme} />`;
   return html`<${RunPage} model=${model} state=${state} change=${change} theme=${theme} setTheme=${setTheme} />`;
 }
-
-addEventListener("beforeprint", () => {
-  for (const folded of document.querySelectorAll("details")) folded.open = true;
-});
 
 const root = document.getElementById("page");
 const { mode, scheme } = document.body.dataset;

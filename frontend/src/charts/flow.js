@@ -6,8 +6,10 @@ import { BAD, colour, inkOn } from "../colour.js";
 import { isLevel, level, NONFINITE, NO_GRADIENT, value, ZERO } from "../data.js";
 import { moment } from "../flow.js";
 import { html } from "../html.js";
-import { number, plain, shortened } from "../text.js";
+import { number, plain } from "../text.js";
+import { fitted } from "./measure.js";
 import { curve, NODE, placed } from "./place.js";
+import { roving } from "./roving.js";
 
 function fill(byte, scheme) {
   if (isLevel(byte)) return [colour(scheme, level(byte)), inkOn(scheme, level(byte))];
@@ -24,23 +26,31 @@ function worded(map, byte) {
   return found === null ? "no weights of its own" : number(found);
 }
 
-function Box({ node, box, byte, signs, map, scheme, chosen, open }) {
+function Box({ node, box, byte, signs, map, scheme, chosen, open, first, point }) {
   const [paint, ink] = fill(byte, scheme);
   const words = signs.map(([, word]) => word).join(", ");
   const told = `${plain(node.name)}${node.kind ? ` (${plain(node.kind)})` : ""}: ${worded(map, byte)}${words ? `, ${words}` : ""}`;
   return html`<g
     class=${`node ${chosen ? "chosen" : ""}`}
-    tabindex="0"
+    tabindex=${first ? 0 : -1}
     role="button"
     aria-label=${told}
     transform=${`translate(${box.x} ${box.y})`}
     onClick=${open}
-    onKeyDown=${(event) => event.key === "Enter" && open()}
+    onKeyDown=${(event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      open();
+    }}
+    onPointerEnter=${() => point(true)}
+    onPointerLeave=${() => point(false)}
+    onFocus=${() => point(true)}
+    onBlur=${() => point(false)}
   >
     <title>${told}</title>
     <rect width=${NODE.width} height=${NODE.height} rx="6" style=${{ fill: paint }} stroke-dasharray=${node.opaque ? "4 3" : undefined} />
-    <text x="7" y="14" style=${{ fill: ink }}>${shortened(node.name, 15)}</text>
-    <text x="7" y="27" class="small" style=${{ fill: ink }}>${isLevel(byte) || byte >= NO_GRADIENT ? worded(map, byte) : shortened(node.kind, 16)}</text>
+    <text x="7" y="14" style=${{ fill: ink }}>${fitted(node.name, NODE.width - 14)}</text>
+    <text x="7" y="27" class="small" style=${{ fill: ink }}>${isLevel(byte) || byte >= NO_GRADIENT ? worded(map, byte) : fitted(node.kind, NODE.width - 14)}</text>
     ${signs.length > 0 && html`<text class="mark" x=${NODE.width - 5} y="29" text-anchor="end" style=${{ fill: ink }}>${signs.map(([sign]) => sign).join("")}</text>`}
   </g>`;
 }
@@ -62,6 +72,7 @@ export function FlowChart({ model, map, marks, column, step, scheme, state, chan
     watch.observe(box.current);
     return () => watch.disconnect();
   }, []);
+  const [pointed, setPointed] = useState(null);
   const plan = useMemo(() => placed(model.flow, width), [model.flow, width]);
   const now = moment(model, map, marks, column, step);
   const { nodes, edges } = model.flow;
@@ -71,12 +82,12 @@ export function FlowChart({ model, map, marks, column, step, scheme, state, chan
   };
   const chosen = (node) => node.layers.some((i) => model.layers[i].name === state.layer);
   return html`<div class="flow" ref=${box}>
-    <svg width=${plan.width} height=${plan.height} viewBox=${`0 0 ${plan.width} ${plan.height}`} role="group" aria-label="flow of the gradient through the layers">
+    <svg width=${plan.width} height=${plan.height} viewBox=${`0 0 ${plan.width} ${plan.height}`} role="group" aria-label="flow of the gradient through the layers: arrow keys move" onKeyDown=${roving(".node", "ArrowLeft", "ArrowRight")}>
       ${edges.map(([from, to], i) => {
         const skips = nodes[to].rank - nodes[from].rank > 1;
         return html`<path
           key=${i}
-          class=${`edge ${skips ? "skip" : ""} ${plan.boxes[from].line === plan.boxes[to].line ? "" : "far"} ${critical.has(`${from}-${to}`) ? "critical" : ""}`}
+          class=${`edge ${skips ? "skip" : ""} ${plan.boxes[from].line === plan.boxes[to].line ? "" : "far"} ${critical.has(`${from}-${to}`) ? "critical" : ""} ${pointed === from || pointed === to ? "pointed" : ""}`}
           d=${curve(plan.boxes[from], plan.boxes[to], skips)}
           stroke-width=${(0.8 + (skips ? 3 : 6) * now.flows[i]).toFixed(1)}
         />`;
@@ -92,6 +103,8 @@ export function FlowChart({ model, map, marks, column, step, scheme, state, chan
           scheme=${scheme}
           chosen=${chosen(node)}
           open=${open(node)}
+          first=${i === 0}
+          point=${(on) => setPointed(on ? i : null)}
         />`,
       )}
     </svg>

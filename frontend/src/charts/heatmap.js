@@ -6,7 +6,9 @@ import { EMPTY, NONFINITE, NO_GRADIENT, value } from "../data.js";
 import { html } from "../html.js";
 import { number, plain, shortened, steps } from "../text.js";
 import { paint } from "./paint.js";
+import { roving } from "./roving.js";
 import { shownRows } from "./rows.js";
+import { roundSteps } from "./ticks.js";
 
 const ROW = 15;
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -28,10 +30,11 @@ function cellText(model, map, row, column) {
 }
 
 function Names({ rows, state, change, toggle }) {
-  return html`<div class="names">
+  return html`<div class="names" role="group" aria-label="layers: arrow keys move" onKeyDown=${roving("button", "ArrowUp", "ArrowDown")}>
     ${rows.map(
-      (row) => html`<button
+      (row, i) => html`<button
         key=${row.key}
+        tabindex=${i ? -1 : 0}
         class=${`name ${row.kind} ${row.inside ? "inside" : ""} ${state.layer === row.label && row.kind === "layer" ? "chosen" : ""}`}
         title=${plain(row.label)}
         aria-expanded=${row.kind === "block" ? String(row.open) : undefined}
@@ -114,18 +117,39 @@ function useCells({ canvas, rows, model, first, last, change, setZoom }) {
 }
 
 /** What lies over the cells: the stretch being dragged, the cell pointed at, its tooltip. */
-function Over({ cursor, dragged, width, text }) {
+function Over({ cursor, dragged, width, height, text }) {
   const share = (x) => `${(x / width) * 100}%`;
   return html`
     ${dragged && html`<div class="dragged" style=${{ left: share(dragged[0]), width: share(dragged[1] - dragged[0] + 1) }}></div>`}
     ${cursor && html`<div class="crosshair" style=${{ left: share(cursor.x), width: share(1), top: `${cursor.y * ROW}px`, height: `${ROW}px` }}></div>`}
     ${cursor &&
     html`<div
-      class=${`tip ${cursor.x > width / 2 ? "leftward" : ""}`}
+      class=${`tip ${cursor.x > width / 2 ? "leftward" : ""} ${cursor.y > height / 2 ? "above" : ""}`}
       role="tooltip"
-      style=${{ left: share(cursor.x + 0.5), top: `${cursor.y * ROW + ROW + 4}px` }}
+      style=${{ left: share(cursor.x + 0.5), top: `${cursor.y * ROW + (cursor.y > height / 2 ? -4 : ROW + 4)}px` }}
     >${shortened(text, 90)}</div>`}
   `;
+}
+
+/** Where a step stands between the left (0) and the right end (1) of the columns shown. */
+function shareOf(heat, first, last, step) {
+  let at = first;
+  while (at < last && heat.first[at + 1] <= step) at += 1;
+  const inside = (step - heat.first[at]) / (heat.last[at] - heat.first[at] + 1);
+  return (at - first + Math.min(inside, 1)) / (last - first + 1);
+}
+
+/** The steps under the cells: both ends, and round ones between them where there is room. */
+function Axis({ heat, first, last }) {
+  const [begin, end] = [heat.first[first], heat.last[last]];
+  const between = roundSteps(begin, end, 6)
+    .map((step) => [step, shareOf(heat, first, last, step)])
+    .filter(([step, at]) => step !== begin && at > 0.14 && at < 0.9);
+  return html`<div class="steps num">
+    <span data-step="first">${`step ${begin}`}</span>
+    ${between.map(([step, at]) => html`<span class="tick" key=${step} style=${{ left: `${at * 100}%` }}>${step}</span>`)}
+    <span data-step="last">${end}</span>
+  </div>`;
 }
 
 export function Heatmap({ model, map, state, change, query, scheme, theme, zoom, setZoom }) {
@@ -162,14 +186,12 @@ export function Heatmap({ model, map, state, change, query, scheme, theme, zoom,
           aria-label=${`${map.title}: ${rows.length} rows over ${range}. Arrow keys move, Enter opens, + zooms in, Escape shows all steps.`}
           ...${handlers}
         ></canvas>
-        <${Over} cursor=${cursor} dragged=${dragged} width=${last - first + 1} text=${text} />
+        <${Over} cursor=${cursor} dragged=${dragged} width=${last - first + 1} height=${rows.length} text=${text} />
       </div>
+      <div class="corner"></div>
+      <${Axis} heat=${model.heat} first=${first} last=${last} />
     </div>
-    <div class="steps">
-      <span class="num" data-step="first">${`step ${model.heat.first[first]}`}</span>
-      <output class="status" aria-live="polite">${text}</output>
-      <span class="num" data-step="last">${model.heat.last[last]}</span>
-    </div>
+    <output class="status" aria-live="polite">${text}</output>
     ${left > 0 && html`<p class="soft">${left} more rows are not drawn: search for a layer, or open fewer blocks.</p>`}
   </div>`;
 }

@@ -1,15 +1,18 @@
 // A line chart: uPlot with bands, a marked moment, a limit, and words for those who do not see it.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 
 import { html } from "../html.js";
 import { number, whole } from "../text.js";
+import { FONT, textWidth } from "./measure.js";
+import { decades, linear, powerOfTen, stepLabels, STEPS } from "./ticks.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** Vertical and horizontal marks, drawn over the lines; `moving` is a ref to the cursor's step. */
-function marks(step, limit, band, moving) {
+/** Marks over the lines: the healthy band, the stretch of a finding, its step, its limit; `moving` is a
+ * ref to the cursor's step. */
+function marks({ step, limit, band, stretch }, moving) {
   return (plot) => {
     const { ctx, bbox } = plot;
     ctx.save();
@@ -20,6 +23,11 @@ function marks(step, limit, band, moving) {
       const [top, bottom] = [plot.valToPos(band[1], "y", true), plot.valToPos(band[0], "y", true)];
       ctx.fillStyle = css("--band");
       ctx.fillRect(bbox.left, top, bbox.width, bottom - top);
+    }
+    if (stretch) {
+      const [from, to] = stretch.map((at) => plot.valToPos(at, "x", true));
+      ctx.fillStyle = css("--stretch");
+      ctx.fillRect(from, bbox.top, Math.max(to - from, 2 * devicePixelRatio), bbox.height);
     }
     ctx.lineWidth = 1.5 * devicePixelRatio;
     ctx.setLineDash([5 * devicePixelRatio, 4 * devicePixelRatio]);
@@ -57,35 +65,30 @@ function axis(values, size) {
     stroke: css("--ink-soft"),
     grid: { stroke: css("--grid"), width: 1 },
     ticks: { stroke: css("--grid"), width: 1 },
-    font: "11px system-ui, sans-serif",
+    font: FONT,
     values,
     size,
   };
 }
 
-/** Numbers short enough to read and long enough to differ. */
-function labels(splits) {
-  const short = splits.map(number);
-  return new Set(short).size === short.length ? short : splits.map((v) => v.toExponential(2));
+/** The values of an axis, also written where they can be read without eyes or by a test. */
+function read(name, label) {
+  return (plot, splits) => {
+    const labels = label(splits);
+    plot.root.parentNode?.setAttribute(`data-${name}`, labels.filter(Boolean).join(" "));
+    return labels;
+  };
 }
 
-function logAxis() {
-  const made = axis((_, splits) => splits.map(powerOfTen), 58);
+/** As wide as the widest label, the tick and a little air. */
+function room(plot, labels) {
+  return 18 + Math.max(24, ...(labels ?? []).map((label) => textWidth(label ?? "")));
+}
+
+function valueAxis(log) {
+  if (!log) return axis(read("y", linear), room);
+  const made = axis(read("y", (splits) => splits.map(powerOfTen)), room);
   return { ...made, filter: decades, grid: { ...made.grid, filter: decades }, ticks: { ...made.ticks, filter: decades } };
-}
-
-/** Only whole powers of ten are labelled on a log scale, and not more than fit. */
-function decades(plot, splits) {
-  const powers = splits.map((v) => (v > 0 ? Math.log10(v) : NaN));
-  const kept = powers.filter((p) => Math.abs(p - Math.round(p)) < 1e-6);
-  const every = Math.ceil(kept.length / 6);
-  return splits.map((v, i) => (kept.includes(powers[i]) && Math.round(powers[i]) % every === 0 ? v : null));
-}
-
-function powerOfTen(value) {
-  if (value === null) return "";
-  const power = Math.round(Math.log10(value));
-  return Math.abs(power) <= 2 ? String(Number(value.toPrecision(1))) : `1e${power}`;
 }
 
 function range(lines, log, limit, band) {
@@ -108,22 +111,20 @@ function range(lines, log, limit, band) {
 }
 
 function options(props, width, moving) {
-  const { lines, log, limit, step, band, height = 180, bands = [] } = props;
+  const { lines, log, limit, band, height = 180, bands = [] } = props;
   const [low, high] = range(lines, log, limit, band);
   return {
     width,
     height,
     cursor: { drag: { x: true, y: false }, points: { size: 7 } },
-    legend: { live: true },
+    legend: { live: true, markers: { dash: (_, i) => (lines[i - 1]?.dash ? "dashed" : "solid"), width: (_, i) => (lines[i - 1]?.width ?? 1.5) + 0.5 } },
     scales: {
-      x: { time: false, range: props.range && props.range[1] > props.range[0] ? props.range : undefined },
+      x: { time: false, range: stepsShown(props) },
       y: { distr: log ? 3 : 1, range: [low, high] },
     },
     axes: [
-      axis((_, splits) => splits.map((v) => (Number.isInteger(v) ? whole(v) : "")), 28),
-      log
-        ? logAxis()
-        : axis((_, splits) => labels(splits), 58),
+      { ...axis(read("x", stepLabels), 28), incrs: STEPS },
+      valueAxis(log),
     ],
     bands: bands.map((pair) => ({ series: pair, fill: css("--spread") })),
     series: [
@@ -138,12 +139,25 @@ function options(props, width, moving) {
         value: (_, v) => number(v),
       })),
     ],
-    hooks: { draw: [marks(step, limit, band, moving)] },
+    hooks: { draw: [marks(props, moving)], setLegend: [atRest] },
   };
 }
 
+/** All steps of the run, or the stretch that was dragged; one step alone stands in the middle. */
+function stepsShown({ x, range: all }) {
+  const [first, last] = all ?? [x[0], x.at(-1)];
+  const whole = last > first ? [first, last] : [first - 1, last + 1];
+  return (_, from, to) => (x.length < 2 || (from === x[0] && to === x.at(-1)) ? whole : [from, to]);
+}
+
+/** Where nothing is pointed at, the legend tells the newest values. */
+function atRest(plot) {
+  if (plot.legend.idx === null || plot.legend.idx === undefined)
+    plot.setLegend({ idx: plot.data[0].length - 1 }, false);
+}
+
 /** What the chart shows, in a sentence. */
-export function told({ title, x, lines, step, limit }) {
+export function told({ title, x, lines, step, limit, stretch }) {
   if (!x.length) return `${title}: no values`;
   const parts = lines
     .filter((line) => line.label && !line.silent)
@@ -157,18 +171,19 @@ export function told({ title, x, lines, step, limit }) {
   const where = `steps ${x[0]} to ${x.at(-1)}`;
   const moment = step === null || step === undefined ? "" : `; step ${step} is marked`;
   const bound = limit === null || limit === undefined ? "" : `; limit ${number(limit)}`;
-  return `${title}, ${where}. ${parts.join("; ")}${moment}${bound}.`;
+  const shaded = stretch ? `; steps ${stretch[0]} to ${stretch[1]} are shaded` : "";
+  return `${title}, ${where}. ${parts.join("; ")}${moment}${shaded}${bound}.`;
 }
 
-/** props: title, x, lines [{label, values, stroke}], bands, log, step, limit, band, range, moving,
- * height, theme. */
+/** props: title, x, lines [{label, values, stroke}], bands, log, step, stretch, limit, band, range,
+ * moving, height, theme. */
 export function Line(props) {
   const box = useRef(null);
   const moving = useRef(null);
   const drawn = useRef(null);
   const { x, lines, theme } = props;
   moving.current = props.moving;
-  useEffect(() => {
+  useLayoutEffect(() => {
     const node = box.current;
     if (!x.length) return undefined;
     const clean = lines.map((line) =>
@@ -177,6 +192,7 @@ export function Line(props) {
     const width = () => Math.max(node.clientWidth, 160);
     const plot = new uPlot(options(props, width(), moving), [x, ...clean], node);
     drawn.current = plot;
+    atRest(plot);
     const watch = new ResizeObserver(() => plot.setSize({ width: width(), height: props.height ?? 180 }));
     watch.observe(node);
     return () => {

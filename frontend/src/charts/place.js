@@ -5,9 +5,11 @@ export const NODE = { width: 108, height: 34, gapX: 26, gapY: 14, lineGap: 30 };
 
 /** {boxes: [{x, y}], width, height, perLine}: ranks from left to right, wrapped at `width`. */
 export function placed(flow, width) {
-  const pitch = NODE.width + NODE.gapX;
+  const least = NODE.width + NODE.gapX;
   const ranks = 1 + Math.max(0, ...flow.nodes.map((node) => node.rank));
-  const perLine = Math.max(1, Math.min(ranks, Math.floor((width - LEFT - 12 + NODE.gapX) / pitch)));
+  const perLine = Math.max(1, Math.min(ranks, Math.floor((width - LEFT - 12 + NODE.gapX) / least)));
+  // Full lines fill the width; a short network stays together.
+  const pitch = ranks > perLine && perLine > 1 ? (width - LEFT - 12 - NODE.width) / (perLine - 1) : least;
   const lines = Math.ceil(ranks / perLine);
   const lanes = new Array(lines).fill(1);
   for (const node of flow.nodes) {
@@ -21,7 +23,7 @@ export function placed(flow, width) {
     y: tops[Math.floor(node.rank / perLine)] + node.lane * (NODE.height + NODE.gapY),
     line: Math.floor(node.rank / perLine),
   }));
-  return { boxes, width: Math.max(LEFT + perLine * pitch, 200), height: tops.at(-1), perLine };
+  return { boxes, width: Math.max(LEFT + 12 + (perLine - 1) * pitch + NODE.width, 160), height: tops.at(-1) - NODE.lineGap + 4, perLine };
 }
 
 /** A curve between two boxes: straight on to the neighbour, an arch over those it skips. */

@@ -5,6 +5,11 @@ import { plain, shortened, whole } from "../text.js";
 
 const [WIDTH, HEIGHT, STEP] = [260, 26, 15];
 
+const RAISED = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
+
+/** A power of two as people write it. */
+const power = (exponent) => `2${[...String(exponent)].map((sign) => RAISED[sign]).join("")}`;
+
 function outline(heights, y) {
   const pitch = WIDTH / heights.length;
   let path = `M0 ${y}`;
@@ -35,9 +40,9 @@ export function Ridge({ ridge }) {
         </g>`;
       })}
       <line x1=${WIDTH / 2} x2=${WIDTH / 2} y1="0" y2=${tall - 16} class="zero" />
-      <text x="0" y=${tall - 4} class="small">${`−2^${high}`}</text>
-      <text x=${WIDTH / 2} y=${tall - 4} text-anchor="middle" class="small">${`|w| ≈ 2^${low}`}</text>
-      <text x=${WIDTH} y=${tall - 4} text-anchor="end" class="small">${`2^${high}`}</text>
+      <text x="0" y=${tall - 4} class="small">${`−${power(high)}`}</text>
+      <text x=${WIDTH / 2} y=${tall - 4} text-anchor="middle" class="small">${`|w| ≈ ${power(low)}`}</text>
+      <text x=${WIDTH} y=${tall - 4} text-anchor="end" class="small">${power(high)}</text>
     </svg>
   </figure>`;
 }

@@ -7,7 +7,7 @@ import { html } from "../html.js";
 import { number, plain, shortened, whole } from "../text.js";
 import { Badge } from "./health.js";
 
-function Chart({ chart, theme, range }) {
+function Chart({ chart, theme, range, stretch }) {
   const { lines, bands } = useMemo(() => curveLines(chart, chart.title), [chart]);
   const title = chart.subject ? `${chart.title} of ${shortened(chart.subject, 80)}` : chart.title;
   return html`<${Line}
@@ -18,6 +18,7 @@ function Chart({ chart, theme, range }) {
     bands=${bands}
     log=${chart.log}
     step=${chart.step}
+    stretch=${stretch}
     limit=${chart.limit}
     range=${range}
     theme=${theme}
@@ -51,6 +52,7 @@ function Where({ layers, change }) {
 }
 
 function Finding({ finding, theme, change, range }) {
+  const stretch = useMemo(() => [finding.first_step, finding.last_step], [finding]);
   return html`<article class=${`finding ${finding.severity}`}>
     <h3><${Badge} state=${finding.severity} /> ${plain(finding.check)}</h3>
     <p class="message">${shortened(finding.message, 600)}</p>
@@ -60,7 +62,7 @@ function Finding({ finding, theme, change, range }) {
     </p>
     ${finding.cause && html`<p><b>cause</b> ${plain(finding.cause)}</p>`}
     ${finding.advice.length > 0 && html`<ul class="advice">${finding.advice.map((line) => html`<li>${plain(line)}</li>`)}</ul>`}
-    <div class="charts">${finding.charts.map((chart) => html`<${Chart} chart=${chart} theme=${theme} range=${range} />`)}</div>
+    <div class="charts">${finding.charts.map((chart) => html`<${Chart} chart=${chart} theme=${theme} range=${range} stretch=${stretch} />`)}</div>
     <details>
       <summary>evidence and explanation</summary>
       <${Evidence} items=${finding.evidence} />

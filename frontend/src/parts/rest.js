@@ -4,7 +4,7 @@ import { Heatmap } from "../charts/heatmap.js";
 import { Legend } from "../charts/legend.js";
 import { Ridge } from "../charts/ridge.js";
 import { html } from "../html.js";
-import { plain, whole } from "../text.js";
+import { many, plain, whole } from "../text.js";
 import { useState } from "preact/hooks";
 
 export function Activations({ model, state, change, query, scheme, theme }) {
@@ -22,6 +22,12 @@ export function Activations({ model, state, change, query, scheme, theme }) {
   </section>`;
 }
 
+const FIRST_RIDGES = 8;
+
+function Ridges({ ridges }) {
+  return html`<div class="ridges">${ridges.map((ridge) => html`<${Ridge} key=${ridge.name} ridge=${ridge} />`)}</div>`;
+}
+
 export function Weights({ model }) {
   if (!model.ridges.length) return null;
   return html`<section id="weights">
@@ -30,7 +36,12 @@ export function Weights({ model }) {
       Histograms with one bin per power of two, negative weights on the left, newest in front; the worst layers first
       (${model.ridges.length} of ${model.tensors.length} tensors). A ! marks steps with NaN or Inf.
     </p>
-    <div class="ridges">${model.ridges.map((ridge) => html`<${Ridge} key=${ridge.name} ridge=${ridge} />`)}</div>
+    <${Ridges} ridges=${model.ridges.slice(0, FIRST_RIDGES)} />
+    ${model.ridges.length > FIRST_RIDGES &&
+    html`<details>
+      <summary>${many(model.ridges.length - FIRST_RIDGES, "more tensor")}</summary>
+      <${Ridges} ridges=${model.ridges.slice(FIRST_RIDGES)} />
+    </details>`}
   </section>`;
 }
 

@@ -11,9 +11,10 @@ import { Health } from "./health.js";
 import { LayerSection } from "./layer.js";
 import { Losses, Updates } from "./curves.js";
 import { MapSection } from "./map.js";
+import { Ranks } from "./ranks.js";
 import { Activations, Notes, Weights } from "./rest.js";
+import { hasFlow, viewsOf } from "./views.js";
 
-export const VIEWS = ["health", "findings", "loss", "map", "flow", "updates", "activations", "weights", "notes"];
 const EMPTY_MAP = { width: 0, columns: [] };
 
 function Help({ close }) {
@@ -22,10 +23,18 @@ function Help({ close }) {
     ["1 … 9", "go to a part of the page"],
     ["space", "play or pause the flow"],
     [", and .", "one moment back or on"],
+    ["← → ↑ ↓", "in the map, the layers and the flow: move"],
+    ["+ and Escape", "in the map: zoom in, show all steps"],
     ["d", "dark or light"],
     ["Escape", "close the layer, or this"],
   ];
-  return html`<div class="help" role="dialog" aria-label="keys">
+  const box = useRef(null);
+  useEffect(() => {
+    const before = document.activeElement;
+    box.current.querySelector("button").focus();
+    return () => before?.focus?.();
+  }, []);
+  return html`<div class="help" role="dialog" aria-label="keys" ref=${box}>
     <table><tbody>${keys.map(([key, text]) => html`<tr><th>${key}</th><td>${text}</td></tr>`)}</tbody></table>
     <button onClick=${close}>close</button>
   </div>`;
@@ -53,17 +62,20 @@ function Search({ model, query, setQuery, change, field }) {
   </div>`;
 }
 
+function goTo(view, change) {
+  change({ view });
+  document.getElementById(view)?.scrollIntoView();
+}
+
 export function Nav({ model, state, change }) {
-  const there = VIEWS.filter((view) => view !== "findings" || model.findings.length);
   return html`<nav aria-label="parts of the page">
-    ${there.map(
+    ${viewsOf(model).map(
       (view) => html`<a
         href=${`#view=${view}`}
         aria-current=${state.view === view ? "true" : undefined}
         onClick=${(event) => {
           event.preventDefault();
-          change({ view });
-          document.getElementById(view)?.scrollIntoView();
+          goTo(view, change);
         }}
       >${view}</a>`,
     )}
@@ -80,18 +92,18 @@ function opening(change) {
 }
 
 /** The keys of the page, wherever the focus is, unless one is writing. */
-function useKeys({ field, help, setHelp, theme, setTheme, change, play }) {
+function useKeys({ model, field, help, setHelp, theme, setTheme, change, play }) {
   useEffect(() => {
     const key = (event) => {
       if (event.target.closest?.("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
-      const number = Number(event.key);
+      const view = viewsOf(model)[Number(event.key) - 1];
       if (event.key === "/") field.current?.focus();
       else if (event.key === "?") setHelp(!help);
       else if (event.key === "d") setTheme(theme === "dark" ? "light" : "dark");
       else if (event.key === "Escape") help ? setHelp(false) : change({ layer: null });
       else if (event.key === " " && !event.target.closest?.("button, summary, a, [role=button]")) play.toggle();
       else if (event.key === "," || event.key === ".") play.go(play.column + (event.key === "." ? 1 : -1));
-      else if (number >= 1 && number <= VIEWS.length) document.getElementById(VIEWS[number - 1])?.scrollIntoView();
+      else if (view) goTo(view, change);
       else return;
       event.preventDefault();
     };
@@ -112,10 +124,10 @@ export function RunPage({ model, state, change: write, theme, setTheme, detail, 
     const wanted = state.view ?? (state.layer && "layer");
     if (wanted) document.getElementById(wanted)?.scrollIntoView();
   }, []);
-  useKeys({ field, help, setHelp, theme, setTheme, change, play });
+  useKeys({ model, field, help, setHelp, theme, setTheme, change, play });
   const step = state.step === undefined ? null : Number(state.step);
   const shared = { model, state, change, theme, scheme, query };
-  const hasFlow = flowMap.width > 0;
+  const flowing = hasFlow(model);
   useMemo(() => {
     document.title = `${shortened(model.run.name, 80)}: ${model.health.state}`;
   }, [model]);
@@ -133,10 +145,11 @@ export function RunPage({ model, state, change: write, theme, setTheme, detail, 
     <main>
       <${Health} model=${model} change=${change} />
       <${Findings} ...${shared} />
-      <${Losses} model=${model} theme=${theme} moving=${hasFlow && (play.playing || step !== null) ? span(model, flowMap, play.column)[0] : step} />
+      <${Losses} model=${model} theme=${theme} moving=${flowing && (play.playing || step !== null) ? span(model, flowMap, play.column)[0] : step} />
+      <${Ranks} model=${model} theme=${theme} change=${change} />
       <${MapSection} ...${shared} setScheme=${setScheme} detail=${detail} />
       <${LayerSection} ...${shared} />
-      ${hasFlow && html`<${FlowSection} ...${shared} play=${play} map=${flowMap} />`}
+      ${flowing && html`<${FlowSection} ...${shared} play=${play} map=${flowMap} />`}
       <${Updates} model=${model} theme=${theme} />
       <${Activations} ...${shared} />
       <${Weights} model=${model} />

@@ -12,7 +12,7 @@ const [WIDTH, HEIGHT] = [140, 28];
 
 function Spark({ values }) {
   const known = values.filter((v) => v !== null);
-  if (known.length < 2) return html`<span class="soft">${known.length ? number(known[0]) : "–"}</span>`;
+  if (known.length < 2) return null;
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const points = values
     .map((v, i) => (v === null ? null : `${((i / (values.length - 1)) * WIDTH).toFixed(1)},${(HEIGHT - 2 - ((v - low) / (high - low || 1)) * (HEIGHT - 4)).toFixed(1)}`))
@@ -44,9 +44,9 @@ export function Runs({ theme, setTheme }) {
             (run) => html`<tr key=${run.id}>
               <td><a href=${linked({ run: run.id })}>${shortened(run.name, 80)}</a></td>
               <td><${Badge} state=${run.state} /> <span class="soft">${plain(run.line)}</span></td>
-              <td class="num">${whole(run.steps)}</td>
+              <td class="num count">${whole(run.steps)}</td>
               <td><${Spark} values=${run.loss} /> <span class="num">${number(run.last_loss)}</span></td>
-              <td>${run.complete ? "complete" : "growing"}</td>
+              <td class="soft">${run.complete ? "complete" : "growing"}</td>
             </tr>`,
           )}
         </tbody>

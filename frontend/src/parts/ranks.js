@@ -1,0 +1,1 @@
+export function Ranks() { return null; }
