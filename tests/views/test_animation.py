@@ -138,6 +138,14 @@ def test_nothing_is_overwritten_silently_and_endings_are_checked(tmp_path: Path)
         animate(empty, None, tmp_path / "b.txt", Wanted())
 
 
+def test_names_end_inside_their_boxes() -> None:
+    made = painter(network(names=["W" * 300, "i" * 300, "層" * 40], steps=2))
+    image = np.asarray(made.frame(made.film.moments[1])).astype(int)
+    for box in made.plan.boxes:
+        beside = image[box.y + 4 : box.y + 16, box.x + box.width + 2 : box.x + box.width + 20]
+        assert (beside == beside[0, 0]).all()  # the ground, or an edge below the name's line
+
+
 @pytest.mark.timing
 def test_a_gif_of_24_layers_and_300_frames_takes_less_than_20_seconds(tmp_path: Path) -> None:
     import time

@@ -160,7 +160,7 @@ def test_a_deep_graph_is_grouped_into_blocks() -> None:
     assert len(flow(Graph.chain([f"layer{i}" for i in range(5000)]), ())["nodes"]) <= 64
     deep = flow(Graph.chain([f"blocks.{i}.{j}" for i in range(500) for j in range(10)]), ())
     assert 32 <= len(deep["nodes"]) <= 64
-    assert deep["nodes"][0]["name"] == "blocks.0 … blocks.7"
+    assert deep["nodes"][0]["name"] == "blocks.0–7"
     assert len(deep["edges"]) == len(deep["nodes"]) - 1
 
 

@@ -111,3 +111,10 @@ def test_signals_are_listed_with_their_cadence() -> None:
     Console(file=out, width=100).print(signals_table(build(network(2, 3))))
     assert "update_ratio" in out.getvalue()
     assert "every 4k steps" in out.getvalue()
+
+
+def test_signs_that_are_no_level_are_explained_where_they_occur() -> None:
+    assert "! NaN or Inf" in drawn(network(4, 40, broken_from=30)).splitlines()
+    healthy = drawn(network(4, 40))
+    assert "NaN or Inf" not in healthy
+    assert "not measured" not in healthy

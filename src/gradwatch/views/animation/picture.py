@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,8 @@ PAPER: Colour = (16, 21, 27)
 INK: Colour = (232, 237, 242)
 SOFT: Colour = (150, 162, 174)
 EDGE: Colour = (93, 107, 121)
+SKIP: Colour = (88, 140, 160)
+FAR: Colour = (58, 84, 98)
 GRID: Colour = (42, 52, 64)
 NO_WEIGHTS: Colour = (38, 48, 59)
 NO_GRADIENT: Colour = (128, 128, 128)
@@ -71,7 +74,10 @@ class Painter:
         for (source, target), flow in zip(self.model["flow"]["edges"], moment.flows, strict=True):
             skips = nodes[target]["rank"] - nodes[source]["rank"] > 1
             points = way(self.plan.boxes, source, target, skips)
-            draw.line(points, SOFT if skips else EDGE, max(1, round(7 * flow)), joint="curve")
+            if skips and self.plan.boxes[source].line != self.plan.boxes[target].line:
+                draw.line(points, FAR, 1)  # there are many of these, and they cross everything
+            else:
+                draw.line(points, SKIP if skips else EDGE, max(1, round(7 * flow)), joint="curve")
 
     def _node(
         self,
@@ -85,9 +91,8 @@ class Painter:
         corners = (box.x, box.y, box.x + box.width, box.y + box.height)
         outline = BAD[self.scheme] if marks else EDGE
         draw.rounded_rectangle(corners, 6, fill, outline, 3 if marks else 1)
-        letters = box.width // 7
-        draw.text((box.x + 6, box.y + 4), shortened(node["name"], letters), ink, _font(12))
-        draw.text((box.x + 6, box.y + box.height - 17), text, ink, _font(12))
+        for y, words in ((4, node["name"]), (box.height - 17, text or node["kind"])):
+            draw.text((box.x + 6, box.y + y), _fitted(words, box.width - 10), ink, _font(12))
         for place, mark in enumerate(sorted(marks)):
             _sign(draw, mark, box.x + box.width - 13 - 16 * place, box.y + box.height - 11, ink)
 
@@ -131,9 +136,9 @@ def _look(code: int, scale: Scale, scheme: Scheme) -> tuple[Colour, Colour, str]
 
 def _legend(draw: ImageDraw.ImageDraw, film: Film, scheme: Scheme) -> None:
     """The ramp with its ends, and a sample of each mark."""
-    x, y = LEFT + 130, 50
-    draw.text((x, y), f"{film.title} {number(film.scale.low)}", SOFT, _font(13))
-    x += 162
+    x, y = LEFT + 292, 50
+    low = f"{film.title} {number(film.scale.low)}"
+    draw.text((x - 8 - draw.textlength(low, _font(13)), y), low, SOFT, _font(13))
     for index in range(160):
         draw.line([(x + index, y + 2), (x + index, y + 13)], colour(scheme, index / 159))
     draw.text((x + 168, y), f"{number(film.scale.high)} (log)", SOFT, _font(13))
@@ -189,6 +194,15 @@ def _sign(draw: ImageDraw.ImageDraw, mark: Mark, x: int, y: int, ink: Colour) ->
     else:
         draw.line([(x - 5, y - 5), (x + 5, y + 5)], ink, 3)
         draw.line([(x - 5, y + 5), (x + 5, y - 5)], ink, 3)
+
+
+@cache
+def _fitted(text: str, pixels: int) -> str:
+    """A name cut in the middle until it fits into so many pixels."""
+    letters = min(len(plain(text)), 60)
+    while letters > 4 and _font(12).getlength(shortened(text, letters)) > pixels:
+        letters -= 1
+    return shortened(text, letters)
 
 
 _FONTS: dict[int, Any] = {}

@@ -73,8 +73,14 @@ def _spans(names: Sequence[str]) -> dict[str, str]:
     label: dict[str, str] = {}
     for begin in range(0, len(blocks), size):
         part = blocks[begin : begin + size]
-        label |= dict.fromkeys(part, part[0] if len(part) == 1 else f"{part[0]} … {part[-1]}")
+        label |= dict.fromkeys(part, part[0] if len(part) == 1 else _from_to(part[0], part[-1]))
     return {name: label[block_of(name)] for name in names}
+
+
+def _from_to(first: str, last: str) -> str:
+    """`blocks.0–7` of `blocks.0` and `blocks.7`; both names where they do not begin alike."""
+    (head, _, _), (other, _, end) = first.rpartition("."), last.rpartition(".")
+    return f"{first}–{end}" if head and head == other else f"{first} … {last}"
 
 
 def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:

@@ -19,6 +19,12 @@ OTHER = {
     Code.NO_GRADIENT: ("–", "bright_black"),
     Code.NONFINITE: ("!", "bold white on red"),
 }
+MEANINGS = {
+    Code.EMPTY: "not measured",
+    Code.ZERO: "exactly zero",
+    Code.NO_GRADIENT: "no gradient",
+    Code.NONFINITE: "NaN or Inf",
+}
 RAMP = ("#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26")
 """From low to high: dark to light and blue to yellow, so that colour-blind eyes read it too."""
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from gradwatch.views.model.badness import worst_first
 from gradwatch.views.model.cells import Code, Scale, decoded
 from gradwatch.views.model.heat import codes_of, row_of
-from gradwatch.views.terminal.glyphs import BLOCKS, label, row, squeezed
+from gradwatch.views.terminal.glyphs import BLOCKS, MEANINGS, OTHER, label, row, squeezed
 from gradwatch.views.text import number
 
 MOST_ROWS = 24
@@ -36,7 +36,13 @@ def heatmap(model: dict[str, Any], name: str, width: int, pattern: str | None) -
         line.append(" " * (columns - drawn) + " " + _latest(part, scale).rjust(8))
         out.append(line)
     out.append(_axis(model, found, names, columns))
-    return out
+    return out + _key(np.concatenate([squeezed(part[None, :], columns)[0] for _, part in lines]))
+
+
+def _key(codes: NDArray[np.uint8]) -> list[Text]:
+    """What the signs of this map mean that are no level; those that do not occur are left out."""
+    words = [f"{sign} {MEANINGS[code]}" for code, (sign, _) in OTHER.items() if code in codes]
+    return [Text("   ".join(words[at : at + 2]), style="dim") for at in range(0, len(words), 2)]
 
 
 def _rows(
