@@ -102,7 +102,8 @@ def test_the_c_side_checks_its_outputs() -> None:
         (arrays, records, [], None, None),
         (arrays, records, [np.zeros(2, np.uint8)], None, None),
         (arrays, records, None, np.zeros(3, np.uint64), None),
-        (arrays, records, None, None, (ones, ones.view(np.int64), np.zeros(31, np.float32))),
+        (arrays, records, None, None, (ones, ones, ones, np.zeros(31, np.float32))),
+        (arrays, records, None, None, (ones, ones, ones[:0], np.zeros(32, np.float32))),
         ((*arrays[:3], arrays[3][:0]), records, None, None, None),
     ):
         with pytest.raises(ValueError):

@@ -16,7 +16,17 @@ FLAGS = [
     *("-Wall", "-Wextra", "-Werror", "-DPy_LIMITED_API=0x030B0000"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
 ]
-SUITE = ("moments", "histograms", "rows", "steps", "marks", "grid", "boundary", "nonfinite")
+SUITE = (
+    "moments",
+    "histograms",
+    "rows",
+    "steps",
+    "sketches",
+    "hashes",
+    "grid",
+    "boundary",
+    "nonfinite",
+)
 
 # The instrumented build takes the place of the installed one before anything imports it.
 RUN = """

@@ -48,6 +48,7 @@ __all__ = [
     "instruction_set",
     "list_beyond",
     "measure",
+    "measure_all",
     "measure_arrays",
     "measure_with_histograms",
     "measure_with_sketches",
@@ -95,15 +96,27 @@ def measure_with_histograms(
 
 
 def measure_with_sketches(
-    batch: Batch, seeds: ArrayLike, offsets: ArrayLike, *, touched: Touched = None
+    batch: Batch,
+    seeds: ArrayLike,
+    offsets: ArrayLike,
+    *,
+    wholes: ArrayLike | None = None,
+    touched: Touched = None,
 ) -> tuple[NDArray[np.void], NDArray[np.float32]]:
     """The records and the sketches (see `sketch`) of every tensor, in one pass."""
-    return _kernel.measure_with_sketches(
-        batch,
-        per_tensor(seeds, batch, np.uint64),
-        per_tensor(offsets, batch, np.int64),
-        touched,
-    )
+    return _kernel.measure_with_sketches(batch, *_places(batch, seeds, offsets, wholes), touched)
+
+
+def measure_all(
+    batch: Batch,
+    seeds: ArrayLike,
+    offsets: ArrayLike,
+    *,
+    wholes: ArrayLike | None = None,
+    touched: Touched = None,
+) -> tuple[NDArray[np.void], list[Bins], NDArray[np.float32]]:
+    """The records, the histograms and the sketches of every tensor, in one pass."""
+    return _kernel.measure_all(batch, *_places(batch, seeds, offsets, wholes), touched)
 
 
 def histograms(batch: Batch) -> list[Bins]:
@@ -128,13 +141,25 @@ def adam(
     )
 
 
-def sketch(batch: Batch, seeds: ArrayLike, offsets: ArrayLike) -> NDArray[np.float32]:
+def sketch(
+    batch: Batch, seeds: ArrayLike, offsets: ArrayLike, wholes: ArrayLike | None = None
+) -> NDArray[np.float32]:
     """32 signed sums per tensor whose inner products estimate those of the tensors.
 
-    `offsets` are the flat indices of the first elements in the whole tensor: shards add up.
+    `offsets` are the flat indices of the first elements in the whole tensor, `wholes` the whole
+    tensors' sizes (without: the counts): shards add up. Of a whole of more than 65,536 elements one
+    eighth is read: of every 256 elements 32 neighbours, chosen by the seed.
     """
-    return _kernel.sketch(
-        batch, per_tensor(seeds, batch, np.uint64), per_tensor(offsets, batch, np.int64)
+    return _kernel.sketch(batch, *_places(batch, seeds, offsets, wholes))
+
+
+def _places(
+    batch: Batch, seeds: ArrayLike, offsets: ArrayLike, wholes: ArrayLike | None
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
+    return (
+        per_tensor(seeds, batch, np.uint64),
+        per_tensor(offsets, batch, np.int64),
+        per_tensor(batch.counts if wholes is None else wholes, batch, np.int64),
     )
 
 

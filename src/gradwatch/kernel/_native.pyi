@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _Batch = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
-_Sketches = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]
+_Sketches = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
+"""Seeds, offsets in the wholes, sizes of the wholes, and what is filled."""
 
 def measure(
     batch: _Batch,

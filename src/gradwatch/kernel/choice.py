@@ -28,8 +28,18 @@ class Kernel(Protocol):
         batch: Batch,
         seeds: NDArray[np.uint64],
         offsets: NDArray[np.int64],
+        wholes: NDArray[np.int64],
         touched: _Touched = None,
     ) -> tuple[_Records, NDArray[np.float32]]: ...
+
+    def measure_all(
+        self,
+        batch: Batch,
+        seeds: NDArray[np.uint64],
+        offsets: NDArray[np.int64],
+        wholes: NDArray[np.int64],
+        touched: _Touched = None,
+    ) -> tuple[_Records, list[Bins], NDArray[np.float32]]: ...
 
     def measure_with_histograms(
         self, batch: Batch, touched: _Touched = None
@@ -46,7 +56,11 @@ class Kernel(Protocol):
     ) -> _Records: ...
 
     def sketch(
-        self, batch: Batch, seeds: NDArray[np.uint64], offsets: NDArray[np.int64]
+        self,
+        batch: Batch,
+        seeds: NDArray[np.uint64],
+        offsets: NDArray[np.int64],
+        wholes: NDArray[np.int64],
     ) -> NDArray[np.float32]: ...
 
     def hashes(self, batch: Batch, offsets: NDArray[np.int64]) -> NDArray[np.uint64]: ...

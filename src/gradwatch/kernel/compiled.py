@@ -44,12 +44,13 @@ def measure_with_sketches(
     batch: Batch,
     seeds: NDArray[np.uint64],
     offsets: NDArray[np.int64],
+    wholes: NDArray[np.int64],
     touched: _Touched = None,
 ) -> tuple[NDArray[np.void], NDArray[np.float32]]:
     """The records and the sketches, in one pass."""
     records = np.empty(len(batch), MOMENTS)
     sketches = np.empty((len(batch), SKETCH_WIDTH), np.float32)
-    _native.measure(_buffers(batch), records, touched, None, (seeds, offsets, sketches))
+    _native.measure(_buffers(batch), records, touched, None, (seeds, offsets, wholes, sketches))
     return records, sketches
 
 
@@ -58,10 +59,30 @@ def measure_with_histograms(
 ) -> tuple[NDArray[np.void], list[Bins]]:
     """The records and the histograms, in one pass."""
     records = np.empty(len(batch), MOMENTS)
-    lowest, width = DOUBLE_BINS if (batch.dtypes == Dtype.F64).any() else FLOAT_BINS
-    counts = np.zeros((len(batch), 2, width), np.uint64)
+    counts, lowest = _dense(batch)
     _native.measure(_buffers(batch), records, touched, counts, None)
     return records, _sparse(counts, lowest)
+
+
+def measure_all(
+    batch: Batch,
+    seeds: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    wholes: NDArray[np.int64],
+    touched: _Touched = None,
+) -> tuple[NDArray[np.void], list[Bins], NDArray[np.float32]]:
+    """The records, the histograms and the sketches, in one pass."""
+    records = np.empty(len(batch), MOMENTS)
+    counts, lowest = _dense(batch)
+    sketches = np.empty((len(batch), SKETCH_WIDTH), np.float32)
+    _native.measure(_buffers(batch), records, touched, counts, (seeds, offsets, wholes, sketches))
+    return records, _sparse(counts, lowest), sketches
+
+
+def _dense(batch: Batch) -> tuple[NDArray[np.uint64], int]:
+    """Room for every exponent of the batch's types, and the lowest exponent."""
+    lowest, width = DOUBLE_BINS if (batch.dtypes == Dtype.F64).any() else FLOAT_BINS
+    return np.zeros((len(batch), 2, width), np.uint64), lowest
 
 
 def _sparse(counts: NDArray[np.uint64], lowest: int) -> list[Bins]:
@@ -98,11 +119,14 @@ def adam(
 
 
 def sketch(
-    batch: Batch, seeds: NDArray[np.uint64], offsets: NDArray[np.int64]
+    batch: Batch,
+    seeds: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    wholes: NDArray[np.int64],
 ) -> NDArray[np.float32]:
     """32 signed sums per tensor."""
     sketches = np.empty((len(batch), SKETCH_WIDTH), np.float32)
-    _native.sketch(_buffers(batch), (seeds, offsets, sketches))
+    _native.sketch(_buffers(batch), (seeds, offsets, wholes, sketches))
     return sketches
 
 

@@ -55,6 +55,13 @@ typedef struct {
     double ratio_rms, eps_fraction;
 } AdamRecord;
 
+/* What sketches need and fill: seeds, where the tensors begin in their wholes, and the wholes' sizes. */
+typedef struct {
+    const uint64_t *seeds;
+    const int64_t *offsets, *wholes;
+    float *out; /* [n][SKETCH_WIDTH] */
+} Sketches;
+
 /* What measuring fills; all but `records` may be NULL. */
 typedef struct {
     Record *records;
@@ -62,9 +69,7 @@ typedef struct {
     uint64_t *bins;          /* [n][negative, positive][width], first bin 2^lowest */
     int lowest;
     size_t width;
-    const uint64_t *seeds; /* with offsets and sketches: [n][SKETCH_WIDTH] */
-    const int64_t *offsets;
-    float *sketches;
+    const Sketches *sketches;
 } Outputs;
 
 /* Uniform grids, one per tensor, and what counting on them fills. */
@@ -91,7 +96,7 @@ typedef struct {
     void (*update)(const Batch *before, const Batch *after, const Batch *grads, UpdateRecord *out);
     void (*adam)(const Batch *grads, const Batch *second, const double *correction,
                  const double *eps, AdamRecord *out);
-    void (*sketch)(const Batch *batch, const uint64_t *seeds, const int64_t *offsets, float *out);
+    void (*sketch)(const Batch *batch, const Sketches *sketches);
     void (*hashes)(const Batch *batch, const int64_t *offsets, uint64_t *out);
     void (*row_spread)(const Batch *batch, float *out);
     void (*count_cells)(const Batch *batch, const Grids *grids);

@@ -11,15 +11,14 @@ typedef struct {
 static void measure_floats(Work *work, const Tensor *tensor, size_t i, size_t n, Sums *block) {
     int regular = block_floats(tensor, i, n, &work->guess, block);
     if (work->has_histogram) histogram_block(&work->histogram, i, n, regular, block);
-    if (work->has_sketch)
-        sketch_floats(&work->sketch, tensor, i, n, work->offset + i, regular);
+    if (work->has_sketch) sketch_block(&work->sketch, tensor, i, n, work->offset + i, regular);
 }
 
 static void measure_doubles(Work *work, const Tensor *tensor, size_t i, size_t n, Sums *block) {
     const double *x = (const double *)tensor->data + i;
     block_doubles(x, n, block);
     if (work->has_histogram) direct_doubles(&work->histogram, x, n);
-    if (work->has_sketch) sketch_doubles(&work->sketch, x, n, work->offset + i);
+    if (work->has_sketch) sketch_block(&work->sketch, tensor, i, n, work->offset + i, 0);
 }
 
 static Sums measure_tensor(Work *work, const Tensor *tensor) {
@@ -43,14 +42,14 @@ static void measure(const Batch *batch, const Outputs *out) {
             histogram_start(&work.histogram, out->bins + t * 2 * out->width, out->width,
                             out->lowest, &tensor);
         if (work.has_sketch) {
-            sketch_start(&work.sketch, out->seeds[t]);
-            work.offset = (uint64_t)out->offsets[t];
+            sketch_start(&work.sketch, out->sketches->seeds[t], out->sketches->wholes[t]);
+            work.offset = (uint64_t)out->sketches->offsets[t];
         }
         Sums total = measure_tensor(&work, &tensor);
         sums_finish(&total, tensor.count, &out->records[t]);
         out->records[t].zero_rows =
             zero_rows(&tensor, total.zeros, out->touched ? out->touched[t] : NULL);
         if (work.has_histogram) histogram_fold(&work.histogram);
-        if (work.has_sketch) sketch_finish(&work.sketch, out->sketches + t * SKETCH_WIDTH);
+        if (work.has_sketch) sketch_finish(&work.sketch, out->sketches->out + t * SKETCH_WIDTH);
     }
 }

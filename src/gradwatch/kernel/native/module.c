@@ -40,16 +40,18 @@ static PyObject *py_measure(PyObject *self, PyObject *args) {
     Buffers held = {.n = 0};
     Batch batch;
     Outputs out = {0};
+    Sketches sketch = {0};
     Touched touched = {0};
     if (take_batch(&held, tuple, &batch) < 0 ||
         !(out.records = take(&held, records, batch.n, sizeof(Record), 1)) ||
         (bins != Py_None && take_bins(&held, bins, &batch, &out) < 0) ||
-        (sketches != Py_None && take_sketches(&held, sketches, &batch, &out) < 0) ||
+        (sketches != Py_None && take_sketches(&held, sketches, &batch, &sketch) < 0) ||
         take_touched(&touched, touched_rows, &batch) < 0) {
         release_touched(&touched);
         return failed(&held);
     }
     out.touched = touched.marks;
+    out.sketches = sketches == Py_None ? NULL : &sketch;
     WORK(chosen->measure(&batch, &out));
     release_touched(&touched);
     return done(&held);
@@ -100,10 +102,10 @@ static PyObject *py_sketch(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OO", &tuple, &sketches)) return NULL;
     Buffers held = {.n = 0};
     Batch batch;
-    Outputs out = {0};
-    if (take_batch(&held, tuple, &batch) < 0 || take_sketches(&held, sketches, &batch, &out) < 0)
+    Sketches sketch;
+    if (take_batch(&held, tuple, &batch) < 0 || take_sketches(&held, sketches, &batch, &sketch) < 0)
         return failed(&held);
-    WORK(chosen->sketch(&batch, out.seeds, out.offsets, out.sketches));
+    WORK(chosen->sketch(&batch, &sketch));
     return done(&held);
 }
 
@@ -242,7 +244,7 @@ static PyMethodDef functions[] = {
     {"measure", py_measure, METH_VARARGS, "measure(batch, records, touched, bins, sketches)"},
     {"update", py_update, METH_VARARGS, "update(before, after, grads, records)"},
     {"adam", py_adam, METH_VARARGS, "adam(grads, second_moments, correction, eps, records)"},
-    {"sketch", py_sketch, METH_VARARGS, "sketch(batch, (seeds, offsets, sketches))"},
+    {"sketch", py_sketch, METH_VARARGS, "sketch(batch, (seeds, offsets, wholes, sketches))"},
     {"hashes", py_hashes, METH_VARARGS, "hashes(batch, offsets, marks)"},
     {"row_spread", py_row_spread, METH_VARARGS, "row_spread(batch, spreads)"},
     {"count_cells", py_count_cells, METH_VARARGS,

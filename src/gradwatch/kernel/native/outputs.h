@@ -15,13 +15,15 @@ static int take_bins(Buffers *held, PyObject *object, const Batch *batch, Output
     return out->bins ? 0 : -1;
 }
 
-static int take_sketches(Buffers *held, PyObject *tuple, const Batch *batch, Outputs *out) {
-    PyObject *seeds, *offsets, *sketches;
-    if (!PyArg_ParseTuple(tuple, "OOO", &seeds, &offsets, &sketches)) return -1;
-    out->seeds = take(held, seeds, batch->n, 8, 0);
-    out->offsets = out->seeds ? take(held, offsets, batch->n, 8, 0) : NULL;
-    out->sketches = out->offsets ? take(held, sketches, batch->n * SKETCH_WIDTH, 4, 1) : NULL;
-    return out->sketches ? 0 : -1;
+static int take_sketches(Buffers *held, PyObject *tuple, const Batch *batch, Sketches *sketches) {
+    PyObject *seeds, *offsets, *wholes, *out;
+    if (!PyArg_ParseTuple(tuple, "OOOO", &seeds, &offsets, &wholes, &out)) return -1;
+    if (!(sketches->seeds = take(held, seeds, batch->n, 8, 0)) ||
+        !(sketches->offsets = take(held, offsets, batch->n, 8, 0)) ||
+        !(sketches->wholes = take(held, wholes, batch->n, 8, 0)) ||
+        !(sketches->out = take(held, out, batch->n * SKETCH_WIDTH, 4, 1)))
+        return -1;
+    return 0;
 }
 
 /* The rows to mark: a sequence with None or a buffer of one byte per row for each tensor. */

@@ -15,6 +15,7 @@ from gradwatch.kernel.plain.memory import PIECE, bits, values
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
+_EVERY_GROUP_UP_TO, _BUNCH = 65_536, 8
 _Words = NDArray[np.uint64]
 
 
@@ -26,19 +27,26 @@ def scramble(word: _Words) -> _Words:
 
 
 def sketch(
-    batch: Batch, seeds: NDArray[np.uint64], offsets: NDArray[np.int64]
+    batch: Batch,
+    seeds: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    wholes: NDArray[np.int64],
 ) -> NDArray[np.float32]:
     """32 signed sums of every tensor's finite elements.
 
-    32 consecutive elements share one scrambled word: 32 sign bits, and 5 bits that say by how much
-    the lanes are turned before they are added to the buckets. So every element has a sign of its
-    own, and a column of a matrix does not always fall into the same bucket.
+    32 consecutive elements are a group, 8 groups of a large tensor or one of a small one a bunch. A
+    bunch has one scrambled word: 3 bits say which of its groups is taken, 32 are the signs, and 5
+    say by how much the lanes are turned before they are added to the buckets. So every element has
+    a sign of its own, and a column of a matrix does not always fall into the same bucket. Times
+    the root of the bunch's size, inner products are on average what they are without a choice.
     """
     check(batch)
     result = np.zeros((len(batch), SKETCH_WIDTH), np.float32)
     for index in range(len(batch)):
         with np.errstate(over="ignore", invalid="ignore"):  # sums of huge doubles may be Inf
-            result[index] = _walk(batch, index, int(offsets[index]), _sketcher(seeds[index]))
+            bunch = np.uint64(_BUNCH if wholes[index] > _EVERY_GROUP_UP_TO else 1)
+            sums = _walk(batch, index, int(offsets[index]), _sketcher(seeds[index], bunch))
+            result[index] = sums * np.sqrt(float(bunch))
     return result
 
 
@@ -62,10 +70,15 @@ def _positions(first: int, count: int) -> _Words:
     return np.arange(count, dtype=np.uint64) + np.uint64(first & 0xFFFFFFFFFFFFFFFF)
 
 
-def _sketcher(seed: np.uint64) -> Callable[[_Words, NDArray[np.float64]], NDArray[np.float64]]:
+def _sketcher(
+    seed: np.uint64, bunch: np.uint64
+) -> Callable[[_Words, NDArray[np.float64]], NDArray[np.float64]]:
     def sums(position: _Words, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        group = position >> np.uint64(5)
+        word = scramble(seed + group // bunch * _GOLDEN)
+        taken = group % bunch == (word >> np.uint64(37)) % bunch
+        position, word, x = position[taken], word[taken], x[taken]
         lane = position & np.uint64(31)
-        word = scramble(seed + (position >> np.uint64(5)) * _GOLDEN)
         sign = 1.0 - 2.0 * ((word >> lane) & np.uint64(1)).astype(np.float64)
         bucket = (lane + (word >> np.uint64(32))) & np.uint64(31)
         total = np.zeros(SKETCH_WIDTH)

@@ -37,10 +37,25 @@ def measure_with_sketches(
     batch: Batch,
     seeds: NDArray[np.uint64],
     offsets: NDArray[np.int64],
+    wholes: NDArray[np.int64],
     touched: Sequence[NDArray[np.uint8] | None] | None = None,
 ) -> tuple[NDArray[np.void], NDArray[np.float32]]:
     """The records and the sketches of all tensors."""
-    return measure(batch, touched), sketch(batch, seeds, offsets)
+    return measure(batch, touched), sketch(batch, seeds, offsets, wholes)
+
+
+def measure_all(
+    batch: Batch,
+    seeds: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    wholes: NDArray[np.int64],
+    touched: Sequence[NDArray[np.uint8] | None] | None = None,
+) -> tuple[NDArray[np.void], list[Bins], NDArray[np.float32]]:
+    """The records, the histograms and the sketches of all tensors."""
+    return (
+        *measure_with_histograms(batch, touched),
+        sketch(batch, seeds, offsets, wholes),
+    )
 
 
 def measure_with_histograms(
