@@ -1,17 +1,23 @@
 // Numbers and names for people: the same forms as gradwatch.views.text, so that views agree.
 
+/** A number in so many digits; one that lies exactly between two goes to the even one, as in Python. */
+function rounded(value, digits) {
+  const [mantissa, power] = value.toExponential(60).split("e");
+  const kept = mantissa.slice(0, mantissa.indexOf(".") + digits);
+  const between = /^50*$/.test(mantissa.slice(kept.length));
+  if (between && Number(kept.at(-1)) % 2 === 0) return Number(`${kept}e${power}`);
+  return Number(value.toPrecision(digits));
+}
+
 export function number(value) {
   if (value === null || value === undefined) return "–";
   if (Number.isNaN(value)) return "nan";
   if (!Number.isFinite(value)) return value > 0 ? "inf" : "-inf";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e-2 && size < 1e4) {
-    return size < 1000 ? String(Number(value.toPrecision(3))) : value.toFixed(0);
-  }
-  const [digits, power] = value.toExponential(1).split("e");
-  const sign = power[0];
-  return `${digits}e${sign}${power.slice(1).padStart(2, "0")}`;
+  if (size >= 1e-2 && size < 1e4) return String(rounded(value, size < 1000 ? 3 : 4));
+  const [digits, power] = rounded(value, 2).toExponential(1).split("e");
+  return `${digits}e${power[0]}${power.slice(1).padStart(2, "0")}`;
 }
 
 export function whole(value) {

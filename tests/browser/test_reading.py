@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.browser.test_report import many_layers, weights_only
+from tests.making import make_run
 from tests.server.visiting import listening
 from tests.views.samples import HOSTILE, Told, network, sick_diagnosis
 from tests.views.stored import stored
@@ -65,6 +66,18 @@ def test_at_rest_the_legend_tells_the_newest_values_and_one_step_stands_alone(ta
     assert legend(page, "#loss")[0] == "49"
     page = tab.open(report(build(network(3, 1), Told())))
     assert axis(page, "#loss", "x") == [0, 1]
+    tab.quiet()
+
+
+def test_the_page_writes_numbers_as_every_other_view_does(tab: Any) -> None:
+    values = [1.125, 1.375, 0.5, 2.675, 1000.5, 1001.5, 9999.7, 999.5, 0.03125, -0.0078125]
+    values += [123456.0, 1.25e5, 1.35e5, 3e-7, -2.5e-9, 1e-2, 9.995, 12.5, 1e100, 1e-300]
+    values += np.random.default_rng(3).lognormal(0, 8, 15).round(9).tolist()
+    named = {f"s{i:02}": [value] for i, value in enumerate(values)}
+    page = tab.open(report(build(make_run({}, scalars=named), Told())))
+    page.locator("#loss summary").click()
+    shown = page.locator("#loss .others .u-value").all_inner_texts()[1::2]
+    assert shown == [number(float(f"{value:.6g}")) for value in values]
     tab.quiet()
 
 
@@ -210,3 +223,16 @@ def test_the_list_of_runs_fits_a_phone(tab: Any, tmp_path: Path) -> None:
         told = row.locator(".spark").get_attribute("aria-label")
         assert told == f"loss from {number(float(loss[0]))} to {number(float(loss[-1]))}"
         tab.quiet()
+
+
+def test_a_loss_that_is_not_finite_is_said_and_shaded(tab: Any) -> None:
+    nan = float("nan")
+    logged = {"loss": [1.0, 0.5, nan, nan, 0.25], "loss_nonfinite": [nan, nan, 1.0, 1.0, nan]}
+    page = tab.open(report(build(make_run({}, scalars=logged), Told())))
+    assert page.inner_text("#lost") == (
+        "The loss was NaN or Inf on 2 steps: first on step 2, last on step 3."
+    )
+    told = page.locator("#loss .chart").first.get_attribute("aria-label")
+    assert "steps 2 to 3 are shaded" in told
+    assert legend(page, "#loss") == ["4", "0.25"]
+    tab.quiet()

@@ -110,6 +110,11 @@ function range(lines, log, limit, band) {
   return [low - pad, high + pad];
 }
 
+/** A colour of the theme by its name (`--warn`), or a colour itself. */
+function inks(stroke = "--line") {
+  return stroke.startsWith("--") ? css(stroke) : stroke;
+}
+
 function options(props, width, moving) {
   const { lines, log, limit, band, height = 180, bands = [] } = props;
   const [low, high] = range(lines, log, limit, band);
@@ -131,7 +136,7 @@ function options(props, width, moving) {
       { label: "step", value: (_, v) => (v === null ? "–" : whole(v)) },
       ...lines.map((line) => ({
         label: line.label,
-        stroke: line.stroke ?? css("--line"),
+        stroke: inks(line.stroke),
         width: line.width ?? 1.5,
         dash: line.dash,
         spanGaps: true,

@@ -4,11 +4,11 @@ import { useMemo } from "preact/hooks";
 
 import { curveLines, Line } from "../charts/line.js";
 import { html } from "../html.js";
-import { number, plain } from "../text.js";
+import { many, number, plain, whole } from "../text.js";
 
-function Curve({ curve, theme, height, moving, range }) {
+function Curve({ curve, theme, height, moving, range, stretch }) {
   const { lines, bands } = useMemo(() => curveLines(curve, plain(curve.title)), [curve]);
-  return html`<${Line} title=${plain(curve.title)} x=${curve.x} lines=${lines} bands=${bands} log=${curve.log} theme=${theme} height=${height} moving=${moving} range=${range} />`;
+  return html`<${Line} title=${plain(curve.title)} x=${curve.x} lines=${lines} bands=${bands} log=${curve.log} theme=${theme} height=${height} moving=${moving} range=${range} stretch=${stretch} />`;
 }
 
 const MAIN = new Set(["loss", "val_loss"]);
@@ -16,11 +16,17 @@ const MAIN = new Set(["loss", "val_loss"]);
 export function Losses({ model, theme, moving }) {
   const main = model.scalars.filter((curve) => MAIN.has(curve.name));
   const others = model.scalars.filter((curve) => !MAIN.has(curve.name));
+  const lost = model.nonfinite_loss;
+  const stretch = useMemo(() => lost && [lost.first, lost.last], [lost]);
   if (!model.scalars.length && !model.learning_rates.length) return null;
   return html`<section id="loss">
     <h2>Loss and learning rate</h2>
+    ${lost &&
+    html`<p id="lost" class="lost">
+      The loss was NaN or Inf on ${many(lost.count, "step")}: first on step ${whole(lost.first)}, last on step ${whole(lost.last)}.
+    </p>`}
     <div class="charts">
-      ${main.map((curve) => html`<${Curve} key=${curve.name} curve=${curve} theme=${theme} height=${220} moving=${moving} range=${model.window} />`)}
+      ${main.map((curve) => html`<${Curve} key=${curve.name} curve=${curve} theme=${theme} height=${220} moving=${moving} range=${model.window} stretch=${curve.name === "loss" ? stretch : null} />`)}
       ${model.learning_rates.map((curve) => html`<${Curve} key=${curve.name} curve=${curve} theme=${theme} height=${220} moving=${moving} range=${model.window} />`)}
     </div>
     ${others.length > 0 &&

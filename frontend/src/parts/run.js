@@ -146,7 +146,7 @@ export function RunPage({ model, state, change: write, theme, setTheme, detail, 
       <${Health} model=${model} change=${change} />
       <${Findings} ...${shared} />
       <${Losses} model=${model} theme=${theme} moving=${flowing && (play.playing || step !== null) ? span(model, flowMap, play.column)[0] : step} />
-      <${Ranks} model=${model} theme=${theme} change=${change} />
+      <${Ranks} model=${model} theme=${theme} />
       <${MapSection} ...${shared} setScheme=${setScheme} detail=${detail} />
       <${LayerSection} ...${shared} />
       ${flowing && html`<${FlowSection} ...${shared} play=${play} map=${flowMap} />`}

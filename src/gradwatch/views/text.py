@@ -37,5 +37,5 @@ def number(value: float) -> str:
         return "0"
     size = abs(value)
     if 1e-2 <= size < 1e4:
-        return f"{value:.3g}" if size < 1000 else f"{value:.0f}"
+        return f"{value:.3g}" if size < 999.5 else f"{value:.0f}"  # never "1e+03"
     return f"{value:.1e}"

@@ -12,6 +12,7 @@ from gradwatch.views.model.flow import flow
 from gradwatch.views.model.health import Diagnosed
 from gradwatch.views.model.heat import choice, heat
 from gradwatch.views.model.paths import troubles
+from gradwatch.views.model.ranks import ranks
 
 FORMAT = 1
 COLUMNS = 240
@@ -50,7 +51,9 @@ def build(
         "timeline": health.timeline(diagnosis),
         "skipped": health.skipped(diagnosis),
         "scalars": lines.scalars(run, begin, end),
+        "nonfinite_loss": notes.nonfinite_loss(run),
         "learning_rates": lines.learning_rates(run, begin, end),
+        "ranks": ranks(run, diagnosis, begin, end),
         **rows.tables(run, layers, bad),
         "heat": heat(grid, maps),
         "updates": lines.update_spread(grid),

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from gradwatch.finding import Finding, Severity, Skipped
 from gradwatch.run import Run
+from gradwatch.stats import Stat
 from gradwatch.views.model.encode import rounded
 from gradwatch.views.model.lines import evidence_chart
 
@@ -12,6 +13,10 @@ CHARTS = 3
 """Charts shown with one finding; the rest of its evidence is listed."""
 CHARTED = 12
 """Findings that get charts: more would not be read, and the report has a size to keep."""
+
+
+NOT_DRAWN = frozenset({Stat.WEIGHT_HASH})
+"""A hash has no size: its curve would be noise."""
 
 
 class Diagnosed(Protocol):
@@ -71,7 +76,8 @@ def _shown(
 ) -> dict[str, Any]:
     charts = []
     if charted:
-        made = (evidence_chart(run, piece, first, last) for piece in item.evidence[:CHARTS])
+        drawn = [piece for piece in item.evidence if piece.stat not in NOT_DRAWN][:CHARTS]
+        made = (evidence_chart(run, piece, first, last) for piece in drawn)
         charts = [chart for chart in made if chart is not None]
     return {
         "check": item.check,

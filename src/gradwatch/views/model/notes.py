@@ -55,6 +55,15 @@ def events(run: Run) -> list[dict[str, Any]]:
     ]
 
 
+def nonfinite_loss(run: Run) -> dict[str, int] | None:
+    """On which steps the logged loss was NaN or Inf; None where it never was."""
+    marked = run.scalars.get("loss_nonfinite")
+    steps = run.steps[marked > 0] if marked is not None else run.steps[:0]
+    if not len(steps):
+        return None
+    return {"first": int(steps[0]), "last": int(steps[-1]), "count": len(steps)}
+
+
 def cost(run: Run) -> list[str]:
     """Sentences of the recorder about its own price."""
     told = [event.text for event in run.events if event.kind is EventKind.COST][-1:]
