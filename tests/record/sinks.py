@@ -20,7 +20,7 @@ class MemorySink:
     def __init__(self) -> None:
         self.subjects: list[Subject] = []
         self.rows: dict[tuple[Family, int, str], tuple[np.void, State]] = {}
-        self.numbers: dict[int, dict[str, float]] = {}
+        self.logged: dict[int, dict[str, float]] = {}
         self.events: list[Event] = []
         self.info: dict[str, Any] = {}
         self.graphs: list[Graph] = []
@@ -56,7 +56,11 @@ class MemorySink:
         self.bins[family, step, self.subjects[id].name] = histogram
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        self.numbers.setdefault(step, {}).update(values)
+        self.logged.setdefault(step, {}).update(values)
+
+    def numbers(self, items: Sequence[tuple[int, str, float]]) -> None:
+        for step, name, value in items:
+            self.logged.setdefault(step, {})[name] = value
 
     def event(self, event: Event) -> None:
         self.events.append(event)

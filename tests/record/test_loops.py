@@ -49,7 +49,7 @@ def compare_run(loop: Loop, tolerance: float) -> None:
 
 
 def _compare(sink: MemorySink, number: int, step: Step, tolerance: float) -> None:
-    scalars = sink.numbers[number]
+    scalars = sink.logged[number]
     assert scalars.get("skipped", 0.0) == step.skipped
     if step.backwards is not None and not step.skipped:
         assert scalars["backwards"] == step.backwards

@@ -138,7 +138,7 @@ def test_an_overflow_is_told_when_it_is_known(far_away: None) -> None:
         scaler.update()
     watcher.close()
     assert [e.step for e in sink.events if e.kind is EventKind.SKIPPED_STEP] == [1]
-    assert [sink.numbers[step]["skipped"] for step in range(4)] == [0.0, 1.0, 0.0, 0.0]
+    assert [sink.logged[step]["skipped"] for step in range(4)] == [0.0, 1.0, 0.0, 0.0]
 
 
 def test_a_transfer_keeps_the_order_of_its_parts() -> None:

@@ -98,7 +98,7 @@ def test_a_log_finds_its_step(early: bool) -> None:
             watcher.log(loss=10.0 + step)
         watcher.log({"val/top1": torch.tensor(20.0 + step)}, eval_loss=np.float32(30.0 + step))
     for step in range(5):
-        found = sink.numbers[step]
+        found = sink.logged[step]
         assert found["loss"] == 10.0 + step
         assert found["val/top1"] == 20.0 + step
         assert found["val_loss"] == 30.0 + step
@@ -118,7 +118,7 @@ def test_a_loss_logged_before_its_backward_finds_its_step() -> None:
         optimizer.step()
         watcher.log(val_loss=20.0 + step, accuracy=30.0 + step)
     for step in range(5):
-        found = sink.numbers[step]
+        found = sink.logged[step]
         assert found["loss"] == 10.0 + step
         assert found["val_loss"] == 20.0 + step
         assert found["accuracy"] == 30.0 + step
@@ -139,12 +139,13 @@ def test_logs_keep_their_place_while_the_sentinels_rest(monkeypatch: pytest.Monk
         watcher.log(loss=float(step))
         optimizer.step()
     assert watcher._conductor.doze.left
-    assert [sink.numbers[step]["loss"] for step in range(100)] == [float(s) for s in range(100)]
+    assert watcher.flush()
+    assert [sink.logged[step]["loss"] for step in range(100)] == [float(s) for s in range(100)]
     assert [s for s in sink.steps(Family.GRAD) if s > 20] == [32, 48, 64, 80, 96]
-    assert all(sink.numbers[s]["clip_factor"] == 1.0 for s in (32, 48, 64))
+    assert all(sink.logged[s]["clip_factor"] == 1.0 for s in (32, 48, 64))
 
 
-def test_a_log_takes_anything_and_reads_no_scalar() -> None:
+def test_a_log_takes_anything_and_reads_no_scalar_that_is_far_away() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Reads(TorchDispatchMode):
@@ -153,8 +154,12 @@ def test_a_log_takes_anything_and_reads_no_scalar() -> None:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            Reads.count += "_local_scalar_dense" in str(func)
+            Reads.count += "_local_scalar_dense" in str(func) and not args[0].is_cpu
             return func(*args, **(kwargs or {}))
+
+    with Reads(), pytest.raises(RuntimeError):
+        torch.ones((), device="meta").item()
+    assert Reads.count == 1  # what the rest of the test must not see
 
     model = mlp()
     optimizer = torch.optim.AdamW(model.parameters(), torch.tensor(0.01))
@@ -171,10 +176,11 @@ def test_a_log_takes_anything_and_reads_no_scalar() -> None:
             other.step()
             if one is model:
                 watcher.log(loss=loss, many=torch.ones(3), word="no", nothing=None)
+                watcher.log(far=torch.ones((), device="meta"))
                 watcher.log(half=torch.tensor(1.5, dtype=torch.bfloat16), grad=loss * 2)
             counts.append(reads.count)
     assert counts[1] == counts[0]
-    found = sink.numbers[0]
+    found = sink.logged[0]
     assert found["half"] == 1.5
     assert np.isnan(found["many"])
     assert np.isnan(found["word"])
@@ -186,7 +192,7 @@ def test_a_loss_that_is_not_finite_is_marked() -> None:
     model = mlp()
     watcher = watch_into(sink, model)
     watcher.log(loss=torch.tensor(float("nan")))
-    assert sink.numbers[0]["loss_nonfinite"] == 1.0
+    assert sink.logged[0]["loss_nonfinite"] == 1.0
 
 
 def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:

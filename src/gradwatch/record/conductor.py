@@ -15,6 +15,7 @@ from gradwatch.record.doze import Doze
 from gradwatch.record.frame import Frame, has_closure
 from gradwatch.record.habits import Habits
 from gradwatch.record.instrument import Instrument, Monitor, Sink
+from gradwatch.record.jots import Jot, Jots
 from gradwatch.record.manual import ManualSteps
 from gradwatch.record.options import Options
 from gradwatch.record.pace import Pace
@@ -71,6 +72,7 @@ class Conductor:
         self._logs_early = True
         self.habits = Habits()
         self.doze = Doze(clock)
+        self.jots = Jots(barrier, self.doze, self._log_jots)
 
     # -- the run ---------------------------------------------------------------------------------
 
@@ -91,6 +93,7 @@ class Conductor:
 
     def end(self, text: str) -> None:
         """The last sample of the weights: they are those before the step that will not come."""
+        self.jots.drain()
         step = self.clock.coming
         if step > self.clock.first and Family.WEIGHT in self.options.families:
             self.recorder.weights(step, self.roster.all)
@@ -203,14 +206,25 @@ class Conductor:
             self._logs_early = self._unstepped
         if self._logs_early:
             self.habits.seen(values)
-            self.notes.log(self.clock.coming, values)
-            return
-        untouched = self.clock.number == self.clock.first and not self.clock.begun
-        before, after = self.habits.parted(values, before_all=untouched)
-        if before:
-            self.notes.log(self.clock.coming, before)
-        if after:
-            self.notes.log(self.clock.made, after)
+            plain = self.notes.log(self.clock.coming, values)
+        else:
+            untouched = self.clock.number == self.clock.first and not self.clock.begun
+            before, after = self.habits.parted(values, before_all=untouched)
+            plain = self.notes.log(self.clock.coming, before) | self.notes.log(
+                self.clock.made, after
+            )
+        self.jots.learn(plain)
+
+    def _log_jots(self, jots: Sequence[Jot]) -> None:
+        """Numbers logged in a stretch that records nothing, each with the step made before it."""
+        early = self.habits.early if not self._logs_early else None
+        self.recorder.numbers(
+            [
+                (step + (early is None or name in early), name, value)
+                for step, values in jots
+                for name, value in values.items()
+            ]
+        )
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -266,6 +280,7 @@ class Conductor:
 
     def wake(self) -> None:
         """The steps that were let pass are over, or something needs us earlier."""
+        self.jots.drain()
         passed = self.doze.end()
         self._finished, self._ended = self.clock.number, time.perf_counter()
         self._unstepped = False

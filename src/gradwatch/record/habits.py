@@ -17,7 +17,8 @@ class Habits:
     """Which names are logged before the backward pass."""
 
     def __init__(self) -> None:
-        self._before: set[str] = set()
+        self.early: set[str] = set()
+        """Names logged before the backward pass of the step they belong to."""
         self._known: set[str] = set()
 
     def seen(self, names: Iterable[str]) -> None:
@@ -35,7 +36,7 @@ class Habits:
             if name not in self._known:
                 self._known.add(name)
                 if before_all and not name.startswith(_EVALUATED):
-                    self._before.add(name)
-        early = {name: value for name, value in values.items() if name in self._before}
-        late = {name: value for name, value in values.items() if name not in self._before}
+                    self.early.add(name)
+        early = {name: value for name, value in values.items() if name in self.early}
+        late = {name: value for name, value in values.items() if name not in self.early}
         return early, late

@@ -50,8 +50,8 @@ class Pace:
             return 1
         # Somewhat under the budget while we are over what is allowed, up to it otherwise.
         share = self._budget * (0.8 if spent > allowed else 1.0) * self._step_time
-        # What every step costs, logging above all, no cadence can save: recording keeps its half.
-        room = max(share - self._cost[0], share / 2)
+        # What every step costs, logging above all, no cadence can save: recording keeps a quarter.
+        room = max(share - self._cost[0], share / 4)
         k = 1
         while k < LONGEST and self._rate(k) > room:
             k *= 2

@@ -12,18 +12,13 @@ from gradwatch.record.placement import local
 def number(value: Any) -> float:
     """A Python number, numpy scalar or one-element CPU tensor as a float; NaN for anything else.
 
-    `tensor.item()` is a scalar read, which on an accelerator waits for it; on the CPU we look at
-    the memory through numpy instead, so that no path of ours ever asks for one.
+    On an accelerator `item()` would wait for it, so nothing is read from there.
     """
     try:
         if not isinstance(value, Tensor):
             return float(value)
-        if not value.is_cpu:
-            return float("nan")
-        if type(value) is Tensor and value.dtype is torch.float32:
-            return float(value.detach().numpy().item())
-        return float(as_array(local(value)).item())
-    except (TypeError, ValueError):  # no number, or more than one
+        return float(local(value).item()) if value.is_cpu else float("nan")
+    except (TypeError, ValueError, RuntimeError):  # no number, or more than one
         return float("nan")
 
 

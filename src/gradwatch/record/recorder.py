@@ -226,6 +226,12 @@ class Recorder:
         if self.monitor is not None:
             self._scalars.update(values)
 
+    def numbers(self, items: Sequence[tuple[int, str, float]]) -> None:
+        """Scalars of many steps: step, name, value; the monitor hears of the last of each name."""
+        self.sink.numbers(items)
+        if self.monitor is not None:
+            self._scalars.update((name, value) for _, name, value in items)
+
     def deliver(self, *, wait: bool = False) -> None:
         """Pass on what has come over from an accelerator."""
         for arrival in self.remote.arrivals(wait=wait):

@@ -34,8 +34,11 @@ class SideNotes:
         self._logged = False
         self._batches = Batches()
 
-    def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Numbers of the user for a step; the loss as a tensor also tells what kind it is."""
+    def log(self, step: int, values: Mapping[str, Any]) -> set[str]:
+        """Numbers of the user for a step; the loss as a tensor also tells what kind it is.
+
+        Gives the names of which nothing but the number will matter from now on.
+        """
         numbers: dict[str, float] = {}
         for given, value in values.items():
             name = ALIASES.get(given, given)
@@ -54,6 +57,8 @@ class SideNotes:
             self._look_at(values["loss"])
         if numbers:
             self._recorder.scalars(step, numbers)
+        plain = {name for name in numbers if name in values}
+        return plain - {"loss"} if self._looks and isinstance(values.get("loss"), Tensor) else plain
 
     def ask_for_a_loss(self, step: int) -> None:
         """The checks on the loss can say nothing without one."""

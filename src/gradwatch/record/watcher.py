@@ -73,6 +73,8 @@ class Watcher:
         step just made; a number that a loop logs before its first backward pass is taken to be
         logged so every time, and belongs to the coming step.
         """
+        if values is None and self._conductor.jots.take(named):
+            return
         self._barrier.run(self._conductor.log, {**(values or {}), **named})
 
     def step(self) -> None:
@@ -97,6 +99,7 @@ class Watcher:
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything recorded so far survives the death of this process."""
         try:
+            self._conductor.jots.drain()
             return self._sink.flush(timeout)
         except Exception as error:
             self._barrier.fail(error)

@@ -20,7 +20,7 @@ from gradwatch.run.histogram import Histogram
 from gradwatch.run.subject import Subject
 from gradwatch.stats import Family, Kind, row_dtype
 from gradwatch.store.bodies import pack_event, pack_histogram, to_json
-from gradwatch.store.queue import Queue, Side
+from gradwatch.store.queue import Queue, Scalar, Side
 from gradwatch.store.records import FAMILY_CODES, Type
 from gradwatch.store.retention import Retention
 from gradwatch.store.scribe import Scribe
@@ -149,6 +149,15 @@ class Writer:
             return
         try:
             self._queue.scalars(_step(step), values)
+        except Exception as error:
+            self._refuse(error)
+
+    def numbers(self, items: Sequence[tuple[int, str, float]]) -> None:
+        """Keep logged numbers of many steps: step, name, value."""
+        if self._off:
+            return
+        try:
+            self._queue.add([Scalar(_step(step), name, value) for step, name, value in items])
         except Exception as error:
             self._refuse(error)
 
