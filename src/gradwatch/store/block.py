@@ -1,7 +1,7 @@
 """Blocks: rows of one family over some steps and the same subjects, wherever they are stored."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,17 @@ class Damage:
     family: Family | None = None
     first_step: int | None = None
     last_step: int | None = None
+
+
+Whole = TypeVar("Whole", np.int64, np.uint64)
+
+
+def distinct(values: NDArray[Whole]) -> NDArray[Whole]:
+    """Sorted, each once: by sorting, which for millions of steps is far quicker than by hashing."""
+    found = np.sort(values)
+    keep = np.ones(len(found), bool)
+    keep[1:] = found[1:] != found[:-1]
+    return found[keep]
 
 
 def narrowed(values: NDArray[np.float64]) -> NDArray[np.float64]:

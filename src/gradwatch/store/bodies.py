@@ -125,6 +125,21 @@ def unpack_scalars(body: memoryview) -> tuple[list[str], NDArray[np.void]]:
     return [str(name) for name in names], rows
 
 
+def joined_scalars(
+    parts: Sequence[tuple[Sequence[str], NDArray[np.void]]],
+) -> tuple[list[str], NDArray[np.void]]:
+    """The records of a whole run as one, in the order in which they were written."""
+    index: dict[str, int] = {}
+    joined = np.concatenate([*(rows for _, rows in parts), np.empty(0, SCALAR_ROW)])
+    at = 0
+    for names, rows in parts:
+        numbers = [index.setdefault(name, len(index)) for name in names]
+        if numbers != list(range(len(names))):
+            joined["name"][at : at + len(rows)] = np.array(numbers, np.uint32)[rows["name"]]
+        at += len(rows)
+    return list(index), joined
+
+
 def pack_histogram(subject: int, histogram: Histogram) -> bytes:
     head = HIST_HEAD.pack(
         subject,

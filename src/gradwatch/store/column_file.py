@@ -4,6 +4,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,14 @@ class ColumnBlock:
     def seqs(self) -> NDArray[np.uint64]:
         return self.head.seqs
 
+    @cached_property
+    def first_step(self) -> int:
+        return int(self.steps.min())
+
+    @cached_property
+    def last_step(self) -> int:
+        return int(self.steps.max())
+
     @property
     def ids(self) -> NDArray[np.uint32]:
         return self.head.ids
@@ -74,6 +83,12 @@ class ColumnBlock:
     def stats(self) -> frozenset[Stat]:
         self.file.list_columns(self.key, self.places)
         return frozenset(STATS[name] for name, _ in self.places if name in STATS)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every column its head speaks of was found."""
+        self.file.list_columns(self.key, self.places)
+        return len(self.places) >= self.head.columns
 
     def states(self, stat: Stat) -> NDArray[np.uint8] | None:
         found = self.part(STATE, Part.VALUE)
@@ -123,6 +138,7 @@ class ColumnFile:
         self.path = path
         self.damage: list[Damage] = []
         self._listing = _Listing()
+        self._made: dict[Key, ColumnBlock] = {}
         self.end = 0
         """Bytes walked over so far."""
         self.cut = False
@@ -162,7 +178,9 @@ class ColumnFile:
                     first, last = int(head.steps.min()), int(head.steps.max())
                     text = f"columns of {family} from step {first} to {last} are missing"
                     self.note_damage(Damage(text, family, first, last))
-                made.append(ColumnBlock(family, key, head, places, self))
+                if key not in self._made:
+                    self._made[key] = ColumnBlock(family, key, head, places, self)
+                made.append(self._made[key])
         return made
 
     def body(self, offset: int, type_: Type) -> memoryview | None:
@@ -247,6 +265,7 @@ class ColumnFile:
     def _put_back(self, key: Key, offset: int) -> None:
         """Not yet: look at this block again the next time."""
         del self._listing.blocks[key]
+        self._made.pop(key, None)
         self.end, self.cut = offset, True
 
     def _leapt(self, handle: Handle, key: Key, size: int) -> bool:

@@ -12,7 +12,7 @@ from gradwatch.run.event import Event, EventKind
 from gradwatch.run.histogram import Histogram
 from gradwatch.run.subject import Subject
 from gradwatch.stats import Family
-from gradwatch.store.block import Block, Damage
+from gradwatch.store.block import Block, Damage, distinct
 from gradwatch.store.bodies import (
     BadBody,
     from_json,
@@ -26,6 +26,7 @@ from gradwatch.store.folder import WriterFolder
 from gradwatch.store.journal_reading import JournalFile
 from gradwatch.store.level_block import standing_in
 from gradwatch.store.records import FAMILIES, NO_SEQ, PACKED, Found, Type
+from gradwatch.store.thinning import Decoded
 
 
 @dataclass
@@ -53,6 +54,7 @@ class FolderIndex:
         self._journals: dict[str, JournalFile] = {}
         self._small: dict[str, JournalFile] = {}
         self._columns: dict[str, ColumnFile] = {}
+        self.decoded = Decoded()
 
     def refresh(self) -> None:
         """Look for new files and new bytes."""
@@ -82,11 +84,11 @@ class FolderIndex:
         """All rows, in the order in which later ones count; coarse before fine, then as written."""
         columns = [b for name in sorted(self._columns) for b in self._columns[name].blocks()]
         fine: list[Block] = [block for block in columns if block.level == 0]
-        if self._journals:
-            sealed = frozenset(int(seq) for block in fine for seq in block.seqs.tolist())
-            for name in sorted(self._journals):
-                again = f"s{name[1:6]}.gws" in self._columns
-                fine += self._journals[name].blocks(sealed if again else frozenset())
+        for name in sorted(self._journals):
+            twin = self._columns.get(f"s{name[1:6]}.gws")  # sealed, and not deleted yet
+            again = twin.blocks() if twin else []
+            sealed = frozenset(int(seq) for block in again for seq in block.seqs.tolist())
+            fine += self._journals[name].blocks(sealed)
         fine.sort(key=lambda block: int(block.seqs[-1]))
         levels = [block for block in columns if block.level]
         if not levels:
@@ -118,7 +120,7 @@ class FolderIndex:
             np.fromiter(file.bad_seqs, np.uint64, len(file.bad_seqs))
             for file in (*self._journals.values(), *self._small.values())
         ]
-        seqs = np.unique(np.concatenate(known))
+        seqs = distinct(np.concatenate(known))
         edges = np.concatenate([[-1], seqs.astype(np.int64)])
         gaps = np.flatnonzero(np.diff(edges) > 1)
         first, last = edges[gaps] + 1, edges[gaps + 1] - 1

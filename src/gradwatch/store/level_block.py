@@ -1,6 +1,7 @@
 """A level seen as rows: extremes and last values at the very steps they were measured on."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,11 @@ class LevelBlock:
     def stats(self) -> frozenset[Stat]:
         return self.base.stats
 
-    @property
+    @cached_property
     def steps(self) -> NDArray[np.int64]:
         return self.base.steps[self._rows]
 
-    @property
+    @cached_property
     def seqs(self) -> NDArray[np.uint64]:
         return self.base.seqs[self._rows]
 
@@ -103,7 +104,7 @@ class LevelBlock:
     def _starts(self) -> NDArray[np.int64]:
         return np.cumsum(self._sizes) - self._sizes
 
-    @property
+    @cached_property
     def _rows(self) -> NDArray[np.int64]:
         """Which of the block's steps belong to the chosen buckets."""
         sizes = self.base.head.sizes.astype(np.int64)
@@ -122,9 +123,9 @@ def standing_in(levels: list[ColumnBlock], covered: NDArray[np.uint64]) -> list[
             missing = ~is_in(block.seqs, known)
             if not missing.any():
                 continue
-            owner = np.repeat(np.arange(len(block.head.sizes)), block.head.sizes.astype(np.int64))
-            buckets = np.unique(owner[missing])
-            made = LevelBlock(block, buckets)
+            sizes = block.head.sizes.astype(np.int64)
+            starts = np.cumsum(sizes) - sizes
+            made = LevelBlock(block, np.flatnonzero(np.logical_or.reduceat(missing, starts)))
             found.append(made)
             added.append(made.seqs)
         if added:

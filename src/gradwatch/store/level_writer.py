@@ -18,6 +18,10 @@ LEVEL_FILE_BYTES = 8 << 20
 OPEN_BUCKETS = 64
 """Groups of subjects whose open buckets are kept; beyond, the oldest group starts anew."""
 
+HELD_BUCKETS = 16
+HELD_BYTES = 4 << 20
+"""Whole buckets wait until there are so many, or so large: a block each would be slow to read."""
+
 _Key = tuple[Family, bytes, int]
 Table = tuple[JournalBlock, NDArray[np.void], NDArray[np.uint8]]
 """A block with its rows and states [step, subject]."""
@@ -31,6 +35,8 @@ class LevelWriter:
         self._wide = wide
         self._breathe = breathe
         self._open: dict[_Key, Rolled] = {}
+        self._held: dict[_Key, Rolled] = {}
+        """Whole buckets that are in no file yet."""
         self._files: dict[int, Journal | None] = {}
         self._numbers = dict.fromkeys(LEVELS, 0)
         self.finished: dict[int, list[SealedRange]] = {level: [] for level in LEVELS}
@@ -40,9 +46,9 @@ class LevelWriter:
         """First row that is in no level because its group was given up; it must stay in full."""
 
     def add(self, tables: Sequence[Table]) -> None:
-        """Roll up the rows of a journal; everything is on disk, or nothing of it counts."""
-        opened = dict(self._open)
-        pending: dict[int, list[tuple[BlockHead, bytes]]] = {level: [] for level in LEVELS}
+        """Roll up the rows of a journal; everything is on disk or held, or nothing of it counts."""
+        opened, held = dict(self._open), dict(self._held)
+        due: list[tuple[_Key, Rolled]] = []
         for block, rows, states in tables:
             head = BlockHead(block.steps, block.seqs, block.ids, np.empty(0, np.uint32))
             rolled = singles(head, rows, states, self._breathe)
@@ -53,28 +59,49 @@ class LevelWriter:
                 rolled, opened[key] = combine(rolled, self._breathe)
                 if not len(rolled.head.sizes):
                     break
-                pending[level].append((rolled.head, self._packed(block.family, level, rolled)))
-        for level, records in pending.items():
-            if records:
-                self._append(level, records)
+                held[key] = held.pop(key).joined(rolled) if key in held else rolled
+                if enough(held[key]):
+                    due.append((key, held.pop(key)))
+        lost = self._forgotten
         while len(opened) > OPEN_BUCKETS * len(LEVELS):
-            forgotten = opened.pop(next(iter(opened)))
-            self._forgotten = min([self._forgotten, *forgotten.head.seqs.tolist()])
-        self._open = opened
+            oldest = next(iter(opened))
+            lost = min([lost, *opened.pop(oldest).head.seqs.tolist()])
+            if oldest in held:
+                due.append((oldest, held.pop(oldest)))
+        self._write(due)
+        self._open, self._held, self._forgotten = opened, held, lost
 
     def covered(self, level: int) -> int:
-        """The first sequence number that is still in an open bucket of `level`."""
+        """The first sequence number of which `level` has nothing on the disk yet."""
         waiting = [
             int(rolled.head.seqs[0])
-            for (_, _, of), rolled in self._open.items()
+            for (_, _, of), rolled in (*self._open.items(), *self._held.items())
             if of == level and len(rolled.head.seqs)
         ]
         return min([self._forgotten, *waiting])
 
     def close(self) -> None:
+        """Write what is held, and let go of the files."""
+        due, self._held = list(self._held.items()), {}
+        try:
+            self._write(due)
+        finally:
+            self._close_files()
+
+    def _close_files(self) -> None:
         for journal in self._files.values():
             if journal:
                 journal.close()
+
+    def _write(self, due: list[tuple[_Key, Rolled]]) -> None:
+        for level in LEVELS:
+            records = [
+                (rolled.head, self._packed(family, level, rolled))
+                for (family, _, of), rolled in due
+                if of == level
+            ]
+            if records:
+                self._append(level, records)
 
     def _packed(self, family: Family, level: int, rolled: Rolled) -> bytes:
         parts: list[bytes] = []
@@ -113,3 +140,9 @@ class LevelWriter:
             journal.close()
             self._files[level] = None
             self.finished[level].append(self._ranges[level])
+
+
+def enough(rolled: Rolled) -> bool:
+    """Whether buckets that waited are now a block worth writing."""
+    size = sum(values.nbytes for values in rolled.table.values())
+    return len(rolled.head.sizes) >= HELD_BUCKETS or size >= HELD_BYTES

@@ -17,6 +17,7 @@ from gradwatch.run.source import Loaded
 from gradwatch.run.subject import Subject
 from gradwatch.run.window import Bands
 from gradwatch.stats import Family, Kind, Stat, entry
+from gradwatch.store.block import distinct
 from gradwatch.store.pieces import Pieces, joined_histogram
 from gradwatch.store.rank_source import RankSource
 
@@ -35,7 +36,7 @@ class MergedSource:
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
-        return np.unique(np.concatenate([source.steps for source in self.sources]))
+        return distinct(np.concatenate([source.steps for source in self.sources]))
 
     @cached_property
     def valid(self) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:

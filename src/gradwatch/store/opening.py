@@ -8,10 +8,11 @@ from typing import Any
 from gradwatch.errors import GradwatchError
 from gradwatch.run.run import Run
 from gradwatch.run.source import Source
+from gradwatch.store.attempt import Attempt
 from gradwatch.store.folder import read_run_json, writer_folders
 from gradwatch.store.folder_index import FolderIndex
 from gradwatch.store.merged_source import MergedSource
-from gradwatch.store.rank_source import Attempt, RankSource
+from gradwatch.store.rank_source import RankSource
 from gradwatch.store.records import FORMAT
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

@@ -1,7 +1,6 @@
 """One rank of a run: its attempts laid over one another, the newest on top."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,67 +14,17 @@ from gradwatch.run.histogram import Histogram
 from gradwatch.run.run import Run
 from gradwatch.run.source import Loaded
 from gradwatch.run.subject import Subject
-from gradwatch.run.window import Bands
+from gradwatch.run.window import Bands, thin
 from gradwatch.stats import Family, Kind, Stat, State, entry
-from gradwatch.store.block import Block, Damage, Vanished
-from gradwatch.store.folder_index import FolderIndex, Side
+from gradwatch.store.attempt import LOOKS, Attempt, Stretch
+from gradwatch.store.block import Block, Vanished, distinct
+from gradwatch.store.bodies import joined_scalars
 from gradwatch.store.levels import LAST_ONLY
 from gradwatch.store.scatter import blank, put
 from gradwatch.store.thinning import banded, level_for, pieces
 
 _DENSE_CELLS = 1 << 27
 _SPARSEST = 1 / 256
-_LOOKS = 50
-"""How often to look again where a growing run changes under the reader; mostly once is enough."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What one writer left, frozen at the moment of looking."""
-
-    number: int
-    side: Side
-    blocks: Sequence[Block]
-    missing: Sequence[Damage]
-    index: FolderIndex
-
-    @classmethod
-    def of(cls, index: FolderIndex) -> "Attempt":
-        blocks = index.blocks()
-        missing = index.missing(blocks)
-        for _ in range(_LOOKS):
-            if not missing or index.side.closed:
-                break
-            # the writer may have sealed a journal while we looked: then nothing is missing now
-            before = index.mark
-            index.refresh()
-            if index.mark == before:
-                break
-            blocks = index.blocks()
-            missing = index.missing(blocks)
-        side = index.side
-        frozen = Side(
-            dict(side.subjects),
-            list(side.scalars),
-            list(side.events),
-            list(side.notes),
-            {key: dict(found) for key, found in side.histograms.items()},
-            side.graph,
-            side.closed,
-        )
-        return cls(index.folder.attempt, frozen, blocks, missing, index)
-
-    @property
-    def damage(self) -> list[Damage]:
-        """What cannot be read; reading columns may find more."""
-        return [*self.index.damage(), *self.missing]
-
-    @cached_property
-    def steps(self) -> NDArray[np.int64]:
-        """Every step this attempt has anything for."""
-        parts = [block.steps for block in self.blocks]
-        parts += [rows["step"] for _, rows in self.side.scalars]
-        return np.unique(np.concatenate([*parts, np.empty(0, np.int64)]))
 
 
 class RankSource:
@@ -89,7 +38,7 @@ class RankSource:
     @cached_property
     def steps(self) -> NDArray[np.int64]:
         parts = [attempt.steps for attempt in self.attempts]
-        return np.unique(np.concatenate([*parts, np.empty(0, np.int64)]))
+        return distinct(np.concatenate([*parts, np.empty(0, np.int64)]))
 
     @cached_property
     def owners(self) -> NDArray[np.int64]:
@@ -123,21 +72,20 @@ class RankSource:
 
     @cached_property
     def recorded(self) -> frozenset[Stat]:
-        return frozenset(
-            stat for attempt in self.attempts for block in attempt.blocks for stat in block.stats
-        )
+        return frozenset().union(*(attempt.stats for attempt in self.attempts))
 
     @cached_property
     def scalars(self) -> dict[str, NDArray[np.float64]]:
         table: dict[str, NDArray[np.float64]] = {}
         for position, attempt in enumerate(self.attempts):
-            for names, rows in attempt.side.scalars:
-                at = np.searchsorted(self.steps, rows["step"])
-                mine = self.owners[at] == position
-                for number, name in enumerate(names):
-                    chosen = mine & (rows["name"] == number)
-                    column = table.setdefault(name, np.full(len(self.steps), np.nan))
-                    column[at[chosen]] = rows["value"][chosen]
+            names, rows = joined_scalars(attempt.side.scalars)
+            at = np.searchsorted(self.steps, rows["step"])
+            mine = self.owners[at] == position
+            for number, name in enumerate(names):
+                chosen = mine & (rows["name"] == number)
+                if name not in table:
+                    table[name] = np.full(len(self.steps), np.nan)
+                table[name][at[chosen]] = rows["value"][chosen]  # of several the last stays
         for column in table.values():
             column.setflags(write=False)
         return table
@@ -203,39 +151,53 @@ class RankSource:
     def bands(self, stat: Stat, first: int, last: int, points: int) -> Bands | None:
         """From the levels, where one attempt has the whole stretch and it is long enough."""
         begin, end = np.searchsorted(self.steps, [first, last + 1])
-        owners = np.unique(self.owners[begin:end])
+        owners = self.owners[begin:end]
         item = entry(stat)
-        if len(owners) != 1 or item.width > 1 or str(stat) in LAST_ONLY:
+        one = len(owners) > 0 and bool((owners == owners[0]).all())
+        if not one or item.width > 1 or str(stat) in LAST_ONLY:
             return None
         attempt = self.attempts[int(owners[0])]
         level = level_for(int(end - begin), points)
-        levels = attempt.index.levels() if level else []
-        if not any(block.level == level and block.family is item.family for block in levels):
-            return None
+        if not level or not any(block.family is item.family for block in attempt.levels):
+            return self._thinned(stat, int(begin), int(end), points)
         try:
-            found = pieces(stat, list(attempt.blocks), levels, first, last, level)
+            found = pieces(
+                stat, attempt.blocks, attempt.levels, attempt.index.decoded, first, last, level
+            )
         except Vanished:
             found = None  # retention was faster
         if not found:
             return None
         kind, names = item.kind, self._named(attempt)
-        ids = {int(number) for piece in found for number in piece.ids.tolist()}
+        ids = {number for piece in found for number in piece.ids.tolist()}
         columns = {n: self.columns[kind, _name_of(names, n, kind)] for n in ids}
         width = sum(1 for subject in self.subjects if subject.kind is kind)
         return banded(found, columns, width, points)
 
-    def _filled(self, stat: Stat, dtype: type, fill: float) -> tuple[Any, NDArray[np.uint8]]:
+    def _thinned(self, stat: Stat, begin: int, end: int, points: int) -> Bands | None:
+        """A short stretch of a long run is read alone, not with all the rest."""
+        if 2 * (end - begin) > len(self.steps):
+            return None
+        values, _ = self._filled(stat, np.float64, np.nan, slice(begin, end))
+        steps = self.steps[begin:end]
+        return thin(steps, values, int(steps[0]), int(steps[-1]), points)
+
+    def _filled(
+        self, stat: Stat, dtype: type, fill: float, rows: slice = slice(None)
+    ) -> tuple[Any, NDArray[np.uint8]]:
+        """Values and states of all steps, or of those in `rows`."""
         item = entry(stat)
         family = item.family
         width = sum(1 for subject in self.subjects if subject.kind is family.kind)
-        self._refuse_monsters(family, width)
-        shape: tuple[int, ...] = (len(self.steps), width)
-        full = shape if item.width == 1 else (*shape, item.width)
-        for _ in range(_LOOKS):
+        for _ in range(LOOKS):
+            stretch = Stretch(self.steps[rows], self.owners[rows])
+            self._refuse_monsters(family, len(stretch.steps), width)
+            shape: tuple[int, ...] = (len(stretch.steps), width)
+            full = shape if item.width == 1 else (*shape, item.width)
             values: NDArray[Any] = np.full(full, fill, dtype)
             states = np.full(shape, State.NOT_SAMPLED, np.uint8)
             try:
-                self._fill(stat, values, states)
+                self._fill(stat, stretch, values, states)
             except Vanished:
                 self._look_again()
                 continue
@@ -253,13 +215,15 @@ class RankSource:
         self.attempts = [Attempt.of(attempt.index) for attempt in self.attempts]
         self._names.clear()
 
-    def _fill(self, stat: Stat, values: NDArray[Any], states: NDArray[np.uint8]) -> None:
+    def _fill(
+        self, stat: Stat, stretch: Stretch, values: NDArray[Any], states: NDArray[np.uint8]
+    ) -> None:
         family = entry(stat).family
         for position, attempt in enumerate(self.attempts):
             for block in attempt.blocks:
-                if block.family is family and stat in block.stats:
-                    self._scatter(block, stat, attempt, position, values, states)
-            self._mark_damage(attempt, position, family, states)
+                if block.family is family and stretch.meets(block) and stat in block.stats:
+                    self._scatter(block, stat, attempt, position, stretch, values, states)
+            self._mark_damage(attempt, position, family, stretch, states)
 
     def _scatter(
         self,
@@ -267,11 +231,13 @@ class RankSource:
         stat: Stat,
         attempt: Attempt,
         position: int,
+        stretch: Stretch,
         values: NDArray[Any],
         states: NDArray[np.uint8],
     ) -> None:
-        rows = np.minimum(np.searchsorted(self.steps, block.steps), len(self.steps) - 1)
-        mine = (self.owners[rows] == position) & (self.steps[rows] == block.steps)
+        steps = stretch.steps
+        rows = np.minimum(np.searchsorted(steps, block.steps), len(steps) - 1)
+        mine = (stretch.owners[rows] == position) & (steps[rows] == block.steps)
         if not mine.any():
             return
         columns = self._columns_of(block, attempt)
@@ -303,11 +269,11 @@ class RankSource:
         known = self._names.get(id(attempt))
         if known is None:
             known = dict(attempt.side.subjects)
-            for block in attempt.blocks:
-                for number in block.ids.tolist():
-                    if number not in known or known[number].kind is not block.family.kind:
-                        name = _name_of(known, number, block.family.kind)
-                        known.setdefault(number, Subject(block.family.kind, name))
+            lists = {(block.family.kind, block.ids.tobytes()) for block in attempt.blocks}
+            for kind, ids in sorted(lists):
+                for number in np.frombuffer(ids, np.uint32).tolist():
+                    if number not in known or known[number].kind is not kind:
+                        known.setdefault(number, Subject(kind, _name_of(known, number, kind)))
             self._names[id(attempt)] = known
         return known
 
@@ -316,21 +282,26 @@ class RankSource:
         return {}
 
     def _mark_damage(
-        self, attempt: Attempt, position: int, family: Family, states: NDArray[np.uint8]
+        self,
+        attempt: Attempt,
+        position: int,
+        family: Family,
+        stretch: Stretch,
+        states: NDArray[np.uint8],
     ) -> None:
         for damage in attempt.damage:
             if damage.first_step is None or damage.family not in (None, family):
                 continue
             last = damage.first_step if damage.last_step is None else damage.last_step
-            begin = np.searchsorted(self.steps, damage.first_step)
-            end = np.searchsorted(self.steps, last, side="right")
+            begin = np.searchsorted(stretch.steps, damage.first_step)
+            end = np.searchsorted(stretch.steps, last, side="right")
             part = states[begin:end]
-            hit = (self.owners[begin:end] == position)[:, None] & (part == State.NOT_SAMPLED)
+            hit = (stretch.owners[begin:end] == position)[:, None] & (part == State.NOT_SAMPLED)
             part[hit] = State.DAMAGED
 
-    def _refuse_monsters(self, family: Family, width: int) -> None:
+    def _refuse_monsters(self, family: Family, steps: int, width: int) -> None:
         """A small hostile file could ask for a table of any size: sparse giants are refused."""
-        cells = len(self.steps) * width
+        cells = steps * width
         if cells <= _DENSE_CELLS:
             return
         real = sum(
@@ -341,7 +312,7 @@ class RankSource:
         )
         if real < cells * _SPARSEST:
             raise GradwatchError(
-                f"Expected a table that is mostly filled, but {len(self.steps)} steps × {width} "
+                f"Expected a table that is mostly filled, but {steps} steps × {width} "
                 f"subjects of {family} hold only {real} rows. The run is damaged or was made up; "
                 "read it with a narrower tool, or record it again."
             )

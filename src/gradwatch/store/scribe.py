@@ -123,6 +123,9 @@ class Scribe(threading.Thread):
             self._back_off(error)
         self._seal_full()
         if self.safe.is_set():
+            if self._sealer:
+                with contextlib.suppress(OSError):  # levels are a convenience: the rows are safe
+                    self._sealer.close()
             self.finished.set()
 
     def _drain(self) -> None:

@@ -1,6 +1,8 @@
 """Thinning a long run from its stored levels, so that not every row need be read."""
 
-from collections.abc import Iterator
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,9 +11,9 @@ from numpy.typing import NDArray
 from gradwatch.run.window import Bands
 from gradwatch.stats import Stat, State, entry
 from gradwatch.store.block import Block
-from gradwatch.store.column_file import ColumnBlock
+from gradwatch.store.column_file import ColumnBlock, Key
 from gradwatch.store.columns import Part
-from gradwatch.store.level_block import is_in
+from gradwatch.store.level_block import LevelBlock, is_in
 from gradwatch.store.levels import FACTOR, LEVELS
 
 _VALUED = np.zeros(256, bool)
@@ -19,16 +21,69 @@ _VALUED[[int(state) for state in State if state.has_value]] = True
 
 
 class Piece(NamedTuple):
-    """Rows or buckets of some subjects: [row or bucket, subject]."""
+    """Rows or buckets of some subjects: [row or bucket, subject]; numbers as wide as stored."""
 
     first: NDArray[np.int64]
     last: NDArray[np.int64]
     sizes: NDArray[np.int64]
     ids: NDArray[np.uint32]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    final: NDArray[np.float64]
+    low: NDArray[np.floating]
+    high: NDArray[np.floating]
+    final: NDArray[np.floating]
     seqs: NDArray[np.uint64]
+
+    def within(self, first: int, last: int) -> "Piece":
+        """The buckets that lie wholly in a stretch."""
+        return self.only((self.first >= first) & (self.last <= last))
+
+    def only(self, chosen: NDArray[np.bool_]) -> "Piece":
+        """Some of the buckets."""
+        if chosen.all():
+            return self
+        rows = np.repeat(chosen, self.sizes)
+        low, high, final = (part[chosen] for part in (self.low, self.high, self.final))
+        return Piece(
+            self.first[chosen],
+            self.last[chosen],
+            self.sizes[chosen],
+            self.ids,
+            low,
+            high,
+            final,
+            self.seqs[rows],
+        )
+
+
+class Decoded:
+    """Buckets of levels that were read lately: who pans over a long run reads each only once."""
+
+    def __init__(self, limit: int = 96 << 20) -> None:
+        self._limit = limit
+        self._held: OrderedDict[tuple[str, Key, Stat], tuple[Piece, int]] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def piece(self, stat: Stat, block: ColumnBlock) -> Piece | None:
+        """All buckets of a block, or None where it is damaged."""
+        key = block.file.path.name, block.key, stat
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+                return self._held[key][0]
+        made = _buckets(stat, block)
+        if made is not None:
+            self._keep(key, made)
+        return made
+
+    def _keep(self, key: tuple[str, Key, Stat], made: Piece) -> None:
+        size = sum(_weight(part) for part in made)
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = made, size
+                self._size += size
+            while self._size > self._limit:
+                _, (_, gone) = self._held.popitem(last=False)
+                self._size -= gone
 
 
 def level_for(rows: int, points: int) -> int:
@@ -37,23 +92,37 @@ def level_for(rows: int, points: int) -> int:
 
 
 def pieces(
-    stat: Stat, blocks: list[Block], levels: list[ColumnBlock], first: int, last: int, level: int
+    stat: Stat,
+    blocks: Sequence[Block],
+    levels: Sequence[ColumnBlock],
+    decoded: Decoded,
+    first: int,
+    last: int,
+    level: int,
 ) -> list[Piece] | None:
-    """Buckets of `level` that lie within the stretch, and single rows where there is none."""
+    """Buckets of `level` that lie within the stretch; where there is none, what is kept instead:
+    coarser buckets of old steps, single rows of new ones."""
     found: list[Piece] = []
     covered: list[NDArray[np.uint64]] = []
     for block in levels:
         if block.level != level or block.family is not entry(stat).family:
             continue
-        piece = _buckets(stat, block, first, last)
-        if piece is None:
+        if block.last_step < first or block.first_step > last:
+            continue
+        whole = decoded.piece(stat, block)
+        if whole is None:
             return None  # damaged: the caller thins what can be read instead
+        piece = whole.within(first, last)
         found.append(piece)
         covered.append(piece.seqs)
     known = np.sort(np.concatenate([*covered, np.empty(0, np.uint64)]))
-    for fine in blocks:
-        if fine.family is entry(stat).family and stat in fine.stats:
-            found += _rows(stat, fine, first, last, known)
+    for other in blocks:
+        if other.family is not entry(stat).family:
+            continue
+        if isinstance(other, LevelBlock):
+            found += _stand_ins(stat, other, decoded, first, last, known)
+        else:
+            found += _rows(stat, other, first, last, known)
     return found
 
 
@@ -82,55 +151,102 @@ def banded(found: list[Piece], columns: dict[int, int], width: int, points: int)
     )
 
 
-def _buckets(stat: Stat, block: ColumnBlock, first: int, last: int) -> Piece | None:
+def _buckets(stat: Stat, block: ColumnBlock) -> Piece | None:
     sizes = block.head.sizes.astype(np.int64)
-    ends = np.cumsum(sizes)
-    begins = ends - sizes
-    lowest = np.minimum.reduceat(block.steps, begins)
-    highest = np.maximum.reduceat(block.steps, begins)
-    inside = np.flatnonzero((lowest >= first) & (highest <= last))
+    begins = np.cumsum(sizes) - sizes
     parts = [block.part(str(stat), part) for part in (Part.LOW, Part.HIGH, Part.LAST, Part.COUNT)]
     low, high, final, count = parts
     if low is None or high is None or final is None or count is None:
         return None
-    there = count[inside] > 0
-    chosen = np.repeat(np.isin(np.arange(len(sizes)), inside), sizes)
-    ending = np.where(there, final[inside].astype(float), np.nan)
+    there = count > 0
+    ending = _real(final, there)
     return Piece(
-        lowest[inside],
-        highest[inside],
-        sizes[inside],
+        np.minimum.reduceat(block.steps, begins),
+        np.maximum.reduceat(block.steps, begins),
+        sizes,
         block.ids,
-        np.where(there, low[inside].astype(float), np.nan),
-        np.where(there, high[inside].astype(float), np.nan),
-        np.where(np.isfinite(ending), ending, np.nan),
-        block.seqs[chosen],
+        _real(low, there),
+        _real(high, there),
+        _slim(np.where(np.isfinite(ending), ending, np.nan)),
+        block.seqs,
     )
+
+
+def _real(values: NDArray[np.generic], there: NDArray[np.bool_]) -> NDArray[np.floating]:
+    """NaN where a bucket has no value; 32 bits stay 32 bits."""
+    kind = values.dtype if values.dtype == np.float32 else np.dtype(np.float64)
+    return _slim(np.where(there, values.astype(kind), kind.type(np.nan)))
+
+
+def _slim(values: NDArray[np.floating]) -> NDArray[np.floating]:
+    """A table of one number (mostly: no NaN anywhere) takes the place of one."""
+    if values.size and (values == values.flat[0]).all():
+        return np.broadcast_to(values.flat[0], values.shape)
+    return values
+
+
+def _weight(part: NDArray[np.generic]) -> int:
+    """Bytes an array really takes; steps and sequence numbers are the block's own."""
+    return part.nbytes if part.ndim == 2 and part.strides != (0, 0) else 64
+
+
+def _stand_ins(
+    stat: Stat,
+    block: LevelBlock,
+    decoded: Decoded,
+    first: int,
+    last: int,
+    known: NDArray[np.uint64],
+) -> Iterator[Piece]:
+    """Whole buckets as they are; of one that reaches out of the stretch only its rows in it."""
+    if block.base.last_step < first or block.base.first_step > last:
+        return
+    sizes = block.base.head.sizes.astype(np.int64)
+    wanted = np.zeros(len(sizes), bool)
+    wanted[block.buckets] = True
+    wanted &= np.logical_or.reduceat(~is_in(block.base.seqs, known), np.cumsum(sizes) - sizes)
+    whole = decoded.piece(stat, block.base) if wanted.any() else None
+    if whole is None:
+        return
+    wanted &= (whole.first <= last) & (whole.last >= first)
+    inside = wanted & (whole.first >= first) & (whole.last <= last)
+    if inside.any():
+        yield whole.only(inside)
+    cut = np.flatnonzero(wanted & ~inside)
+    if len(cut):
+        yield from _rows(stat, LevelBlock(block.base, cut), first, last, known)
 
 
 def _rows(
     stat: Stat, block: Block, first: int, last: int, known: NDArray[np.uint64]
 ) -> Iterator[Piece]:
-    inside = (block.steps >= first) & (block.steps <= last) & ~is_in(block.seqs, known)
+    steps = block.steps
+    inside = (steps >= first) & (steps <= last)
     if not inside.any():
+        return
+    inside &= ~is_in(block.seqs, known)
+    if not inside.any() or stat not in block.stats:  # to ask for those may mean a walk
         return
     column, states = block.column(stat), block.states(stat)
     if column is None or states is None:
         return
     values = np.where(_VALUED[states], column.astype(np.float64), np.nan)[inside]
     values = np.where(np.isfinite(values), values, np.nan)
-    steps = block.steps[inside]
+    steps = steps[inside]
     ones = np.ones(len(steps), np.int64)
     yield Piece(steps, steps, ones, block.ids, values, values, values, block.seqs[inside])
 
 
 def _spread(
-    tables: list[NDArray[np.float64]], found: list[Piece], columns: dict[int, int], width: int
+    tables: list[NDArray[np.floating]], found: list[Piece], columns: dict[int, int], width: int
 ) -> NDArray[np.float64]:
     out = np.full((sum(len(table) for table in tables), width), np.nan)
+    places: dict[bytes, NDArray[np.intp]] = {}
     at = 0
     for table, piece in zip(tables, found, strict=True):
-        places = [columns[int(number)] for number in piece.ids]
-        out[at : at + len(table), places] = table
+        key = piece.ids.tobytes()
+        if key not in places:
+            places[key] = np.array([columns[number] for number in piece.ids.tolist()], np.intp)
+        out[at : at + len(table), places[key]] = table
         at += len(table)
     return out
