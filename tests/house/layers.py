@@ -1,7 +1,7 @@
 """The direction of imports, from the ground up: a module imports only from rows before its own."""
 
 LAYERS = [
-    {"errors", "version", "kernel", "stats"},
+    {"errors", "version", "kernel", "stats", "text"},
     {"graph", "finding"},
     {"run"},
     {"store", "analysis", "checks", "checkpoints", "forward"},

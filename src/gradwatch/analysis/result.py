@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gradwatch.analysis.html import as_html
+
 _WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
@@ -48,6 +50,9 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Dicts, lists, strings, numbers, None. NaN and Inf stay floats: `dumps` spells them."""
         return _from_fields(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
 
 def plain(value: Any) -> Any:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING
+
+from gradwatch.text import markup
 
 if TYPE_CHECKING:
     from gradwatch.run.run import Run
@@ -13,13 +14,13 @@ WIDTH, HEIGHT, POINTS = 240, 40, 120
 
 def as_html(run: "Run") -> str:
     """Name, size, what was recorded, and the loss as a line."""
-    name = escape(str(run.info.get("name", "run in memory")))
+    name = markup(str(run.info.get("name", "run in memory")), 80)
     families = sorted({str(stat).partition("_")[0] for stat in run.recorded})
     rows = [
         ("steps", f"{len(run.steps)}{_range(run)}"),
         ("layers, parameters", f"{len(run.layers)}, {len(run.names)}"),
-        ("recorded", escape(", ".join(families)) or "nothing"),
-        ("scalars", escape(", ".join(sorted(run.scalars)[:12])) or "none"),
+        ("recorded", ", ".join(families) or "nothing"),
+        ("scalars", ", ".join(markup(name, 60) for name in sorted(run.scalars)[:12]) or "none"),
     ]
     cells = "".join(
         f'<tr><th style="text-align:left">{key}</th><td style="text-align:left">{text}</td></tr>'

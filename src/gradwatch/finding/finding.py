@@ -1,9 +1,11 @@
-"""What a check says: findings with evidence, and what could not be looked at."""
+"""Findings, their evidence, and checks that could not look."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
+
+from gradwatch.finding.html import as_html
 
 
 class Severity(IntEnum):
@@ -47,6 +49,9 @@ class Finding:
     consequences: tuple["Finding", ...] = ()
     batch: tuple[int | str, ...] = ()
     """Ids of the samples of the first step, where the training logged them (`log(batch=ids)`)."""
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def to_dict(self) -> dict[str, Any]:
         return {
