@@ -78,7 +78,7 @@ def test_gradients_may_have_another_type(instruction_set: str) -> None:
 def naive_adam(g: np.ndarray, v: np.ndarray, correction: float, eps: float) -> tuple[float, float]:
     squares, finite, under = [], 0, 0
     for a, b in zip(g.tolist(), v.tolist(), strict=True):
-        root = math.sqrt(b / correction) if b >= 0 and math.isfinite(b) else math.nan
+        root = math.sqrt(b / correction) if b >= 0 else math.nan
         under += root < eps
         ratio = a / (root + eps) if root + eps != 0 else math.nan
         if math.isfinite(ratio):
@@ -114,6 +114,132 @@ def test_adam_with_odd_numbers(instruction_set: str) -> None:
     wanted = naive_adam(np.float32(g).astype(float), v, 1.0, 1e-10)
     assert record["ratio_rms"] == pytest.approx(wanted[0], rel=1e-6)
     assert record["eps_fraction"] == pytest.approx(wanted[1])
+
+
+# Second moments at the edges of float: zero, subnormal, smallest, largest, wrong; and gradients.
+EDGES = {
+    "zero v": (1e-3, 0.0),
+    "zero gradient": (0.0, 1e-6),
+    "both zero": (0.0, 0.0),
+    "subnormal v": (1e-22, 1e-40),
+    "least v": (1e-19, 1.2e-38),
+    "small ratios": (1e-33, 1e-2),
+    "tiny ratios": (1e-38, 1.0),
+    "large v": (1e18, 1e36),
+    "largest v": (3e38, 3e38),
+    "infinite v": (1.0, math.inf),
+    "negative v": (1.0, -1.0),
+    "large ratios": (1e15, 1e-8),
+    "largest ratios": (3e38, 1e-38),
+}
+
+
+@pytest.mark.parametrize("eps", [1e-8, 1e-15, 1e-25, 0.0, 1e31])
+@pytest.mark.parametrize("correction", [1.0, 1e-3])
+def test_adam_at_the_edges(instruction_set: str, eps: float, correction: float) -> None:
+    rng = np.random.default_rng(10)
+    pairs = []
+    for g, v in EDGES.values():
+        spread = rng.uniform(0.1, 1.0, (2, 5001))
+        pairs.append((case("g", g * spread[0], Dtype.F32), case("v", v * spread[1], Dtype.F32)))
+        # One such element among ordinary ones.
+        ordinary = rng.standard_normal((2, 777)) * 1e-3
+        ordinary[1] = ordinary[1] ** 2
+        ordinary[:, 5] = g, v
+        pairs.append(tuple(case("x", x, Dtype.F32) for x in ordinary))
+    grads, second = (batch([p[i] for p in pairs]) for i in range(2))
+    n = len(pairs)
+    records = kernel.adam(grads, second, correction=[correction] * n, eps=[eps] * n)
+    for (g, v), record in zip(pairs, records, strict=True):
+        rms, share = naive_adam(g.values, v.values, correction, eps)
+        assert record["ratio_rms"] == pytest.approx(rms, rel=1e-6, abs=0.0, nan_ok=True)
+        assert record["eps_fraction"] == share
+
+
+@pytest.mark.parametrize("dtype", list(Dtype))
+def test_a_step_is_update_and_adam_together(instruction_set: str, dtype: Dtype) -> None:
+    rng = np.random.default_rng(11)
+    triples = [stepped(rng, n, dtype, 1.0) for n in (*SIZES, 0)]
+    before, after, grads = (batch([t[i] for t in triples]) for i in range(3))
+    moments = [case("v", grad.values**2 + 1e-9, Dtype.F32) for _, _, grad in triples]
+    second, n = batch(moments), len(triples)
+    correction, eps = rng.uniform(0.1, 1.0, n), np.full(n, 1e-4)
+    updates, ratios = kernel.step(before, after, grads, second, correction=correction, eps=eps)
+    assert updates.tobytes() == kernel.update(before, after, grads).tobytes()
+    assert ratios.tobytes() == kernel.adam(grads, second, correction=correction, eps=eps).tobytes()
+    assert (updates["lost"] > 0).sum() >= 3
+    assert (ratios["ratio_rms"] > 0.5).sum() >= 3
+
+
+def test_a_step_of_tensors_that_lack_something(instruction_set: str) -> None:
+    rng = np.random.default_rng(12)
+    triples = [stepped(rng, 5000, Dtype.F32, 1.0) for _ in range(4)]
+    before, after, grads = (batch([t[i] for t in triples]) for i in range(3))
+    moments = [case("v", grad.values**2, Dtype.F32) for _, _, grad in triples]
+    second = batch(moments)
+    no_grads, no_second = ([0, 1, 0, 1], [0, 0, 1, 1])
+    some_grads = Batch.of(
+        [0 if lacks else p for lacks, p in zip(no_grads, grads.pointers.tolist(), strict=True)],
+        [0 if lacks else 5000 for lacks in no_grads],
+        [0] * 4,
+    )
+    some_second = Batch.of(
+        [0 if lacks else p for lacks, p in zip(no_second, second.pointers.tolist(), strict=True)],
+        [0 if lacks else 5000 for lacks in no_second],
+        [0] * 4,
+    )
+    correction, eps = np.full(4, 0.5), np.full(4, 1e-8)
+    updates, ratios = kernel.step(
+        before, after, some_grads, some_second, correction=correction, eps=eps
+    )
+    assert updates.tobytes() == kernel.update(before, after, some_grads).tobytes()
+    whole = kernel.adam(grads, second, correction=correction, eps=eps)
+    assert ratios[0].tobytes() == whole[0].tobytes()
+    assert np.isnan(ratios["ratio_rms"][1:]).all()
+    assert np.isnan(ratios["eps_fraction"][1:]).all()
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-25, 1e-12, 1e12, 1e18, 1e38])
+def test_update_where_squares_leave_the_range_of_float(instruction_set: str, scale: float) -> None:
+    rng = np.random.default_rng(15)
+    pairs = []
+    for weight, change in ((1.0, scale), (scale, scale), (scale, 1.0)):
+        old = np.float32(rng.uniform(-1, 1, 5000) * weight)
+        new = np.float32(old.astype(np.float64) + rng.uniform(-1, 1, 5000) * change)
+        pairs.append((case("old", old, Dtype.F32), case("new", new, Dtype.F32)))
+    before, after = (batch([p[i] for p in pairs]) for i in range(2))
+    for (old, new), record in zip(pairs, kernel.update(before, after), strict=True):
+        assert record["before_norm"] == pytest.approx(reference.norm(old.values), rel=1e-6, abs=0)
+        assert record["update_norm"] == pytest.approx(
+            reference.norm(new.values.astype(np.longdouble) - old.values), rel=1e-6, abs=0
+        )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["before alone", "after alone", "second alone", "nothing", "short second", "short eps"],
+)
+def test_the_c_side_checks_a_step(wrong: str) -> None:
+    if len(kernel.available()) < 2:
+        pytest.skip("numpy only")
+    from gradwatch.kernel import _native
+
+    x = np.ones(6, np.float32)
+    good, short = (Batch.of([x.ctypes.data], [n], [0]) for n in (6, 5))
+    a, b = ((y.pointers, y.counts, y.dtypes, y.rows) for y in (good, short))
+    one, updates, ratios = np.ones(1), np.zeros(1, kernel.UPDATE), np.zeros(1, kernel.ADAM)
+    outputs = (one, one, updates, ratios)
+    arguments = {
+        "before alone": (a, None, None, None, *outputs),
+        "after alone": (None, a, a, None, *outputs),
+        "second alone": (a, a, None, a, *outputs),
+        "nothing": (None, None, None, None, *outputs),
+        "short second": (a, a, a, b, *outputs),
+        "short eps": (a, a, a, a, one, one[:0], updates, ratios),
+    }
+    with pytest.raises(ValueError):
+        _native.step(*arguments[wrong])  # type: ignore[arg-type]
+    _native.step(a, a, a, a, *outputs)
 
 
 def test_copy(instruction_set: str) -> None:

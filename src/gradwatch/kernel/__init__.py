@@ -58,6 +58,7 @@ __all__ = [
     "row_spread",
     "select",
     "sketch",
+    "step",
     "update",
 ]
 
@@ -138,6 +139,29 @@ def adam(
         second_moments,
         per_tensor(correction, grads, np.float64),
         per_tensor(eps, grads, np.float64),
+    )
+
+
+def step(
+    before: Batch,
+    after: Batch,
+    grads: Batch,
+    second_moments: Batch,
+    *,
+    correction: ArrayLike,
+    eps: ArrayLike,
+) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """`update` and `adam` in one pass.
+
+    A gradient or second moment with count 0 is none: then the ADAM record is all NaN.
+    """
+    return _kernel.step(
+        before,
+        after,
+        grads,
+        second_moments,
+        per_tensor(correction, before, np.float64),
+        per_tensor(eps, before, np.float64),
     )
 
 

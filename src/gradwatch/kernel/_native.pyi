@@ -17,15 +17,15 @@ def measure(
     sketches: _Sketches | None,
     /,
 ) -> None: ...
-def update(
-    before: _Batch, after: _Batch, grads: _Batch | None, records: NDArray[np.void], /
-) -> None: ...
-def adam(
-    grads: _Batch,
-    second_moments: _Batch,
-    correction: NDArray[np.float64],
-    eps: NDArray[np.float64],
-    records: NDArray[np.void],
+def step(
+    before: _Batch | None,
+    after: _Batch | None,
+    grads: _Batch | None,
+    second_moments: _Batch | None,
+    correction: NDArray[np.float64] | None,
+    eps: NDArray[np.float64] | None,
+    updates: NDArray[np.void] | None,
+    ratios: NDArray[np.void] | None,
     /,
 ) -> None: ...
 def sketch(batch: _Batch, sketches: _Sketches, /) -> None: ...

@@ -55,6 +55,16 @@ class Kernel(Protocol):
         eps: NDArray[np.float64],
     ) -> _Records: ...
 
+    def step(
+        self,
+        before: Batch,
+        after: Batch,
+        grads: Batch,
+        second_moments: Batch,
+        correction: NDArray[np.float64],
+        eps: NDArray[np.float64],
+    ) -> tuple[_Records, _Records]: ...
+
     def sketch(
         self,
         batch: Batch,

@@ -100,9 +100,8 @@ def _sparse(counts: NDArray[np.uint64], lowest: int) -> list[Bins]:
 def update(before: Batch, after: Batch, grads: Batch | None) -> NDArray[np.void]:
     """Norms and counts of the change of every tensor."""
     records = np.empty(len(before), UPDATE)
-    _native.update(
-        _buffers(before), _buffers(after), None if grads is None else _buffers(grads), records
-    )
+    given = None if grads is None else _buffers(grads)
+    _native.step(_buffers(before), _buffers(after), given, None, None, None, records, None)
     return records
 
 
@@ -114,8 +113,24 @@ def adam(
 ) -> NDArray[np.void]:
     """How g/(√v̂+ε) is distributed."""
     records = np.empty(len(grads), ADAM)
-    _native.adam(_buffers(grads), _buffers(second_moments), correction, eps, records)
+    given, second = _buffers(grads), _buffers(second_moments)
+    _native.step(None, None, given, second, correction, eps, None, records)
     return records
+
+
+def step(
+    before: Batch,
+    after: Batch,
+    grads: Batch,
+    second_moments: Batch,
+    correction: NDArray[np.float64],
+    eps: NDArray[np.float64],
+) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """What a step changed and how g/(√v̂+ε) is distributed, in one pass."""
+    updates, ratios = np.empty(len(before), UPDATE), np.empty(len(before), ADAM)
+    streams = map(_buffers, (before, after, grads, second_moments))
+    _native.step(*streams, correction, eps, updates, ratios)
+    return updates, ratios
 
 
 def sketch(

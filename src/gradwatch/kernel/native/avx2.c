@@ -15,13 +15,24 @@ static inline vf vf_min(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m25
 static inline vf vf_max(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 static inline vd vd_min(vd a, vd b) { return (vd)_mm256_min_pd((__m256d)a, (__m256d)b); }
 static inline vd vd_max(vd a, vd b) { return (vd)_mm256_max_pd((__m256d)a, (__m256d)b); }
-static inline vf vf_sqrt(vf v) { return (vf)_mm256_sqrt_ps((__m256)v); }
 static inline vf vf_floor(vf v) { return (vf)_mm256_floor_ps((__m256)v); }
 static inline vd vd_floor(vd v) { return (vd)_mm256_floor_pd((__m256d)v); }
 static inline vd vf_low(vf v) { return (vd)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)); }
 static inline vd vf_high(vf v) { return (vd)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1)); }
 static inline vi count_zero(vi counter, vf v) { return counter - (vi)(v == vf_all(0.0f)); }
 static inline vf half_to_float(vh half) { return (vf)_mm256_cvtph_ps((__m128i)half); }
+
+/* g / (√v · factor + eps). Roots and quotients are slow; instead the processor's estimates of 1/√v
+ * and 1/x (12 bits) are bettered by a step of Newton's method each (to about 22). The estimate is
+ * infinite for 0 and for subnormal numbers: their root is taken for 0. */
+static inline vf vf_ratio(vf g, vf v, vf factor, vf eps) {
+    vi small = (vi)(vf_abs(v) < vf_all(FLT_MIN));
+    vf y = (vf)((vi)_mm256_rsqrt_ps((__m256)v) & ~small);
+    y *= 1.5f - 0.5f * v * y * y;
+    vf below = v * y * factor + eps, inverse = (vf)_mm256_rcp_ps((__m256)below);
+    inverse *= 2.0f - below * inverse;
+    return g * inverse;
+}
 
 /* What the histogram's bytes need: see onehot.h. */
 #define HAS_SHUFFLE

@@ -15,7 +15,6 @@ static inline vf vf_min(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m51
 static inline vf vf_max(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
 static inline vd vd_min(vd a, vd b) { return (vd)_mm512_min_pd((__m512d)a, (__m512d)b); }
 static inline vd vd_max(vd a, vd b) { return (vd)_mm512_max_pd((__m512d)a, (__m512d)b); }
-static inline vf vf_sqrt(vf v) { return (vf)_mm512_sqrt_ps((__m512)v); }
 static inline vf vf_floor(vf v) { return (vf)_mm512_floor_ps((__m512)v); }
 static inline vd vd_floor(vd v) { return (vd)_mm512_floor_pd((__m512d)v); }
 static inline vf half_to_float(vh half) { return (vf)_mm512_cvtph_ps((__m256i)half); }
@@ -27,6 +26,18 @@ static inline vi count_zero(vi counter, vf v) {
     __mmask16 zero = _mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_EQ_OQ);
     return (vi)_mm512_mask_sub_epi32((__m512i)counter, zero, (__m512i)counter,
                                      _mm512_set1_epi32(-1));
+}
+
+/* g / (√v · factor + eps). Roots and quotients are slow; instead the processor's estimates of 1/√v
+ * and 1/x (14 bits) are bettered by a step of Newton's method each (to about 23). The estimate is
+ * infinite for 0, whose root is 0. */
+static inline vf vf_ratio(vf g, vf v, vf factor, vf eps) {
+    __mmask16 some = _mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    vf y = (vf)_mm512_maskz_rsqrt14_ps(some, (__m512)v);
+    y *= 1.5f - 0.5f * v * y * y;
+    vf below = v * y * factor + eps, inverse = (vf)_mm512_rcp14_ps((__m512)below);
+    inverse *= 2.0f - below * inverse;
+    return g * inverse;
 }
 
 /* What the histogram's bytes need: see onehot.h. */

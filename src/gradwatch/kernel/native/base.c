@@ -25,9 +25,14 @@ static inline vd vd_min(vd a, vd b) { return vd_pick(a < b, a, b); }
 static inline vd vd_max(vd a, vd b) { return vd_pick(a > b, a, b); }
 #endif
 
-static inline vf vf_sqrt(vf v) {
+/* g / (√v · factor + eps) */
+static inline vf vf_ratio(vf g, vf v, vf factor, vf eps) {
+#if defined(__SSE2__)
+    v = (vf)_mm_sqrt_ps((__m128)v);
+#else
     for (int i = 0; i < LANES; i++) v[i] = sqrtf(v[i]);
-    return v;
+#endif
+    return g / (v * factor + eps);
 }
 
 static inline vf vf_floor(vf v) {

@@ -9,8 +9,8 @@
 #include "sketch.h"
 #include "hashes.h"
 #include "rows.h"
-#include "update.h"
-#include "adam.h"
+#include "squares.h"
+#include "step.h"
 #include "measure.h"
 #include "grid.h"
 #include "beyond.h"
@@ -19,8 +19,7 @@
 const Kernel NAME(kernel) = {
     .name = SET,
     .measure = measure,
-    .update = update,
-    .adam = adam,
+    .step = step_all,
     .sketch = sketch,
     .hashes = hashes,
     .row_spread = row_spread,

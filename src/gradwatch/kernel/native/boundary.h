@@ -8,7 +8,7 @@
 #include "kernel.h"
 
 /* Buffers of one call, released together. */
-enum { MOST_BUFFERS = 24 };
+enum { MOST_BUFFERS = 24 }; /* four batches of four, and what goes with them */
 typedef struct {
     Py_buffer views[MOST_BUFFERS];
     int n;

@@ -72,6 +72,16 @@ typedef struct {
     const Sketches *sketches;
 } Outputs;
 
+/* What a step went through, and what is found. Without `before` and `after` there are gradients;
+ * `second` comes with gradients, correction, eps and ratios. Batches may lack tensors (count 0). */
+typedef struct {
+    size_t n;
+    const Batch *before, *after, *grads, *second;
+    const double *correction, *eps;
+    UpdateRecord *updates;
+    AdamRecord *ratios;
+} Steps;
+
 /* Uniform grids, one per tensor, and what counting on them fills. */
 typedef struct {
     const int64_t *exponents; /* of the cell width, from -1023 to 1023 */
@@ -93,9 +103,7 @@ typedef struct {
 typedef struct {
     const char *name;
     void (*measure)(const Batch *batch, const Outputs *out);
-    void (*update)(const Batch *before, const Batch *after, const Batch *grads, UpdateRecord *out);
-    void (*adam)(const Batch *grads, const Batch *second, const double *correction,
-                 const double *eps, AdamRecord *out);
+    void (*step)(const Steps *steps);
     void (*sketch)(const Batch *batch, const Sketches *sketches);
     void (*hashes)(const Batch *batch, const int64_t *offsets, uint64_t *out);
     void (*row_spread)(const Batch *batch, float *out);

@@ -5,6 +5,7 @@
 #include "numbers.h"
 #include "outputs.h"
 #include "scanning.h"
+#include "stepping.h"
 
 #include <fenv.h>
 #include <string.h>
@@ -57,42 +58,12 @@ static PyObject *py_measure(PyObject *self, PyObject *args) {
     return done(&held);
 }
 
-static PyObject *py_update(PyObject *self, PyObject *args) {
+static PyObject *py_step(PyObject *self, PyObject *args) {
     (void)self;
-    PyObject *before_tuple, *after_tuple, *grads_tuple, *records;
-    if (!PyArg_ParseTuple(args, "OOOO", &before_tuple, &after_tuple, &grads_tuple, &records))
-        return NULL;
     Buffers held = {.n = 0};
-    Batch before, after, grads;
-    int has_grads = grads_tuple != Py_None;
-    UpdateRecord *out;
-    if (take_batch(&held, before_tuple, &before) < 0 || take_batch(&held, after_tuple, &after) < 0 ||
-        check_match(&before, &after, 1, 0) < 0 ||
-        (has_grads && (take_batch(&held, grads_tuple, &grads) < 0 ||
-                       check_match(&before, &grads, 0, 1) < 0)) ||
-        !(out = take(&held, records, before.n, sizeof *out, 1)))
-        return failed(&held);
-    WORK(chosen->update(&before, &after, has_grads ? &grads : NULL, out));
-    return done(&held);
-}
-
-static PyObject *py_adam(PyObject *self, PyObject *args) {
-    (void)self;
-    PyObject *grads_tuple, *second_tuple, *corrections, *epsilons, *records;
-    if (!PyArg_ParseTuple(args, "OOOOO", &grads_tuple, &second_tuple, &corrections, &epsilons,
-                          &records))
-        return NULL;
-    Buffers held = {.n = 0};
-    Batch grads, second;
-    const double *correction, *eps;
-    AdamRecord *out;
-    if (take_batch(&held, grads_tuple, &grads) < 0 || take_batch(&held, second_tuple, &second) < 0 ||
-        check_match(&grads, &second, 0, 0) < 0 ||
-        !(correction = take(&held, corrections, grads.n, 8, 0)) ||
-        !(eps = take(&held, epsilons, grads.n, 8, 0)) ||
-        !(out = take(&held, records, grads.n, sizeof *out, 1)))
-        return failed(&held);
-    WORK(chosen->adam(&grads, &second, correction, eps, out));
+    StepInputs inputs;
+    if (take_steps(&held, args, &inputs) < 0) return failed(&held);
+    WORK(chosen->step(&inputs.steps));
     return done(&held);
 }
 
@@ -242,8 +213,8 @@ static PyObject *py_select(PyObject *self, PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"measure", py_measure, METH_VARARGS, "measure(batch, records, touched, bins, sketches)"},
-    {"update", py_update, METH_VARARGS, "update(before, after, grads, records)"},
-    {"adam", py_adam, METH_VARARGS, "adam(grads, second_moments, correction, eps, records)"},
+    {"step", py_step, METH_VARARGS,
+     "step(before, after, grads, second_moments, correction, eps, updates, ratios)"},
     {"sketch", py_sketch, METH_VARARGS, "sketch(batch, (seeds, offsets, wholes, sketches))"},
     {"hashes", py_hashes, METH_VARARGS, "hashes(batch, offsets, marks)"},
     {"row_spread", py_row_spread, METH_VARARGS, "row_spread(batch, spreads)"},

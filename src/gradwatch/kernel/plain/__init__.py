@@ -10,7 +10,7 @@ from gradwatch.kernel.plain.moments import (
     measure_with_sketches,
 )
 from gradwatch.kernel.plain.rows import row_spread
-from gradwatch.kernel.plain.steps import adam, update
+from gradwatch.kernel.plain.steps import adam, step, update
 
 __all__ = [
     "adam",
@@ -26,5 +26,6 @@ __all__ = [
     "read",
     "row_spread",
     "sketch",
+    "step",
     "update",
 ]

@@ -1,5 +1,6 @@
 """What an optimizer's step did, with numpy."""
 
+from dataclasses import replace
 from math import ldexp, nan, sqrt
 
 import numpy as np
@@ -62,6 +63,24 @@ def adam(
         result[index]["ratio_rms"] = norm.value / sqrt(finite) if finite else nan
         result[index]["eps_fraction"] = under / count if count else nan
     return result
+
+
+def step(
+    before: Batch,
+    after: Batch,
+    grads: Batch,
+    second_moments: Batch,
+    correction: NDArray[np.float64],
+    eps: NDArray[np.float64],
+) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """The two together; tensors without gradient or second moment have no ratio."""
+    check_pair(before, second_moments, may_lack=True)
+    updates = update(before, after, grads)
+    both = np.where(second_moments.counts == 0, 0, grads.counts)
+    ratios = adam(
+        replace(grads, counts=both), replace(second_moments, counts=both), correction, eps
+    )
+    return updates, ratios
 
 
 class _Norm:
