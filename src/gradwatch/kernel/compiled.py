@@ -128,8 +128,9 @@ def step(
 ) -> tuple[NDArray[np.void], NDArray[np.void]]:
     """What a step changed and how g/(√v̂+ε) is distributed, in one pass."""
     updates, ratios = np.empty(len(before), UPDATE), np.empty(len(before), ADAM)
-    streams = map(_buffers, (before, after, grads, second_moments))
-    _native.step(*streams, correction, eps, updates, ratios)
+    weights, gradients = (_buffers(before), _buffers(after)), _buffers(grads)
+    moments = _buffers(second_moments)
+    _native.step(*weights, gradients, moments, correction, eps, updates, ratios)
     return updates, ratios
 
 
