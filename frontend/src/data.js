@@ -13,6 +13,12 @@ async function inflated(text) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
+/** The model inside a report's element, which large ones hold deflated. */
+export async function embedded(element) {
+  const text = element.dataset.packed ? new TextDecoder().decode(await inflated(element.textContent)) : element.textContent;
+  return opened(JSON.parse(text));
+}
+
 /** The model with every map's cells as bytes and with the tables the views look things up in. */
 export async function opened(model) {
   const maps = new Map();

@@ -3,7 +3,7 @@
 import { options, render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
-import { opened } from "./data.js";
+import { embedded } from "./data.js";
 import { html } from "./html.js";
 import { detailOf, useRun } from "./live.js";
 import { Player } from "./parts/player.js";
@@ -99,8 +99,7 @@ const root = document.getElementById("page");
 const { mode, scheme } = document.body.dataset;
 if (mode === "live") render(html`<${Live} />`, root);
 else {
-  const model = JSON.parse(document.getElementById("model").textContent);
-  opened(model).then((found) =>
+  embedded(document.getElementById("model")).then((found) =>
     render(html`<${Embedded} model=${found} scheme=${scheme} player=${mode === "player"} />`, root),
   );
 }

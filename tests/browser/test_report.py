@@ -237,7 +237,9 @@ def test_hostile_names_make_the_same_page_as_plain_ones(tab: Any) -> None:
 
 
 def test_many_layers_are_grouped_and_a_block_opens(tab: Any) -> None:
-    page = tab.open(report(build(many_layers(), Told())))
+    text = report(build(many_layers(), Told()))
+    assert 'data-packed="deflate-raw"' in text
+    page = tab.open(text)
     first = page.locator("#map .name").first
     assert first.inner_text() == "▸ blocks.0 (10)"
     first.click()

@@ -3,11 +3,12 @@
 import base64
 import hashlib
 import re
+import zlib
 
 import pytest
 from tests.views.samples import Told, network
 
-from gradwatch.views.model import build
+from gradwatch.views.model import build, encode, to_json
 from gradwatch.views.page import asset, live_shell, policy, report
 
 
@@ -37,6 +38,20 @@ def test_the_bundle_asks_nobody_for_anything() -> None:
 def test_the_live_page_has_no_inline_script() -> None:
     assert re.findall(r"<script[^>]*>(.*?)</script>", live_shell()) == [""]
     assert "style=" not in live_shell()
+
+
+def test_very_large_models_are_deflated_and_hold_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(network(3, 20), Told())
+    assert f">{to_json(model)}</script>" in report(model)
+    monkeypatch.setattr(encode, "READABLE", 1000)
+    found = re.search(r'id="model" data-packed="deflate-raw">([\w+/=]*)</script>', report(model))
+    assert found is not None
+    assert zlib.decompress(base64.b64decode(found[1]), -15).decode() == to_json(model)
+
+
+def test_5000_layers_stay_under_two_megabytes() -> None:
+    names = [f"blocks.{i // 10}.part{i % 10}" for i in range(5000)]
+    assert len(report(build(network(names=names, steps=100), Told()))) < 2_000_000
 
 
 def luminance(colour: str) -> float:
