@@ -43,8 +43,8 @@ def full(step: int, *, k: int, every: int | None) -> bool:
 def sketched(step: int, *, k: int, every: int | None) -> tuple[bool, bool]:
     """Whether the gradients are sketched on this step, and whether the cosine to the last is taken.
 
-    A sketch costs as much as all other statistics of a gradient together. Two neighbouring recorded
-    steps out of four have one, so that a cosine is always one between neighbours.
+    On disk a sketch takes more room than all other statistics of a gradient together. Two
+    neighbouring recorded steps out of four have one, so that a cosine is one between neighbours.
     """
     if every is not None or step < OPENING:
         return True, True

@@ -40,7 +40,18 @@ def gradients(
     grads = ward.gradients()
     found = gather(grads)
     touched = ward.memory.fresh(found.batch.rows)
-    records, bins = _measure(found.batch, touched, histograms)
+    bins: list[Bins] = []
+    sketch = None
+    if sketches and histograms:
+        records, bins, sketch = kernel.measure_all(
+            found.batch, ward.seeds, ward.offsets, wholes=ward.wholes, touched=touched
+        )
+    elif sketches:
+        records, sketch = kernel.measure_with_sketches(
+            found.batch, ward.seeds, ward.offsets, wholes=ward.wholes, touched=touched
+        )
+    else:
+        records, bins = _measure(found.batch, touched, histograms)
     states = found.states.copy()
     for index in np.flatnonzero(states == State.UNSUPPORTED):
         _measure_sparse(ward, int(index), grads[index], records, states)
@@ -48,8 +59,8 @@ def gradients(
         states[states == State.MEASURED] = State.CLIPPED
     rows = moment_rows(Family.GRAD, records, states, multiplier)
     rows["grad_dead_rows"], rows["grad_untouched_rows"] = ward.memory.remember()
-    if sketches:
-        sketch = kernel.sketch(found.batch, ward.seeds, ward.offsets) * np.float32(multiplier)
+    if sketch is not None:
+        sketch *= np.float32(multiplier)
         rows["grad_sketch"] = sketch
         if cosines:
             rows["grad_cosine"] = _cosine(sketch, ward.last_sketch)

@@ -48,6 +48,7 @@ class Ward:
         self.ids = np.zeros(0, np.uint32)
         self.seeds = np.zeros(0, np.uint64)
         self.offsets = np.zeros(0, np.int64)
+        self.wholes = np.zeros(0, np.int64)
         self.last_sketch = np.zeros((0, SKETCH_WIDTH), np.float32)
 
     @property
@@ -65,6 +66,7 @@ class Ward:
         self.ids = np.array([track.id for track in tracks], np.uint32)
         self.seeds = np.array([_seed(track.subject.name) for track in tracks], np.uint64)
         self.offsets = np.array([flat_offset(t.subject.placement) for t in tracks], np.int64)
+        self.wholes = np.array([track.subject.count for track in tracks], np.int64)
         self.memory = RowMemory(rows)
         self.last_sketch = np.full((len(tracks), SKETCH_WIDTH), np.nan, np.float32)
 

@@ -7,14 +7,17 @@ from weakref import ref
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from gradwatch.record.instrument import Reading
 from gradwatch.record.signals.hooks import Hooks, Stage
 from gradwatch.record.signals.modules import root_is_compiled, tensors
-from gradwatch.record.signals.reading import readable, spread
+from gradwatch.record.signals.reading import readable, sampled_moments
 from gradwatch.run import Event
 from gradwatch.stats import Family
+
+_READ = ["count", "nan", "pos_inf", "neg_inf", "norm", "abs_max"]
 
 
 class Inputs:
@@ -60,20 +63,18 @@ class Inputs:
             return
         for tensor in tensors((args, kwargs)):
             if tensor.is_floating_point() and readable(tensor) and tensor.numel():
-                self._add(spread(tensor))
+                self._add(sampled_moments(tensor))
 
-    def _add(self, part: np.ndarray[Any, Any]) -> None:
+    def _add(self, records: NDArray[np.void]) -> None:
         self._seen = True
-        with np.errstate(all="ignore"):
-            squares = float(np.dot(part, part))
-            if not math.isfinite(squares):  # NaN, Inf, or an overflow of float32
-                finite = part[np.isfinite(part)].astype(np.float64)
-                self._bad += part.size - finite.size
-                part, squares = finite, float(np.dot(finite, finite))
-        self._squares += squares
-        self._finite += part.size
-        if part.size:
-            self._largest = max(self._largest, float(part.max()), -float(part.min()))
+        # As tuples: between a user's data and his model numpy's sums of four numbers are dear.
+        for count, nan, above, below, norm, largest in records[_READ].tolist():
+            bad = nan + above + below
+            self._bad += bad
+            if finite := count - bad:
+                self._finite += finite
+                self._squares += norm * norm
+                self._largest = max(self._largest, largest)
 
     def collect(self, step: int) -> Iterator[Reading]:
         return iter(())

@@ -1,13 +1,13 @@
 """Looking at a tensor without leaving a trace in autograd or in a dispatch mode."""
 
-import math
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwatch.kernel import Batch, Dtype, measure
+import gradwatch.kernel as kernel
+from gradwatch.kernel import Batch, Dtype
 
 PROBED = 4096
 _LARGE, _PROBED_OF_LARGE = 1 << 16, 1024
@@ -20,10 +20,6 @@ _KERNEL_DTYPES = {
     torch.float16: Dtype.F16,
 }
 _EXPONENT = {torch.bfloat16: np.int16(0x7F80), torch.float16: np.int16(0x7C00)}
-_TINY: dict[Any, NDArray[Any]] = {
-    np.dtype(np.float32): np.full(PROBED, 1e-30, np.float32),
-    np.dtype(np.float64): np.full(PROBED, 1e-30, np.float64),
-}
 
 
 def readable(tensor: torch.Tensor) -> bool:
@@ -38,11 +34,14 @@ def readable(tensor: torch.Tensor) -> bool:
 
 def moments(tensor: torch.Tensor) -> NDArray[np.void]:
     """The kernel's record of a readable tensor, as an array of one."""
-    flat = tensor.detach()
-    if not _dense(flat):
-        flat = flat.contiguous()
+    flat = _in_one_piece(tensor)
     pointer = flat.data_ptr() if flat.numel() else 0
-    return measure(Batch.of([pointer], [flat.numel()], [_KERNEL_DTYPES[flat.dtype]]))
+    return kernel.measure(Batch.of([pointer], [flat.numel()], [_KERNEL_DTYPES[flat.dtype]]))
+
+
+def _in_one_piece(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where its memory has no gaps, else a copy."""
+    return tensor if _dense(tensor) else tensor.detach().contiguous()
 
 
 def _dense(tensor: torch.Tensor) -> bool:
@@ -72,22 +71,16 @@ def numbers(tensor: torch.Tensor) -> NDArray[Any]:
 
 def nonfinite(tensor: torch.Tensor, *, whole: bool = False) -> int:
     """How many of at most 4,096 evenly spread elements (`whole`: of all) are NaN or infinite."""
-    array = numbers(tensor)
-    size = array.size
+    size = tensor.numel()
+    stride = 1
     if not whole and size > PROBED:
         wanted = PROBED if size <= _LARGE else _PROBED_OF_LARGE
         # An odd stride meets every column of a matrix whose width is even.
-        array = array[:: -(-size // wanted) | 1]
-    tiny = _TINY.get(array.dtype)
-    if tiny is not None and array.size <= PROBED and _all_finite(array, tiny[: array.size]):
-        return 0
-    return int(np.count_nonzero(_bad(array, tensor.dtype)))
-
-
-def _all_finite(array: NDArray[Any], tiny: NDArray[Any]) -> bool:
-    """One product tells healthy tensors: shrunk as they are no sum of finite ones overflows."""
-    with np.errstate(invalid="ignore", over="ignore"):  # NaN here is news for us, not for the user
-        return math.isfinite(np.dot(array, tiny))
+        stride = -(-size // wanted) | 1
+    if tensor.is_contiguous() and (address := tensor.data_ptr()):
+        # By address, since this runs between the layers: two views would cost more than the look.
+        return kernel.nonfinite(address, size, _KERNEL_DTYPES[tensor.dtype], stride)
+    return int(np.count_nonzero(_bad(numbers(tensor)[::stride], tensor.dtype)))
 
 
 def _bad(array: NDArray[Any], dtype: torch.dtype) -> NDArray[np.bool_]:
@@ -97,15 +90,13 @@ def _bad(array: NDArray[Any], dtype: torch.dtype) -> NDArray[np.bool_]:
     return np.asarray(~np.isfinite(array))
 
 
-def spread(tensor: torch.Tensor) -> NDArray[Any]:
-    """The whole of a small tensor, or four stretches of 4,096 numbers of a large one, as floats."""
-    array = numbers(tensor)
-    size = array.size
-    if size > _CHUNKS * PROBED:
-        starts = [(size - PROBED) * index // (_CHUNKS - 1) for index in range(_CHUNKS)]
-        array = np.concatenate([array[start : start + PROBED] for start in starts])
-    if tensor.dtype is torch.bfloat16:
-        return (array.astype(np.int32) << 16).view(np.float32)
-    if tensor.dtype is torch.float16:
-        return array.view(np.float16).astype(np.float32)
-    return array
+def sampled_moments(tensor: torch.Tensor) -> NDArray[np.void]:
+    """Records of the whole of a small tensor, or of four stretches of 4,096 of a large one."""
+    flat = _in_one_piece(tensor)
+    size, kind = flat.numel(), _KERNEL_DTYPES[flat.dtype]
+    address = flat.data_ptr()
+    if size <= _CHUNKS * PROBED:
+        return kernel.measure(Batch.of([address], [size], [kind]))
+    last = size - PROBED
+    starts = [address + last * index // (_CHUNKS - 1) * flat.itemsize for index in range(_CHUNKS)]
+    return kernel.measure(Batch.of(starts, [PROBED] * _CHUNKS, [kind] * _CHUNKS))
