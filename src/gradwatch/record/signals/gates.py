@@ -112,22 +112,21 @@ def _attention(node: Node) -> Reading | None:
         mask = _saved(node, "attn_mask")
         if mask is None:
             return None
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    rows = _picks(query.shape[-2])
-    logits = _heads(query)[:, rows].double() @ _heads(key).double().mT
+    heads, rows = query.shape[1], _picks(query.shape[-2])
+    # Picked before anything is copied: these are views of large tensors.
+    picked = [divmod(index, heads) for index in _picks(query.shape[0] * heads)]
+    places = [pair[0] for pair in picked], [pair[1] for pair in picked]
+    shared = heads // key.shape[1]  # query heads that use the same key
+    keys = key[places[0], [head // shared for head in places[1]]]
+    logits = query[places][:, rows].double() @ keys.double().mT
     scale = getattr(node, "_saved_scale", None)
     logits *= query.shape[-1] ** -0.5 if scale is None else float(scale)
     if mask is not None:
-        logits += _heads(mask.expand(*query.shape[:-1], key.shape[-2]))[:, rows]
+        logits += mask.expand(*query.shape[:-1], key.shape[-2])[places][:, rows]
     if getattr(node, "_saved_is_causal", False):
         hidden = torch.arange(key.shape[-2])[None, :] > torch.tensor(rows)[:, None]
         logits = logits.masked_fill(hidden, float("-inf"))
     return _entropy(logits.softmax(-1).numpy())
-
-
-def _heads(tensor: torch.Tensor) -> torch.Tensor:
-    """[batch, head, row, …] as at most 16 matrices spread over batch and heads."""
-    return _thin(tensor.reshape(-1, *tensor.shape[2:]), 0)
 
 
 def _picks(size: int) -> list[int]:
