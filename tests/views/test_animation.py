@@ -13,6 +13,7 @@ from gradwatch.run import Run
 from gradwatch.views.animation import Scheme, Wanted, animate
 from gradwatch.views.animation.moments import Mark, film
 from gradwatch.views.animation.picture import Painter
+from gradwatch.views.animation.plan import LEFT
 from gradwatch.views.animation.schemes import BAD, colour, ramp
 from gradwatch.views.model import build
 
@@ -60,6 +61,15 @@ def test_the_schemes_really_differ_and_grow_lighter() -> None:
             assert np.abs(one - other).sum(axis=1).mean() > 40
     mono = np.array(ramp(Scheme.MONO))
     assert (mono[:, 0] == mono[:, 1]).all()
+
+
+def test_the_legend_is_the_ramp_between_its_ends() -> None:
+    for scheme in Scheme:
+        made = painter(network(4, 10, fading=True), scheme)
+        row = np.asarray(made.still)[58].tolist()
+        begin = LEFT + 292
+        assert row[begin] == list(ramp(scheme)[0])
+        assert row[begin + 159] == list(ramp(scheme)[255])
 
 
 def test_wider_edges_carry_more() -> None:

@@ -120,3 +120,21 @@ def test_animate_writes_what_the_ending_says(folder: Path, tmp_path: Path) -> No
         done = called("animate", folder, "-o", target, "--frames", "10", "--colours", "cividis")
         assert done.exit_code == 0
         assert target.stat().st_size > 1000
+
+
+def test_follow_shows_a_run_while_it_grows(tmp_path: Path) -> None:
+    writing = Stored(network(3, 30), tmp_path / "one", "one")
+    writing.upto(10)
+    following = subprocess.Popen(
+        [sys.executable, "-m", "gradwatch", "show", str(tmp_path / "one"), "--follow"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1"},
+    )
+    try:
+        writing.finish()
+        out, _ = following.communicate(timeout=120)
+    finally:
+        following.kill()
+    assert following.returncode == 0
+    assert "3 layers, 30 recorded steps" in " ".join(out.split())

@@ -57,7 +57,7 @@ function halved(first, last, at) {
 const rowLayer = (row) => row.layerName;
 
 /** What pointer and keys do on the cells: move the cursor, drag a zoom, open a layer. */
-function useCells({ canvas, rows, model, first, last, change, setZoom }) {
+function useCells({ canvas, rows, model, first, last, change, setZoom, pan }) {
   const [cursor, setCursor] = useState(null);
   const [dragged, setDragged] = useState(null);
   const begin = useRef(null);
@@ -101,12 +101,19 @@ function useCells({ canvas, rows, model, first, last, change, setZoom }) {
       drop();
     },
     onDblClick: () => setZoom(null),
+    onWheel: (event) => {
+      const sideways = event.deltaX || (event.shiftKey ? event.deltaY : 0);
+      if (!pan || !sideways) return;
+      event.preventDefault();
+      pan(sideways / canvas.current.clientWidth);
+    },
     onKeyDown: (event) => {
       const now = cursor ?? { x: 0, y: 0 };
       const move = MOVES[event.key];
       if (move) setCursor(inside(now.x + move[0], now.y + move[1]));
       else if (event.key === "Escape" || event.key === "-") setZoom(null);
       else if (event.key === "+") setZoom(halved(first, last, now.x));
+      else if (pan && (event.key === "[" || event.key === "]")) pan(event.key === "[" ? -0.5 : 0.5);
       else if (event.key === "Enter" && cursor) open(cursor);
       else return;
       event.preventDefault();
@@ -152,7 +159,7 @@ function Axis({ heat, first, last }) {
   </div>`;
 }
 
-export function Heatmap({ model, map, state, change, query, scheme, theme, zoom, setZoom }) {
+export function Heatmap({ model, map, state, change, query, scheme, theme, zoom, setZoom, pan }) {
   const [openBlocks, setOpen] = useState(() => new Set());
   const canvas = useRef(null);
   const painted = useRef(null);
@@ -163,7 +170,7 @@ export function Heatmap({ model, map, state, change, query, scheme, theme, zoom,
     [model, map, sort, query, openBlocks, openLayer],
   );
   const [first, last] = zoom ?? [0, model.heat.first.length - 1];
-  const { cursor, dragged, handlers } = useCells({ canvas, rows, model, first, last, change, setZoom });
+  const { cursor, dragged, handlers } = useCells({ canvas, rows, model, first, last, change, setZoom, pan });
   useEffect(() => {
     if (rows.length) painted.current = paint(canvas.current, rows, map, model.heat, first, last, scheme);
   }, [rows, map, first, last, scheme, theme]);
@@ -183,7 +190,7 @@ export function Heatmap({ model, map, state, change, query, scheme, theme, zoom,
           ref=${canvas}
           tabindex="0"
           role="img"
-          aria-label=${`${map.title}: ${rows.length} rows over ${range}. Arrow keys move, Enter opens, + zooms in, Escape shows all steps.`}
+          aria-label=${`${map.title}: ${rows.length} rows over ${range}. Arrow keys move, Enter opens, + zooms in, [ and ] move along, Escape shows all steps.`}
           ...${handlers}
         ></canvas>
         <${Over} cursor=${cursor} dragged=${dragged} width=${last - first + 1} height=${rows.length} text=${text} />

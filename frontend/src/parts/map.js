@@ -22,6 +22,15 @@ function columnsOf(model, [first, last]) {
   return begin < 0 || end < begin ? null : [begin, end];
 }
 
+const RESTS = 120;
+
+/** A stretch of steps moved by a share of its width, inside the run. */
+function moved([first, last], share, [begin, end]) {
+  const wish = Math.round((last - first + 1) * share) || Math.sign(share);
+  const by = Math.max(begin - first, Math.min(end - last, wish));
+  return [first + by, last + by];
+}
+
 export function MapSection({ model, state, change, query, scheme, setScheme, theme, detail }) {
   const [zoom, setZoom] = useState(null);
   const [closer, setCloser] = useState(null);
@@ -31,11 +40,14 @@ export function MapSection({ model, state, change, query, scheme, setScheme, the
     setCloser(null);
     if (!zoom || !detail) return undefined;
     let wanted = true;
-    detail(...zoom).then((found) => wanted && setCloser(found), () => {});
+    // What is moved past quickly is shown from what is there, and not asked for.
+    const timer = setTimeout(() => detail(...zoom).then((found) => wanted && setCloser(found), () => {}), RESTS);
     return () => {
       wanted = false;
+      clearTimeout(timer);
     };
   }, [zoom]);
+  const pan = zoom && ((share) => setZoom(moved(zoom, share, model.window)));
   if (!name) return html`<section id="map"><h2>Map</h2><p class="soft">No series was recorded.</p></section>`;
   const shown = closer?.maps.get(name)?.width ? closer : model;
   const map = shown.maps.get(name);
@@ -45,7 +57,12 @@ export function MapSection({ model, state, change, query, scheme, setScheme, the
       <${Choice} label="show" value=${name} options=${names.map((key) => [key, model.maps.get(key).title])} onChange=${(stat) => change({ stat })} />
       <${Choice} label="order" value=${state.sort ?? "depth"} options=${[["depth", "by depth"], ["badness", "worst first"]]} onChange=${(sort) => change({ sort })} />
       <${Choice} label="colours" value=${scheme} options=${SCHEMES.map((key) => [key, key])} onChange=${setScheme} />
-      ${zoom && html`<button onClick=${() => setZoom(null)}>all steps</button>`}
+      ${zoom &&
+      html`<span class="zoomed">
+        <button onClick=${() => pan(-0.5)} disabled=${zoom[0] <= model.window[0]}>← earlier</button>
+        <button onClick=${() => pan(0.5)} disabled=${zoom[1] >= model.window[1]}>later →</button>
+        <button onClick=${() => setZoom(null)}>all steps</button>
+      </span>`}
     </div>
     <${Legend} map=${map} scheme=${scheme} />
     <${Heatmap}
@@ -56,9 +73,10 @@ export function MapSection({ model, state, change, query, scheme, setScheme, the
       query=${query}
       scheme=${scheme}
       theme=${theme}
+      pan=${pan}
       zoom=${shown === model && zoom ? columnsOf(model, zoom) : null}
       setZoom=${(columns) => setZoom(columns && [shown.heat.first[columns[0]], shown.heat.last[columns[1]]])}
     />
-    <p class="soft hint">Drag to zoom into steps, double-click for all of them; click a cell to open its layer. A layer is shown by its largest tensor.</p>
+    <p class="soft hint">Drag to zoom into steps, double-click for all of them; sideways scrolling or [ and ] move along. Click a cell to open its layer. A layer is shown by its largest tensor.</p>
   </section>`;
 }

@@ -24,7 +24,7 @@ function Help({ close }) {
     ["space", "play or pause the flow"],
     [", and .", "one moment back or on"],
     ["← → ↑ ↓", "in the map, the layers and the flow: move"],
-    ["+ and Escape", "in the map: zoom in, show all steps"],
+    ["+ [ ] Escape", "in the map: zoom in, move along, show all steps"],
     ["d", "dark or light"],
     ["Escape", "close the layer, or this"],
   ];
@@ -122,7 +122,7 @@ export function RunPage({ model, state, change: write, theme, setTheme, detail, 
   const play = usePlayback(model, flowMap, state, change);
   useEffect(() => {
     const wanted = state.view ?? (state.layer && "layer");
-    if (wanted) document.getElementById(wanted)?.scrollIntoView();
+    if (wanted) document.getElementById(wanted)?.scrollIntoView({ behavior: "instant" });
   }, []);
   useKeys({ model, field, help, setHelp, theme, setTheme, change, play });
   const step = state.step === undefined ? null : Number(state.step);
