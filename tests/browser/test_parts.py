@@ -120,20 +120,20 @@ def test_playing_moves_the_step_the_nodes_and_the_loss_cursor(tab: Any) -> None:
     tab.quiet()
 
 
-@pytest.mark.parametrize("kind", PLAYED)
-def test_the_player_plays_every_run(tab: Any, kind: str) -> None:
-    run, told = RUNS[kind]()
-    model = build(run, told or sick_diagnosis(run))
-    page = tab.open(player(model, "cividis"))
-    page.keyboard.press("End")
-    assert page.inner_text("#flow-step") == f"step {run.steps[-1]}"
-    labels = page.locator("#flow .node").evaluate_all("ns => ns.map(n => n.ariaLabel)")
-    assert len(labels) == len(model["flow"]["nodes"])
-    if kind == "nothing finite":
-        assert all(label.endswith("NaN or Inf, non-finite") for label in labels)
-    page.set_viewport_size({"width": 390, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    tab.quiet()
+def test_the_player_plays_every_run(tab: Any) -> None:
+    for kind in PLAYED:
+        run, told = RUNS[kind]()
+        model = build(run, told or sick_diagnosis(run))
+        page = tab.open(player(model, "cividis"))
+        page.set_viewport_size({"width": 390, "height": 800})
+        page.keyboard.press("End")
+        assert page.inner_text("#flow-step") == f"step {run.steps[-1]}", kind
+        labels = page.locator("#flow .node").evaluate_all("ns => ns.map(n => n.ariaLabel)")
+        assert len(labels) == len(model["flow"]["nodes"]), kind
+        if kind == "nothing finite":
+            assert all(label.endswith("NaN or Inf, non-finite") for label in labels)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, kind
+        tab.quiet()
 
 
 def test_the_live_page_shows_every_run(tab: Any, tmp_path: Path) -> None:
