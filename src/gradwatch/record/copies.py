@@ -24,11 +24,25 @@ _ALIGN = 64
 
 
 @dataclass(frozen=True)
-class Changes:
-    """What a step did to each tensor; `states` say where there is nothing to say."""
+class Pair:
+    """The weights before and after a step and the gradient between; `states` say what is missing.
 
-    records: NDArray[np.void]
+    Entries that cannot be compared are empty in all three batches.
+    """
+
+    before: Batch
+    after: Batch
+    gradients: Batch
     states: NDArray[np.uint8]
+    sampled: bool
+    weights: Gathered
+    held: Gathered
+    """The weights and gradients as they were gathered: they own the memory of the batches."""
+
+    def enlarge(self, records: NDArray[np.void], parameters: Sequence[Tensor | None]) -> None:
+        """Make the records of a sample speak of the whole tensors."""
+        if self.sampled:
+            _raise_to_whole(records, self.states, parameters, self.after.counts)
 
 
 class Copies:
@@ -62,8 +76,8 @@ class Copies:
 
     def compare(
         self, parameters: Sequence[Tensor | None], gradients: Sequence[Tensor | None]
-    ) -> Changes | None:
-        """What changed since `take`, or None if nothing was taken."""
+    ) -> Pair | None:
+        """The weights as they were at `take` beside what they are now; None if none were taken."""
         before, self._before = self._before, None
         if before is None or len(before.batch) != len(parameters):
             return None
@@ -79,10 +93,15 @@ class Copies:
         keep = (old.counts == new.counts) & (old.dtypes == new.dtypes) & (states == State.MEASURED)
         states[~keep & (states == State.MEASURED)] = State.NOT_SAMPLED  # swapped during the step
         with_gradient = keep & (grads.batch.counts == new.counts)
-        records = kernel.update(only(old, keep), only(new, keep), only(grads.batch, with_gradient))
-        if self._sampled:
-            _raise_to_whole(records, states, parameters, new.counts)
-        return Changes(records, states)
+        return Pair(
+            only(old, keep),
+            only(new, keep),
+            only(grads.batch, with_gradient),
+            states,
+            self._sampled,
+            after,
+            grads,
+        )
 
     def _gather(self, tensors: Sequence[Tensor | None]) -> Gathered:
         found = gather(tensors)

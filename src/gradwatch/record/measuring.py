@@ -134,21 +134,6 @@ def weights(ward: Ward, *, histograms: bool = False) -> Measured:
     )
 
 
-def update(ward: Ward) -> Measured | None:
-    """What the step changed, if the weights were copied before it."""
-    changes = ward.copies.compare(ward.parameters(), ward.gradients())
-    if changes is None:
-        return None
-    records, states = changes.records, changes.states
-    rows = empty_rows(Family.UPDATE, len(records))
-    rows["update_norm"] = records["update_norm"]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rows["update_ratio"] = records["update_norm"] / records["before_norm"]
-        rows["update_lost_fraction"] = records["lost"] / records["with_gradient"]
-    rows["update_ratio"][~np.isfinite(rows["update_ratio"])] = np.nan
-    return Measured(Family.UPDATE, blank(Family.UPDATE, rows, states), states)
-
-
 def nothing(family: Family, count: int, state: State) -> Measured:
     """Rows that only say why there is no value."""
     return Measured(family, empty_rows(family, count), np.full(count, state, np.uint8))

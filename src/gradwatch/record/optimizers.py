@@ -8,13 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-import gradwatch.kernel as kernel
-from gradwatch.record.measuring import Measured
 from gradwatch.record.reading import number
-from gradwatch.record.rows import blank, empty_rows
-from gradwatch.record.tracks import aligned, gather, only
+from gradwatch.record.rows import empty_rows
 from gradwatch.record.ward import Ward
-from gradwatch.stats import Family, State
+from gradwatch.stats import Family
 
 
 def learning_rates(optimizer: Optimizer) -> NDArray[np.void]:
@@ -58,44 +55,28 @@ def second_moments(ward: Ward) -> list[SecondMoment]:
     return found
 
 
-def adam_state(ward: Ward) -> Measured | None:
-    """g/(√v̂+ε) after the step, with the v the step used; None for optimizers without one."""
+@dataclass(frozen=True)
+class Divisors:
+    """Of every parameter of a ward: what Adam's step divided by, None where there is nothing."""
+
+    gradients: list[Tensor | None]
+    seconds: list[Tensor | None]
+    correction: NDArray[np.float64]
+    """v̂ = v / correction; NaN where the count of steps makes no sense."""
+    epsilon: NDArray[np.float64]
+
+
+def divisors(ward: Ward) -> Divisors:
+    """The second moments as the kernel wants them."""
     count = len(ward.tracks)
-    seconds: list[Tensor | None] = [None] * count
-    grads: list[Tensor | None] = [None] * count
-    correction, epsilon = np.ones(count), np.zeros(count)
+    found = Divisors([None] * count, [None] * count, np.ones(count), np.zeros(count))
     for one in second_moments(ward):
-        seconds[one.index] = one.second
-        grads[one.index] = aligned(one.gradient, one.second)
+        found.seconds[one.index] = one.second
+        found.gradients[one.index] = one.gradient
         decay = one.beta ** number(one.step)
-        correction[one.index] = 1.0 - decay if decay < 1.0 else np.nan
-        epsilon[one.index] = one.epsilon
-    return _ratios(grads, seconds, correction, epsilon)
-
-
-def _ratios(
-    grads: list[Tensor | None],
-    seconds: list[Tensor | None],
-    correction: NDArray[np.float64],
-    epsilon: NDArray[np.float64],
-) -> Measured | None:
-    held, moments = gather(grads), gather(seconds)
-    states = held.states.copy()
-    no_second = moments.states != State.MEASURED
-    states[no_second & (states == State.MEASURED)] = State.UNSUPPORTED
-    unfit = (held.batch.counts != moments.batch.counts) | ~np.isfinite(correction)
-    states[unfit & (states == State.MEASURED)] = State.UNSUPPORTED
-    fits = states == State.MEASURED
-    if not fits.any():
-        return None
-    correction = np.where(np.isfinite(correction), correction, 1.0)
-    records = kernel.adam(
-        only(held.batch, fits), only(moments.batch, fits), correction=correction, eps=epsilon
-    )
-    rows = empty_rows(Family.OPTIM, len(states))
-    rows["optim_ratio_rms"] = records["ratio_rms"]
-    rows["optim_eps_fraction"] = records["eps_fraction"]
-    return Measured(Family.OPTIM, blank(Family.OPTIM, rows, states), states)
+        found.correction[one.index] = 1.0 - decay if decay < 1.0 else np.nan
+        found.epsilon[one.index] = one.epsilon
+    return found
 
 
 def _groups(optimizer: Optimizer) -> dict[int, dict[str, Any]]:

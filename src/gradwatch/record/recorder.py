@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.record import measuring
+from gradwatch.record.changes import changes
 from gradwatch.record.frame import Frame
 from gradwatch.record.instrument import Batch, Instrument, Monitor, Sink
 from gradwatch.record.measuring import Measured
-from gradwatch.record.optimizers import adam_state, learning_rates
+from gradwatch.record.optimizers import learning_rates
 from gradwatch.record.options import Options, Record
 from gradwatch.record.remote import Remote
 from gradwatch.record.scaling import Scaling, held_scale, overflowed
@@ -64,10 +65,7 @@ class Recorder:
             return
         if frame.closure:
             self._backward(frame)
-        if Family.UPDATE in frame.due:
-            self._update(frame)
-        if Family.OPTIM in frame.due:
-            self._optimizer_state(frame)
+        self._changes(frame)
         for owner, measured in frame.measured:
             self.put(frame.step, owner, measured)
         if Family.GROUP in frame.due and (optimizer := ward.optimizer) is not None:
@@ -89,18 +87,6 @@ class Recorder:
             self.remote.take(ward)
         else:
             ward.copies.take(ward.parameters())
-
-    def _update(self, frame: Frame) -> None:
-        if frame.ward.remote:
-            self.remote.update(frame, frame.step, frame.ward)
-        else:
-            self._changes(frame, measuring.update(frame.ward))
-
-    def _optimizer_state(self, frame: Frame) -> None:
-        if frame.ward.remote:
-            self.remote.adam(frame, frame.step, frame.ward)
-        else:
-            self._changes(frame, adam_state(frame.ward))
 
     def _backward(self, frame: Frame) -> None:
         """What the backward passes of this step have left, and what the layers showed."""
@@ -164,13 +150,20 @@ class Recorder:
         if frame.skipped or self.scaling.known:
             frame.scalars["skipped"] = float(frame.skipped)
 
-    def _changes(self, frame: Frame, measured: Measured | None) -> None:
-        if measured is None:
+    def _changes(self, frame: Frame) -> None:
+        """What the optimizer did with the gradients."""
+        update, adam = Family.UPDATE in frame.due, Family.OPTIM in frame.due
+        if frame.ward.remote:
+            if update:
+                self.remote.update(frame, frame.step, frame.ward)
+            if adam:
+                self.remote.adam(frame, frame.step, frame.ward)
             return
-        if frame.skipped:
-            count = len(measured.states)
-            measured = measuring.nothing(measured.family, count, State.SKIPPED_STEP)
-        frame.measured.append((frame.ward, measured))
+        for measured in changes(frame.ward, update=update, adam=adam):
+            if frame.skipped:
+                count = len(measured.states)
+                measured = measuring.nothing(measured.family, count, State.SKIPPED_STEP)
+            frame.measured.append((frame.ward, measured))
 
     def _wide(self, frame: Frame) -> bool:
         return self.histograms and frame.full

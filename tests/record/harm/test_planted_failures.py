@@ -53,7 +53,7 @@ SEAMS = {
     "kernel: gradients": "gradwatch.kernel.measure_with_histograms",
     "kernel: activations": "gradwatch.record.signals.activations.moments",
     "hook: probe": "gradwatch.record.signals.probe.nonfinite",
-    "hook: inputs": "gradwatch.record.signals.inputs.spread",
+    "hook: inputs": "gradwatch.record.signals.inputs.sampled_moments",
     "hook: gates": "gradwatch.record.signals.gates.read",
     "hook: trail": "gradwatch.record.signals.trail.Trail.sources",
     "hook: backward": "gradwatch.record.sentinel.Sentinel._after",
