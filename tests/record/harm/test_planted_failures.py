@@ -50,7 +50,9 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 SEAMS = {
-    "kernel: gradients": "gradwatch.kernel.measure_with_histograms",
+    "kernel: gradients": "gradwatch.kernel.measure_all",
+    "kernel: weights": "gradwatch.kernel.measure_with_histograms",
+    "kernel: update": "gradwatch.kernel.update",
     "kernel: activations": "gradwatch.record.signals.activations.moments",
     "hook: probe": "gradwatch.record.signals.probe.nonfinite",
     "hook: inputs": "gradwatch.record.signals.inputs.sampled_moments",
