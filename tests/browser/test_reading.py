@@ -201,6 +201,12 @@ def test_paper_is_white_and_unfolded_and_the_screen_comes_back(tab: Any) -> None
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     assert page.locator("details:not([open])").count() == 0
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 720, "height": 1000})  # paper is narrower than the screen was
+    for drawn in page.locator(".flow svg, .plot canvas, .heatmap canvas").all():
+        box = drawn.bounding_box()
+        assert box["x"] + box["width"] <= 720
+    page.emulate_media(media="screen")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     tab.until(lambda: page.evaluate("document.documentElement.dataset.theme") == "dark")
     assert page.locator("details[open]").count() == 0

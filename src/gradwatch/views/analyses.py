@@ -1,5 +1,6 @@
 """The four analyses on the terminal: tables that fit 80 columns."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,11 +15,11 @@ _COLOURS = {"Critical": "red", "Warning": "yellow", "Healthy": "green", "Unknown
 
 
 def gradient_tables(analysis: Any) -> Iterator[Table | str]:
-    """Layers in order, then the network in a few lines."""
+    """Layers, the sick ones first, then the network in a few lines."""
     network = analysis.network_level_analysis
     yield f"[bold]Gradients[/bold]: {_level(network.overall_gradient_health)}"
     table = _table("layer", "health", "mean norm", "trend", "stability", "why")
-    details = list(analysis.layer_details.values())
+    details = sorted(analysis.layer_details.values(), key=_sickness)
     for detail in details[:MOST_ROWS]:
         health, flow = detail.health_metrics, detail.flow_characteristics
         table.add_row(
@@ -43,10 +44,13 @@ def gradient_tables(analysis: Any) -> Iterator[Table | str]:
 
 
 def flow_tables(analysis: Any) -> Iterator[Table | str]:
-    """The edges, the path that loses most, the regions."""
+    """The edges (of very many those farthest from 1), the path that loses most, the regions."""
     network = analysis.flow_network
+    edges = network.edges
+    if len(edges) > MOST_ROWS:
+        edges = sorted(edges, key=lambda edge: -_away(edge.flow_strength))
     table = _table("from", "to", "transmits", "steady", "edge")
-    for edge in network.edges[:MOST_ROWS]:
+    for edge in edges[:MOST_ROWS]:
         table.add_row(
             _name(edge.from_layer),
             _name(edge.to_layer),
@@ -83,10 +87,12 @@ def flow_tables(analysis: Any) -> Iterator[Table | str]:
 
 
 def weight_tables(analysis: Any) -> Iterator[Table | str]:
-    """One row per tensor, worst score first where it matters to the eye."""
+    """One row per tensor, the worst score first; equals stay in order."""
     yield f"[bold]Weights[/bold]: {analysis.distribution_health.status.value}"
     table = _table("tensor", "score", "mean", "std", "min", "max", "zeros", "issues")
-    layers = list(analysis.layer_analyses.values())
+    layers = sorted(
+        analysis.layer_analyses.values(), key=lambda layer: _or_worst(layer.health_score)
+    )
     for layer in layers[:MOST_ROWS]:
         s = layer.statistics
         table.add_row(
@@ -97,6 +103,23 @@ def weight_tables(analysis: Any) -> Iterator[Table | str]:
         )
     yield table
     yield from _rest(layers)
+
+
+def _sickness(detail: Any) -> int:
+    """Critical before Warning before what is not known before Healthy; equals stay in order."""
+    order = ("Critical", "Warning", "Unknown")
+    level = str(detail.health_metrics.overall_health.value)
+    return order.index(level) if level in order else len(order)
+
+
+def _away(strength: float | None) -> float:
+    """Decades between what an edge transmits and 1, in either direction."""
+    return abs(math.log10(strength)) if strength and strength > 0 else math.inf
+
+
+def _or_worst(value: float | None) -> float:
+    """A missing number is looked at first."""
+    return -math.inf if value is None else float(value)
 
 
 def _table(*columns: str) -> Table:
