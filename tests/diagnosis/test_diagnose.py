@@ -147,3 +147,11 @@ def test_control_characters_never_reach_the_terminal() -> None:
     import click
 
     assert not any("\x1b" in click.unstyle(line) or "\n" in line for line in lines(diagnose(run)))
+
+
+def test_a_check_that_cannot_look_says_why_in_words() -> None:
+    """A name of a number is no reason a person can act on."""
+    found = diagnose(healthy_run())
+    reasons = {item.check: item.reason for item in found.skipped}
+    assert reasons["loss-scale-overflow"] == "no gradient scaler was seen in this training"
+    assert not [reason for reason in reasons.values() if reason.startswith("not recorded: s")]

@@ -16,6 +16,14 @@ from gradwatch.stats import Stat
 _HINTS = {
     "loss": "the loss was not logged: add watcher.log(loss=loss) to the training loop",
     "val_loss": "no validation loss was logged: watcher.log(val_loss=…)",
+    "skipped": "no gradient scaler was seen in this training",
+    "clip_factor": "it could not be told whether gradients were clipped",
+    "stale": "it could not be told what gradients were before backward",
+    "input_rms": "the model was fed no floating point numbers that could be read",
+    str(Stat.OPTIM_RATIO_RMS): "the optimizer keeps no second moments, as Adam does",
+    str(Stat.OPTIM_EPS_FRACTION): "the optimizer keeps no second moments, as Adam does",
+    str(Stat.ACT_FLAT_FRACTION): "no tanh or sigmoid was seen, or activations were not recorded",
+    str(Stat.GRAD_DEAD_ROWS): "rows of gradients were not followed in this run",
 }
 _STATS = frozenset(str(stat) for stat in Stat)
 
