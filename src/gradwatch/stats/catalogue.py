@@ -206,8 +206,8 @@ ENTRIES: tuple[Entry, ...] = (
         Family.GRAD,
         _F,
         "",
-        "32 signed sums of the gradient: inner products between sketches estimate "
-        "inner products between gradients",
+        "32 signed sums of the gradient (of more than 65,536 elements one in eight): "
+        "inner products between sketches estimate those between gradients",
         SKETCH_WIDTH,
     ),
     *_tensor_entries(Family.WEIGHT, "weight"),
