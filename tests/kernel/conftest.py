@@ -13,3 +13,12 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     kernel.select(request.param)
     yield request.param
     kernel.select(before)
+
+
+@pytest.fixture(params=[name for name in kernel.available() if name != "none"])
+def compiled_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The same without numpy."""
+    before = kernel.instruction_set
+    kernel.select(request.param)
+    yield request.param
+    kernel.select(before)

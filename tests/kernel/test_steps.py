@@ -251,3 +251,28 @@ def test_copy(instruction_set: str) -> None:
     kernel.copy(batch(sources), batch(targets))
     for source, target in zip(sources, targets, strict=True):
         assert source.raw.tobytes() == target.raw.tobytes()
+
+
+@pytest.mark.parametrize("shift", [0, 1, 7])
+def test_large_copies_begin_anywhere_and_end_where_they_should(
+    instruction_set: str, shift: int
+) -> None:
+    rng = np.random.default_rng(4)
+    for dtype in Dtype:
+        source = case("source", rng.standard_normal(300_001), dtype)
+        room = np.zeros(300_030, source.raw.dtype)
+        target = Case("target", dtype, room[10 + shift : 300_011 + shift], source.values)
+        kernel.copy(batch([source]), batch([target]))
+        assert target.raw.tobytes() == source.raw.tobytes()
+        assert not room[: 10 + shift].any()
+        assert not room[300_011 + shift :].any()
+
+
+@pytest.mark.parametrize("shift", [-1000, -1, 1, 1000])
+def test_a_copy_may_overlap_its_source(instruction_set: str, shift: int) -> None:
+    memory = np.random.default_rng(5).standard_normal(302_000).astype(np.float32)
+    wanted = memory[1000:301_000].copy()
+    parts = (memory[1000:301_000], memory[1000 + shift : 301_000 + shift])
+    source, target = (Batch.of([part.ctypes.data], [300_000], [0]) for part in parts)
+    kernel.copy(source, target)
+    assert parts[1].tobytes() == wanted.tobytes()

@@ -57,6 +57,7 @@ __all__ = [
     "read",
     "row_spread",
     "select",
+    "set_threads",
     "sketch",
     "step",
     "update",
@@ -79,6 +80,14 @@ def select(name: str) -> None:
     _kernel = choice.module(name)
     nonfinite = _kernel.nonfinite
     instruction_set = name
+
+
+def set_threads(most: int) -> None:
+    """Let every pass over at least two million elements use up to this many threads (at first one).
+
+    They live as long as the call. The results are the same, bit for bit, for any number.
+    """
+    choice.set_threads(most)
 
 
 def measure(batch: Batch, *, touched: Touched = None) -> NDArray[np.void]:

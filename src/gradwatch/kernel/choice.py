@@ -13,6 +13,7 @@ from gradwatch.kernel.batch import Batch, Beyond, Bins, Cells
 
 VARIABLE = "GRADWATCH_KERNEL"
 NONE = "none"
+MOST_THREADS = 64
 
 _Touched = Sequence[NDArray[np.uint8] | None] | None
 _Records = NDArray[np.void]
@@ -109,6 +110,16 @@ def _native_sets() -> tuple[str, ...]:
     except ImportError:
         return ()
     return tuple(_native.instruction_sets())
+
+
+def set_threads(most: int) -> None:
+    """For the compiled kernel; numpy's works in the calling thread."""
+    if most < 1:
+        raise ValueError(f"expected at least one thread, got {most}")
+    if _native_sets():
+        from gradwatch.kernel import _native
+
+        _native.set_threads(min(most, MOST_THREADS))
 
 
 def first() -> str:

@@ -34,6 +34,10 @@ static inline vf vf_ratio(vf g, vf v, vf factor, vf eps) {
     return g * inverse;
 }
 
+/* Stores that go past the caches: see moving.h. */
+static inline void store_past(char *to, vq v) { _mm256_stream_si256((__m256i *)to, (__m256i)v); }
+static inline void stores_done(void) { _mm_sfence(); }
+
 /* What the histogram's bytes need: see onehot.h. */
 #define HAS_SHUFFLE
 static inline vq bytes_minus(vq a, vq b) { return (vq)_mm256_subs_epu8((__m256i)a, (__m256i)b); }

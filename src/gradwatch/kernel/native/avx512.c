@@ -40,6 +40,10 @@ static inline vf vf_ratio(vf g, vf v, vf factor, vf eps) {
     return g * inverse;
 }
 
+/* Stores that go past the caches: see moving.h. */
+static inline void store_past(char *to, vq v) { _mm512_stream_si512((__m512i *)to, (__m512i)v); }
+static inline void stores_done(void) { _mm_sfence(); }
+
 /* What the histogram's bytes need: see onehot.h. */
 #define HAS_SHUFFLE
 static inline vq bytes_minus(vq a, vq b) { return (vq)_mm512_subs_epu8((__m512i)a, (__m512i)b); }

@@ -18,11 +18,16 @@ static inline vf vf_min(vf a, vf b) { return (vf)_mm_min_ps((__m128)a, (__m128)b
 static inline vf vf_max(vf a, vf b) { return (vf)_mm_max_ps((__m128)a, (__m128)b); }
 static inline vd vd_min(vd a, vd b) { return (vd)_mm_min_pd((__m128d)a, (__m128d)b); }
 static inline vd vd_max(vd a, vd b) { return (vd)_mm_max_pd((__m128d)a, (__m128d)b); }
+/* Stores that go past the caches: see moving.h. */
+static inline void store_past(char *to, vq v) { _mm_stream_si128((__m128i *)to, (__m128i)v); }
+static inline void stores_done(void) { _mm_sfence(); }
 #else
 static inline vf vf_min(vf a, vf b) { return vf_pick(a < b, a, b); }
 static inline vf vf_max(vf a, vf b) { return vf_pick(a > b, a, b); }
 static inline vd vd_min(vd a, vd b) { return vd_pick(a < b, a, b); }
 static inline vd vd_max(vd a, vd b) { return vd_pick(a > b, a, b); }
+static inline void store_past(char *to, vq v) { memcpy(to, &v, sizeof v); }
+static inline void stores_done(void) {}
 #endif
 
 /* g / (√v · factor + eps) */

@@ -1,5 +1,5 @@
 /* The kernel itself, included once per instruction set after lanes.h and its few own operations. */
-#include "sums.h"
+#include "job.h"
 
 #include "load.h"
 #include "moments.h"
@@ -9,6 +9,7 @@
 #include "sketch.h"
 #include "hashes.h"
 #include "rows.h"
+#include "moving.h"
 #include "squares.h"
 #include "step.h"
 #include "measure.h"
@@ -19,12 +20,12 @@
 const Kernel NAME(kernel) = {
     .name = SET,
     .measure = measure,
-    .step = step_all,
-    .sketch = sketch,
+    .step = step,
     .hashes = hashes,
     .row_spread = row_spread,
     .count_cells = count_cells,
     .list_beyond = list_beyond,
+    .copy = copy_all,
     .read = read_all,
     .nonfinite = nonfinite,
 };

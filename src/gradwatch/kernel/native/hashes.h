@@ -15,7 +15,7 @@ static inline vq load_bits(const Tensor *tensor, size_t i) {
     return __builtin_convertvector(load_vh_half(tensor->data + 2 * i), vq);
 }
 
-static uint64_t hash_tensor(const Tensor *tensor, uint64_t offset) {
+static uint64_t hash_some(const Tensor *tensor, uint64_t offset) {
     vq total = {0}, place, step = vq_all(WIDE * GOLDEN);
     for (int lane = 0; lane < WIDE; lane++) place[lane] = (offset + (uint64_t)lane) * GOLDEN;
     size_t i = 0;
@@ -33,9 +33,27 @@ static uint64_t hash_tensor(const Tensor *tensor, uint64_t offset) {
     return sum;
 }
 
-static void hashes(const Batch *batch, const int64_t *offsets, uint64_t *out) {
-    for (size_t t = 0; t < batch->n; t++) {
-        Tensor tensor = tensor_of(batch, t);
-        out[t] = hash_tensor(&tensor, (uint64_t)offsets[t]);
+typedef struct {
+    Job job;
+    const int64_t *offsets;
+    uint64_t *out;
+} HashJob;
+
+static void hash_share(Job *job) {
+    for (Piece *piece; (piece = next_piece(job));) {
+        Tensor some = stretch_of(job->batch, piece);
+        uint64_t offset = (uint64_t)((const HashJob *)job)->offsets[piece->tensor];
+        piece->mark = hash_some(&some, offset + piece->first);
     }
+}
+
+static void hash_join(Job *job, const Piece *piece) {
+    uint64_t *out = ((HashJob *)job)->out + piece->tensor;
+    *out = piece->mark + (piece->first == 0 ? 0 : *out);
+}
+
+static void hashes(const Batch *batch, const int64_t *offsets, uint64_t *out) {
+    HashJob all = {.job = {.batch = batch, .share = hash_share, .join = hash_join},
+                   .offsets = offsets, .out = out};
+    run_job(&all.job);
 }

@@ -28,12 +28,13 @@ typedef struct {
     Counters counters;
 } Histogram;
 
+/* Begin with elements [first, first + n) of a tensor. */
 static void histogram_start(Histogram *h, uint64_t *bins, size_t width, int lowest,
-                            const Tensor *tensor) {
+                            const Tensor *tensor, size_t first, size_t n) {
     h->bins[0] = bins, h->bins[1] = bins + width;
     h->lowest = lowest, h->tensor = tensor;
-    h->base = -1, h->misfits = 0, h->always_direct = tensor->count < BLOCK;
-    h->first = h->last = 0, h->stretch_zeros = 0;
+    h->base = -1, h->misfits = 0, h->always_direct = n < BLOCK;
+    h->first = h->last = first, h->stretch_zeros = 0;
     if (!h->always_direct) counters_clear(&h->counters);
 }
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 enum { F32, F64, BF16, F16, DTYPES };
-enum { SKETCH_WIDTH = 32, SPREAD_ROWS = 16 };
+enum { SKETCH_WIDTH = 32, SPREAD_ROWS = 16, MOST_BINS = 2098 };
 
 /* Elements handled at a time: as floats they stay in the first-level cache between the passes. The
  * structure of blocks is fixed, so a tensor's results never depend on who measures it. */
@@ -62,7 +62,7 @@ typedef struct {
     float *out; /* [n][SKETCH_WIDTH] */
 } Sketches;
 
-/* What measuring fills; all but `records` may be NULL. */
+/* What measuring fills; all may be NULL, but without records there are sketches alone. */
 typedef struct {
     Record *records;
     uint8_t *const *touched; /* per tensor: NULL or one byte per row */
@@ -104,11 +104,11 @@ typedef struct {
     const char *name;
     void (*measure)(const Batch *batch, const Outputs *out);
     void (*step)(const Steps *steps);
-    void (*sketch)(const Batch *batch, const Sketches *sketches);
     void (*hashes)(const Batch *batch, const int64_t *offsets, uint64_t *out);
     void (*row_spread)(const Batch *batch, float *out);
     void (*count_cells)(const Batch *batch, const Grids *grids);
     void (*list_beyond)(const Batch *batch, const Limits *limits);
+    void (*copy)(const Batch *source, const Batch *target);
     uint64_t (*read)(const Batch *batch);
     size_t (*nonfinite)(const void *data, size_t n, int dtype, size_t stride);
 } Kernel;

@@ -7,6 +7,8 @@
 #include "scanning.h"
 #include "stepping.h"
 
+#include "job.h"
+
 #include <fenv.h>
 #include <string.h>
 
@@ -76,7 +78,8 @@ static PyObject *py_sketch(PyObject *self, PyObject *args) {
     Sketches sketch;
     if (take_batch(&held, tuple, &batch) < 0 || take_sketches(&held, sketches, &batch, &sketch) < 0)
         return failed(&held);
-    WORK(chosen->sketch(&batch, &sketch));
+    Outputs only = {.sketches = &sketch};
+    WORK(chosen->measure(&batch, &only));
     return done(&held);
 }
 
@@ -106,13 +109,6 @@ static PyObject *py_row_spread(PyObject *self, PyObject *args) {
         return failed(&held);
     WORK(chosen->row_spread(&batch, out));
     return done(&held);
-}
-
-static void copy_all(const Batch *source, const Batch *target) {
-    for (size_t i = 0; i < source->n; i++) {
-        Tensor from = tensor_of(source, i), to = tensor_of(target, i);
-        if (from.count) memmove((char *)to.data, from.data, from.count * itemsize(from.dtype));
-    }
 }
 
 static PyObject *py_count_cells(PyObject *self, PyObject *args) {
@@ -154,7 +150,7 @@ static PyObject *py_copy(PyObject *self, PyObject *args) {
     if (take_batch(&held, source_tuple, &source) < 0 ||
         take_batch(&held, target_tuple, &target) < 0 || check_match(&source, &target, 1, 0) < 0)
         return failed(&held);
-    WORK(copy_all(&source, &target));
+    WORK(chosen->copy(&source, &target));
     return done(&held);
 }
 
@@ -185,6 +181,18 @@ static PyObject *py_nonfinite(PyObject *self, PyObject *const *args, Py_ssize_t 
     found = chosen->nonfinite(tensor.data, looks, tensor.dtype, stride);
     Py_END_ALLOW_THREADS;
     return PyLong_FromSize_t(found);
+}
+
+static PyObject *py_set_threads(PyObject *self, PyObject *args) {
+    (void)self;
+    int threads;
+    if (!PyArg_ParseTuple(args, "i", &threads)) return NULL;
+    if (threads < 1) {
+        PyErr_Format(PyExc_ValueError, "expected at least one thread, got %d", threads);
+        return NULL;
+    }
+    set_threads(threads);
+    Py_RETURN_NONE;
 }
 
 static PyObject *py_instruction_sets(PyObject *self, PyObject *unused) {
@@ -226,6 +234,7 @@ static PyMethodDef functions[] = {
     {"read", py_read, METH_VARARGS, "read(batch)"},
     {"nonfinite", (PyCFunction)(void (*)(void))py_nonfinite, METH_FASTCALL,
      "nonfinite(pointer, count, dtype, stride)"},
+    {"set_threads", py_set_threads, METH_VARARGS, "set_threads(most)"},
     {"instruction_sets", py_instruction_sets, METH_NOARGS, "the sets of this processor"},
     {"select", py_select, METH_VARARGS, "select(instruction_set)"},
     {NULL, NULL, 0, NULL},

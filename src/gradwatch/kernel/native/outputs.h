@@ -10,7 +10,7 @@ static int has_doubles(const Batch *batch) {
 /* Bins from 2^-149 to 2^127 hold every float; doubles need those from 2^-1074 to 2^1023. */
 static int take_bins(Buffers *held, PyObject *object, const Batch *batch, Outputs *out) {
     out->lowest = has_doubles(batch) ? -1074 : -149;
-    out->width = has_doubles(batch) ? 2098 : 277;
+    out->width = has_doubles(batch) ? MOST_BINS : 277;
     out->bins = take(held, object, batch->n * 2 * out->width, 8, 1);
     return out->bins ? 0 : -1;
 }

@@ -1,4 +1,4 @@
-/* What is asked of whole rows, and the read floor. */
+/* What is asked of whole rows. */
 
 /* All bits but the signs, so that −0 is zero too. */
 static inline uint64_t magnitude_bits(int dtype) {
@@ -28,18 +28,22 @@ static int is_touched(const char *row, size_t bytes, vq mask) {
     return is_any(load_vq(padded) & mask);
 }
 
-/* The number of rows that are all zero; marks the others where asked to. */
-static uint64_t zero_rows(const Tensor *tensor, uint64_t zeros, uint8_t *touched) {
+/* The number of rows that are all zero among those that begin in [first, first + n), of which
+ * `zeros` elements are zero; marks the others where asked to. */
+static uint64_t zero_rows(const Tensor *tensor, size_t first, size_t n, uint64_t zeros,
+                          uint8_t *touched) {
     if (tensor->rows == 0 || tensor->count == 0) return 0;
-    size_t length = tensor->count / tensor->rows;
-    if (zeros < length) { /* too few zeros for one row: nothing to look for */
-        if (touched) memset(touched, 1, tensor->rows);
-        return 0;
+    size_t length = tensor->count / tensor->rows, bytes = length * itemsize(tensor->dtype);
+    size_t row = (first + length - 1) / length, stop = (first + n + length - 1) / length;
+    if (zeros < length && (first + n) / length > row) {
+        /* Too few zeros for a row: nothing to look for, but in the last one if it ends elsewhere. */
+        size_t whole = (first + n) / length - row;
+        if (touched) memset(touched + row, 1, whole);
+        row += whole;
     }
-    size_t bytes = length * itemsize(tensor->dtype);
     vq mask = vq_all(magnitude_bits(tensor->dtype));
     uint64_t found = 0;
-    for (size_t row = 0; row < tensor->rows; row++) {
+    for (; row < stop; row++) {
         int is_marked = is_touched(tensor->data + row * bytes, bytes, mask);
         found += !is_marked;
         if (touched) touched[row] |= (uint8_t)is_marked;
@@ -111,19 +115,4 @@ static void row_spread(const Batch *batch, float *out) {
         Tensor tensor = tensor_of(batch, t);
         out[t] = (float)tensor_spread(&tensor);
     }
-}
-
-/* Read every byte and add: eight sums, so that only the memory is waited for. */
-static uint64_t read_all(const Batch *batch) {
-    vq sums[8] = {{0}};
-    uint64_t rest = 0;
-    for (size_t t = 0; t < batch->n; t++) {
-        Tensor tensor = tensor_of(batch, t);
-        size_t bytes = tensor.count * itemsize(tensor.dtype), i = 0;
-        for (; i + 8 * WIDTH <= bytes; i += 8 * WIDTH)
-            for (size_t k = 0; k < 8; k++) sums[k] += load_vq(tensor.data + i + k * WIDTH);
-        for (; i < bytes; i++) rest += (unsigned char)tensor.data[i];
-    }
-    for (size_t k = 0; k < 8; k++) rest += vl_sum((vl)sums[k]);
-    return rest;
 }

@@ -111,18 +111,8 @@ static void sketch_block(Sketch *s, const Tensor *tensor, size_t first, size_t n
     else sketch_range(s, x, position, stop, BF16, 0);
 }
 
-static void sketch_finish(Sketch *s, float *out) {
+static void sketch_finish(Sketch *s, double *buckets) {
     sketch_empty_rows(s);
     double unit = sqrt((double)s->bunch);
-    for (size_t i = 0; i < SKETCH_WIDTH; i++) out[i] = (float)(s->buckets[i] * unit);
-}
-
-static void sketch(const Batch *batch, const Sketches *sketches) {
-    Sketch s;
-    for (size_t t = 0; t < batch->n; t++) {
-        Tensor tensor = tensor_of(batch, t);
-        sketch_start(&s, sketches->seeds[t], sketches->wholes[t]);
-        sketch_block(&s, &tensor, 0, tensor.count, (uint64_t)sketches->offsets[t], 0);
-        sketch_finish(&s, sketches->out + t * SKETCH_WIDTH);
-    }
+    for (size_t i = 0; i < SKETCH_WIDTH; i++) buckets[i] = s->buckets[i] * unit;
 }

@@ -31,13 +31,7 @@ static void set_constants(Step *step) {
     if (!(step->factor < 0x1p40f && step->eps < 0x1p100)) step->is_wide = 1;
 }
 
-/* What is known of a stretch of a tensor. */
-typedef struct {
-    uint64_t changed, lost, with_gradient, finite, under;
-    Norm change, weight, ratio;
-} StepSums;
-
-static void step_join(StepSums *into, const StepSums *part) {
+static void step_add(StepSums *into, const StepSums *part) {
     into->changed += part->changed, into->lost += part->lost;
     into->with_gradient += part->with_gradient;
     into->finite += part->finite, into->under += part->under;
@@ -55,16 +49,6 @@ static void step_block(const Step *step, size_t first, size_t n, StepSums *sums)
     else todo = step_floats(step, first, n, sums);
     if (todo & CHANGE) wide_change(step, first, n, sums);
     if (todo & RATIO) wide_ratio(step, first, n, sums);
-}
-
-static StepSums step_tensor(const Step *step) {
-    StepSums sums = {0};
-    for (size_t i = 0; i < step->count; i += BLOCK) {
-        StepSums block = {0};
-        step_block(step, i, smaller(BLOCK, step->count - i), &block);
-        step_join(&sums, &block);
-    }
-    return sums;
 }
 
 static Step step_of(const Steps *all, size_t t) {
@@ -100,11 +84,40 @@ static void step_finish(const Step *step, const StepSums *sums, UpdateRecord *up
     if (step->parts & RATIO) adam->eps_fraction = (double)sums->under / (double)step->count;
 }
 
-static void step_all(const Steps *all) {
-    for (size_t t = 0; t < all->n; t++) {
-        Step step = step_of(all, t);
-        StepSums sums = step_tensor(&step);
-        step_finish(&step, &sums, all->updates ? all->updates + t : NULL,
-                    all->ratios ? all->ratios + t : NULL);
+typedef struct {
+    Job job;
+    const Steps *steps;
+    StepSums total; /* of the pieces of a tensor joined so far */
+} StepJob;
+
+static void step_share(Job *job) {
+    const Steps *steps = ((const StepJob *)job)->steps;
+    for (Piece *piece; (piece = next_piece(job));) {
+        Step step = step_of(steps, piece->tensor);
+        size_t stop = piece->first + piece->n;
+        piece->step = (StepSums){0};
+        for (size_t i = piece->first; i < stop; i += BLOCK) {
+            StepSums block = {0};
+            step_block(&step, i, smaller(BLOCK, stop - i), &block);
+            step_add(&piece->step, &block);
+        }
     }
+}
+
+static void step_join(Job *job, const Piece *piece) {
+    StepJob *all = (StepJob *)job;
+    size_t t = piece->tensor;
+    if (piece->first == 0) all->total = (StepSums){0};
+    step_add(&all->total, &piece->step);
+    if (!is_last(job, piece)) return;
+    Step step = step_of(all->steps, t);
+    step_finish(&step, &all->total, all->steps->updates ? all->steps->updates + t : NULL,
+                all->steps->ratios ? all->steps->ratios + t : NULL);
+}
+
+static void step(const Steps *steps) {
+    StepJob all = {.job = {.batch = steps->before ? steps->before : steps->grads,
+                           .share = step_share, .join = step_join},
+                   .steps = steps};
+    run_job(&all.job);
 }
