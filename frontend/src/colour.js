@@ -8,7 +8,22 @@ const RAMPS = {
 };
 
 export const SCHEMES = ["viridis", "cividis", "contrast", "mono"];
-export const BAD = "#e5383b";
+
+/** NaN or Inf: a colour that is nowhere in the ramp, the same as in the moving pictures. */
+const BAD = { viridis: [229, 56, 59], cividis: [213, 94, 0], contrast: [0, 220, 255], mono: [255, 255, 255] };
+const ZERO_GREY = [70, 70, 90];
+const NO_GRADIENT_GREY = [128, 128, 128];
+
+export const css = ([r, g, b]) => `rgb(${r},${g},${b})`;
+export const bad = (scheme) => BAD[scheme];
+
+/** The colour of what is no level, at a place of its cell: greys would be levels in `mono`, so there
+ * NaN is chequered, zero a white line on black and no gradient a black line on white. */
+export function special(scheme, kind, x, line) {
+  if (scheme !== "mono") return { nonfinite: BAD[scheme], zero: ZERO_GREY, none: NO_GRADIENT_GREY }[kind];
+  const white = { nonfinite: (x + line) % 2 === 0, zero: line === 1, none: line !== 1 }[kind];
+  return white ? [255, 255, 255] : [0, 0, 0];
+}
 
 function parsed(hex) {
   const number = parseInt(hex, 16);
@@ -34,12 +49,14 @@ export function table(scheme) {
 }
 
 export function colour(scheme, level) {
-  const [r, g, b] = table(scheme)[Math.max(0, Math.min(255, Math.round(level * 255)))];
-  return `rgb(${r},${g},${b})`;
+  return css(table(scheme)[Math.max(0, Math.min(255, Math.round(level * 255)))]);
 }
 
 /** Black or white, whichever can be read on a level's colour. */
 export function inkOn(scheme, level) {
-  const [r, g, b] = table(scheme)[Math.max(0, Math.min(255, Math.round(level * 255)))];
+  return inkFor(table(scheme)[Math.max(0, Math.min(255, Math.round(level * 255)))]);
+}
+
+export function inkFor([r, g, b]) {
   return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#000" : "#fff";
 }

@@ -1,17 +1,19 @@
 """The parts of the page one by one, their numbers read back, and every run in every page."""
 
 import inspect
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.browser.test_report import RUNS, value_in
+from tests.browser.test_report import RUNS, many_layers, value_in
 from tests.server.visiting import listening
 from tests.views.samples import Told, network, sick_diagnosis
 from tests.views.stored import stored
 
 from gradwatch.checks import vanishing_gradient
+from gradwatch.views.animation.schemes import Scheme, ramp
 from gradwatch.views.model import build
 from gradwatch.views.page import player, report
 from gradwatch.views.text import number
@@ -160,3 +162,48 @@ def test_the_live_page_shows_every_run(tab: Any, tmp_path: Path) -> None:
             tab.page.go_back()
             tab.page.wait_for_selector("table.runs")
         tab.quiet()
+
+
+def pixels(page: Any) -> Any:
+    """The map's canvas as [line, column, rgb]."""
+    found = page.evaluate(
+        "(() => { const c = document.querySelector('#map .cells canvas');"
+        " const copy = new OffscreenCanvas(c.width, c.height);"
+        " const context = copy.getContext('2d', { willReadFrequently: true });"
+        " context.drawImage(c, 0, 0);"
+        " return [c.height, c.width, [...context.getImageData(0, 0, c.width, c.height).data]] })()"
+    )
+    return np.array(found[2]).reshape(found[0], found[1], 4)[..., :3]
+
+
+def test_nonfinite_cannot_be_mistaken_for_a_level_in_any_scheme(tab: Any) -> None:
+    page = tab.open(report(build(network(5, 20, fading=True, broken_from=10), Told())))
+    looks = []
+    for scheme in Scheme:
+        page.select_option("#map select >> nth=2", str(scheme))
+        tab.until(lambda: not looks or not np.array_equal(pixels(page)[:6], looks[-1]))
+        seen = pixels(page)
+        broken, levels = seen[6:9, 10:], np.array(ramp(scheme))
+        if scheme is Scheme.MONO:
+            assert len({tuple(p) for p in broken.reshape(-1, 3).tolist()}) == 2  # chequered
+        else:
+            assert np.abs(levels - broken[0, 0]).sum(axis=1).min() > 60
+        looks.append(seen[:6])
+        highest = np.abs(seen[12:15, 0] - levels[-1]).sum()
+        assert highest < np.abs(seen[0:3, 0] - levels[-1]).sum()
+    for one, other in combinations(looks, 2):
+        assert np.abs(one - other).sum(axis=2).mean() > 20
+    tab.quiet()
+
+
+def test_a_block_opens_by_its_cells_too(tab: Any) -> None:
+    page = tab.open(report(build(many_layers(), Told())))
+    canvas = page.locator("#map .cells canvas")
+    canvas.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    names = page.locator("#map .name").all_inner_texts()[:3]
+    assert names == ["▸ blocks.0 (10)", "▾ blocks.1 (10)", "blocks.1.part0"]
+    canvas.click(position={"x": 5, "y": 20})
+    assert page.locator("#map .name").nth(2).inner_text() == "▸ blocks.2 (10)"
+    tab.quiet()

@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { BAD, colour, inkOn } from "../colour.js";
+import { bad, colour, css, inkFor, inkOn } from "../colour.js";
 import { isLevel, level, NONFINITE, NO_GRADIENT, value, ZERO } from "../data.js";
 import { moment } from "../flow.js";
 import { html } from "../html.js";
@@ -13,7 +13,7 @@ import { roving } from "./roving.js";
 
 function fill(byte, scheme) {
   if (isLevel(byte)) return [colour(scheme, level(byte)), inkOn(scheme, level(byte))];
-  if (byte === NONFINITE) return [BAD, "#fff"];
+  if (byte === NONFINITE) return [css(bad(scheme)), inkFor(bad(scheme))];
   if (byte === NO_GRADIENT) return ["#808080", "#fff"];
   if (byte === ZERO) return ["#46465a", "#fff"];
   return ["var(--panel-2)", "var(--ink)"];

@@ -57,7 +57,7 @@ function halved(first, last, at) {
 const rowLayer = (row) => row.layerName;
 
 /** What pointer and keys do on the cells: move the cursor, drag a zoom, open a layer. */
-function useCells({ canvas, rows, model, first, last, change, setZoom, pan }) {
+function useCells({ canvas, rows, model, first, last, change, toggle, setZoom, pan }) {
   const [cursor, setCursor] = useState(null);
   const [dragged, setDragged] = useState(null);
   const begin = useRef(null);
@@ -74,8 +74,8 @@ function useCells({ canvas, rows, model, first, last, change, setZoom, pan }) {
     );
   };
   const open = ({ x, y }) => {
-    if (rows[y].kind !== "block")
-      change({ layer: rowLayer(rows[y]), step: model.heat.first[first + x] }, { stay: true });
+    if (rows[y].kind === "block") toggle(rows[y].block);
+    else change({ layer: rowLayer(rows[y]), step: model.heat.first[first + x] }, { stay: true });
   };
   const drop = () => {
     begin.current = null;
@@ -170,15 +170,15 @@ export function Heatmap({ model, map, state, change, query, scheme, theme, zoom,
     [model, map, sort, query, openBlocks, openLayer],
   );
   const [first, last] = zoom ?? [0, model.heat.first.length - 1];
-  const { cursor, dragged, handlers } = useCells({ canvas, rows, model, first, last, change, setZoom, pan });
-  useEffect(() => {
-    if (rows.length) painted.current = paint(canvas.current, rows, map, model.heat, first, last, scheme);
-  }, [rows, map, first, last, scheme, theme]);
   const toggle = (block) => {
     const next = new Set(openBlocks);
     if (!next.delete(block)) next.add(block);
     setOpen(next);
   };
+  const { cursor, dragged, handlers } = useCells({ canvas, rows, model, first, last, change, toggle, setZoom, pan });
+  useEffect(() => {
+    if (rows.length) painted.current = paint(canvas.current, rows, map, model.heat, first, last, scheme);
+  }, [rows, map, first, last, scheme, theme]);
   if (!rows.length) return html`<p class="soft">no layer of this map matches</p>`;
   const text = cursor ? cellText(model, map, rows[cursor.y], painted.current?.[cursor.x] ?? -1) : "";
   const range = steps(model.heat.first[first], model.heat.last[last]);

@@ -3,9 +3,16 @@
 import { useEffect, useRef } from "preact/hooks";
 
 import { table } from "../colour.js";
-import { valueAt } from "../data.js";
+import { NONFINITE, NO_GRADIENT, valueAt, ZERO } from "../data.js";
 import { html } from "../html.js";
 import { number } from "../text.js";
+import { LINES, paintSample } from "./paint.js";
+
+function Sample({ byte, scheme, children }) {
+  const canvas = useRef(null);
+  useEffect(() => paintSample(canvas.current, byte, scheme), [scheme]);
+  return html`<span><canvas class="swatch" ref=${canvas} width="4" height=${LINES} aria-hidden="true"></canvas>${children}</span>`;
+}
 
 export function Legend({ map, scheme }) {
   const canvas = useRef(null);
@@ -19,12 +26,12 @@ export function Legend({ map, scheme }) {
   const kind = scale.log ? "log scale" : "linear";
   return html`<div class="legend" aria-label=${`${map.title}, ${kind}, ${number(scale.low)} to ${number(scale.high)}`}>
     <span class="num" data-scale="low">${number(scale.low)}</span>
-    <canvas ref=${canvas} width="256" height="1" aria-hidden="true"></canvas>
+    <canvas class="ramp" ref=${canvas} width="256" height="1" aria-hidden="true"></canvas>
     <span class="num" data-scale="high">${number(scale.high)}</span>
     <span class="soft">${kind}, middle ${number(valueAt(scale, 0.5))}</span>
-    ${scale.log && html`<span><i class="swatch zero"></i>exactly zero</span>`}
-    <span><i class="swatch none"></i>no gradient</span>
-    <span><i class="swatch bad"></i>NaN or Inf</span>
+    ${scale.log && html`<${Sample} byte=${ZERO} scheme=${scheme}>exactly zero</${Sample}>`}
+    <${Sample} byte=${NO_GRADIENT} scheme=${scheme}>no gradient</${Sample}>
+    <${Sample} byte=${NONFINITE} scheme=${scheme}>NaN or Inf</${Sample}>
     <span><i class="swatch empty"></i>not measured</span>
   </div>`;
 }

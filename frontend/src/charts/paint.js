@@ -1,23 +1,11 @@
-// Painting a map's bytes onto a canvas: one pixel per cell, scaled up by the canvas itself.
+// Painting a map's bytes onto a canvas: a few pixels per cell, scaled up by the canvas itself.
 
-import { table } from "../colour.js";
-import { EMPTY, NONFINITE, NO_GRADIENT, ZERO, LEVELS, LOWEST } from "../data.js";
+import { special, table } from "../colour.js";
+import { EMPTY, isLevel, level, NONFINITE, NO_GRADIENT, ZERO } from "../data.js";
 
-const SPECIAL = {
-  [ZERO]: [70, 70, 90, 255],
-  [NO_GRADIENT]: [128, 128, 128, 255],
-  [NONFINITE]: [229, 56, 59, 255],
-  [EMPTY]: [0, 0, 0, 0],
-};
-
-/** The four bytes of colour for each of the 256 codes. */
-export function palette(scheme) {
-  const colours = table(scheme);
-  return Array.from({ length: 256 }, (_, byte) => {
-    if (SPECIAL[byte]) return SPECIAL[byte];
-    return [...colours[Math.round(((byte - LOWEST) / LEVELS) * 255)], 255];
-  });
-}
+/** Lines of pixels per row: enough for the patterns of what is no level. */
+export const LINES = 3;
+const KINDS = { [ZERO]: "zero", [NO_GRADIENT]: "none", [NONFINITE]: "nonfinite" };
 
 /** How far each column is drawn: to the next one, unless that is much farther than the sampling around. */
 function reaches(columns, all) {
@@ -29,26 +17,49 @@ function reaches(columns, all) {
   });
 }
 
-/** Draw rows (arrays of bytes) over the columns first … last, each as far as the next begins. */
-export function paint(canvas, rows, map, heat, first, last, scheme) {
-  const width = last - first + 1;
-  const colours = palette(scheme);
-  canvas.width = Math.max(width, 1);
-  canvas.height = Math.max(rows.length, 1);
-  const context = canvas.getContext("2d");
-  const image = context.createImageData(canvas.width, canvas.height);
+/** Which of the map's columns each pixel shows; -1 where none. */
+function shownAt(map, heat, first, width) {
   const at = new Int32Array(width).fill(-1);
   const ends = reaches(map.columns, heat.first.length);
   for (let i = 0; i < map.width; i++) {
     const begin = Math.max(map.columns[i] - first, 0);
     for (let x = begin; x < Math.min(ends[i] - first, width); x++) at[x] = i;
   }
+  return at;
+}
+
+/** Put one byte's colour into every line of its cell. */
+function putCell(image, byte, x, y, scheme, ramp) {
+  for (let line = 0; line < LINES; line++) {
+    const rgb = isLevel(byte) ? ramp[Math.round(level(byte) * 255)] : special(scheme, KINDS[byte], x, line);
+    const at = ((y * LINES + line) * image.width + x) * 4;
+    [image.data[at], image.data[at + 1], image.data[at + 2], image.data[at + 3]] = [rgb[0], rgb[1], rgb[2], 255];
+  }
+}
+
+/** Draw rows (arrays of bytes) over the columns first … last, each as far as the next begins. */
+export function paint(canvas, rows, map, heat, first, last, scheme) {
+  const width = last - first + 1;
+  canvas.width = Math.max(width, 1);
+  canvas.height = Math.max(rows.length, 1) * LINES;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(canvas.width, canvas.height);
+  const at = shownAt(map, heat, first, width);
+  const ramp = table(scheme);
   rows.forEach(({ bytes }, y) => {
     for (let x = 0; x < width; x++) {
       const byte = at[x] < 0 ? EMPTY : bytes[at[x]];
-      image.data.set(colours[byte], (y * width + x) * 4);
+      if (byte !== EMPTY) putCell(image, byte, x, y, scheme, ramp);
     }
   });
   context.putImageData(image, 0, 0);
   return at;
+}
+
+/** A sample of what is no level, for the legend. */
+export function paintSample(canvas, byte, scheme) {
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(canvas.width, canvas.height);
+  for (let x = 0; x < canvas.width; x++) putCell(image, byte, x, 0, scheme, null);
+  context.putImageData(image, 0, 0);
 }

@@ -77,6 +77,6 @@ export function MapSection({ model, state, change, query, scheme, setScheme, the
       zoom=${shown === model && zoom ? columnsOf(model, zoom) : null}
       setZoom=${(columns) => setZoom(columns && [shown.heat.first[columns[0]], shown.heat.last[columns[1]]])}
     />
-    <p class="soft hint">Drag to zoom into steps, double-click for all of them; sideways scrolling or [ and ] move along. Click a cell to open its layer. A layer is shown by its largest tensor.</p>
+    <p class="soft hint">Drag to zoom into steps, double-click for all of them; sideways scrolling or [ and ] move along. Click a cell to open its layer or block. A layer is shown by its largest tensor.</p>
   </section>`;
 }
