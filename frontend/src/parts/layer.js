@@ -39,7 +39,7 @@ function Tensors({ model, layer }) {
         return html`<tr>
           <td>${shortened(tensor.name, 160)}${tensor.frozen ? " (frozen)" : ""}</td>
           <td class="num">${tensor.shape.join(" × ")}</td>
-          <td>${plain(tensor.dtype)}</td>
+          <td class="word">${shortened(tensor.dtype, 20)}</td>
           <td class="num">${whole(tensor.count)}</td>
           <td class="num">${number(latest(i))}</td>
         </tr>`;
