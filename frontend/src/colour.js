@@ -57,6 +57,10 @@ export function inkOn(scheme, level) {
   return inkFor(table(scheme)[Math.max(0, Math.min(255, Math.round(level * 255)))]);
 }
 
-export function inkFor([r, g, b]) {
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#000" : "#fff";
+/** Black above this luminance, white below it: either way at least 4.5 : 1. */
+const DARK_BELOW = 0.179;
+
+export function inkFor(rgb) {
+  const [r, g, b] = rgb.map((part) => (part <= 10 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > DARK_BELOW ? "#000" : "#fff";
 }

@@ -1,5 +1,6 @@
 """Axes, legends, focus, paper and small screens in a real browser: what is read is what is true."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.server.visiting import listening
 from tests.views.samples import HOSTILE, Told, network, sick_diagnosis
 from tests.views.stored import stored
 
+from gradwatch.views.animation.schemes import Scheme, luminance
 from gradwatch.views.model import build
 from gradwatch.views.page import report
 from gradwatch.views.text import number
@@ -179,6 +181,36 @@ def test_tab_reaches_everything_and_leaves_again(tab: Any) -> None:
         "notes",
         "end",
     ]
+    tab.quiet()
+
+
+def test_everything_that_acts_has_a_name_and_every_picture_words(tab: Any) -> None:
+    run = network(4, 20)
+    page = tab.open(report(build(run, sick_diagnosis(run))), "#layer=net.1")
+    nameless = page.evaluate(
+        "[...document.querySelectorAll('a, button, input, select, summary, [tabindex], canvas,"
+        " figure, [role=img]')].filter(e => e !== document.body && !e.closest('[aria-hidden=true]')"
+        " && !e.closest('figure[aria-label]') && !(e.innerText || '').trim() && !e.ariaLabel"
+        " && !e.closest('label')?.innerText.trim()).map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert nameless == []
+    tab.quiet()
+
+
+def test_words_in_the_flow_can_be_read_on_their_colour(tab: Any) -> None:
+    run = network(12, 5, fading=True)
+    page = tab.open(report(build(run, Told())))
+    for scheme in Scheme:
+        page.select_option("#map select >> nth=2", str(scheme))
+        page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+        pairs = page.locator("#flow .node").evaluate_all(
+            "ns => ns.map(n => [getComputedStyle(n.querySelector('rect')).fill,"
+            " getComputedStyle(n.querySelector('text')).fill])"
+        )
+        for pair in pairs:
+            colours = [tuple(map(int, re.findall(r"\d+", text)[:3])) for text in pair]
+            light, dark = sorted((luminance(c) for c in colours), reverse=True)  # type: ignore[arg-type]
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (scheme, pair)
     tab.quiet()
 
 

@@ -14,7 +14,7 @@ from gradwatch.views.animation import Scheme, Wanted, animate
 from gradwatch.views.animation.moments import Mark, film
 from gradwatch.views.animation.picture import Painter
 from gradwatch.views.animation.plan import LEFT
-from gradwatch.views.animation.schemes import BAD, colour, ramp
+from gradwatch.views.animation.schemes import BAD, colour, ink_on, luminance, ramp
 from gradwatch.views.model import build
 
 
@@ -61,6 +61,13 @@ def test_the_schemes_really_differ_and_grow_lighter() -> None:
             assert np.abs(one - other).sum(axis=1).mean() > 40
     mono = np.array(ramp(Scheme.MONO))
     assert (mono[:, 0] == mono[:, 1]).all()
+
+
+def test_words_can_be_read_on_every_colour_of_every_scheme() -> None:
+    for scheme in Scheme:
+        for ground in (*ramp(scheme), BAD[scheme]):
+            light, dark = sorted((luminance(ground), luminance(ink_on(ground))), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (scheme, ground)
 
 
 def test_the_legend_is_the_ramp_between_its_ends() -> None:

@@ -48,8 +48,18 @@ def colour(scheme: Scheme, level: float) -> Colour:
     return ramp(scheme)[max(0, min(255, round(level * 255)))]
 
 
+DARK_BELOW = 0.179
+"""Black is read better above this luminance, white below it: either way at least 4.5 : 1."""
+
+
 def ink_on(background: Colour) -> Colour:
     """Black or white, whichever can be read."""
-    red, green, blue = background
-    light = 0.299 * red + 0.587 * green + 0.114 * blue > 140
-    return (0, 0, 0) if light else (255, 255, 255)
+    return (0, 0, 0) if luminance(background) > DARK_BELOW else (255, 255, 255)
+
+
+def luminance(colour: Colour) -> float:
+    """How light a colour is to the eye, 0 … 1 (WCAG's relative luminance)."""
+    red, green, blue = (
+        part / 3294.6 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
