@@ -151,7 +151,7 @@ function Axis({ heat, first, last }) {
   const [begin, end] = [heat.first[first], heat.last[last]];
   const between = roundSteps(begin, end, 6)
     .map((step) => [step, shareOf(heat, first, last, step)])
-    .filter(([step, at]) => step !== begin && at > 0.14 && at < 0.9);
+    .filter(([step, at]) => step !== begin && step !== end && at > 0.14 && at < 0.9);
   return html`<div class="steps num">
     <span data-step="first">${`step ${begin}`}</span>
     ${between.map(([step, at]) => html`<span class="tick" key=${step} style=${{ left: `${at * 100}%` }}>${step}</span>`)}

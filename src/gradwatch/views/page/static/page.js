@@ -70,7 +70,7 @@
       role="tooltip"
       style=${{left:s(e.x+.5),top:`${e.y*Nl+(e.y>l/2?-4:Nl+4)}px`}}
     >${de(o,90)}</div>`}
-  `}function ep(e,t,n,l){let o=t;for(;o<n&&e.first[o+1]<=l;)o+=1;let s=(l-e.first[o])/(e.last[o]-e.first[o]+1);return(o-t+Math.min(s,1))/(n-t+1)}function tp({heat:e,first:t,last:n}){let[l,o]=[e.first[t],e.last[n]],s=fc(l,o,6).map(r=>[r,ep(e,t,n,r)]).filter(([r,a])=>r!==l&&a>.14&&a<.9);return y`<div class="steps num">
+  `}function ep(e,t,n,l){let o=t;for(;o<n&&e.first[o+1]<=l;)o+=1;let s=(l-e.first[o])/(e.last[o]-e.first[o]+1);return(o-t+Math.min(s,1))/(n-t+1)}function tp({heat:e,first:t,last:n}){let[l,o]=[e.first[t],e.last[n]],s=fc(l,o,6).map(r=>[r,ep(e,t,n,r)]).filter(([r,a])=>r!==l&&r!==o&&a>.14&&a<.9);return y`<div class="steps num">
     <span data-step="first">${`step ${l}`}</span>
     ${s.map(([r,a])=>y`<span class="tick" key=${r} style=${{left:`${a*100}%`}}>${r}</span>`)}
     <span data-step="last">${o}</span>
