@@ -35,20 +35,6 @@ CASES = (
 )
 
 
-@pytest.fixture
-def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parameters count as remote, and numbers take a while to come over."""
-    torch.set_num_threads(1)
-    monkeypatch.setattr("gradwatch.record.ward.is_remote", lambda tensor: True)
-    asked: dict[int, int] = {}
-
-    def arrived(self: Transfer) -> bool:
-        asked[id(self)] = asked.get(id(self), 0) + 1
-        return asked[id(self)] > 2
-
-    monkeypatch.setattr(Transfer, "arrived", property(arrived))
-
-
 @pytest.mark.parametrize("loop", [x for x in LOOPS if x.name in CASES], ids=lambda x: x.name)
 def test_loops_far_away_are_recorded_as_they_happened(loop: Any, far_away: None) -> None:
     compare_run(loop, tolerance=max(loop.tolerance, 5e-6))

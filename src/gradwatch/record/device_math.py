@@ -32,6 +32,12 @@ def wide(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def cleaned(tensor: Tensor) -> Tensor:
+    """In at least float32, with zeros where an element is not finite."""
+    plain = tensor if tensor.itemsize >= 4 else tensor.float()
+    return plain.nan_to_num(0.0, 0.0, 0.0)
+
+
 def moments(tensor: Tensor) -> Tensor:
     """One number for each of MOMENTS, of a tensor with at least one element."""
     plain = tensor.detach()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from gradwatch.record import measuring
 from gradwatch.record.changes import changes
 from gradwatch.record.frame import Frame
-from gradwatch.record.instrument import Batch, Instrument, Monitor, Sink
+from gradwatch.record.instrument import Batch, Departure, Instrument, Monitor, Reading, Sink
 from gradwatch.record.measuring import Measured
 from gradwatch.record.optimizers import learning_rates
 from gradwatch.record.options import Options, Record
@@ -191,15 +191,24 @@ class Recorder:
 
     def collect(self, step: int) -> None:
         """What the instruments have seen of this step."""
+        under_way: list[Departure] = []
         for instrument in self.instruments:
-            for family, subjects, rows, states in instrument.collect(step):
-                ids = self.sink.declare(subjects)
-                self.declared(subjects, ids)
-                self._send(Batch(family, ids, rows, states), step)
+            for reading in instrument.collect(step):
+                self._take(reading, step)
             if values := instrument.scalars(step):
                 self.scalars(step, values)
             for event in instrument.events():
                 self.sink.event(event)
+            if (departures := getattr(instrument, "departures", None)) is not None:
+                under_way += departures(step)
+        if under_way:
+            self.remote.post(step, under_way)
+
+    def _take(self, reading: Reading, step: int) -> None:
+        family, subjects, rows, states = reading
+        ids = self.sink.declare(subjects)
+        self.declared(subjects, ids)
+        self._send(Batch(family, ids, rows, states), step)
 
     def note(self, info: Mapping[str, Any]) -> None:
         """Something that is true of the whole run."""
@@ -230,6 +239,8 @@ class Recorder:
         for arrival in self.remote.arrivals(wait=wait):
             if arrival.ward is not None and arrival.measured is not None:
                 self.put(arrival.step, arrival.ward, arrival.measured)
+            for reading in arrival.readings:
+                self._take(reading, arrival.step)
             if arrival.scalars:
                 self.scalars(arrival.step, arrival.scalars)
             if arrival.skipped:

@@ -7,6 +7,7 @@ Histograms, sketches and the memory of rows there are not.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from math import isfinite
 from typing import Any
 
@@ -19,6 +20,7 @@ import gradwatch.kernel as kernel
 from gradwatch.record import device_math
 from gradwatch.record.coordinates import fixed_coordinates
 from gradwatch.record.copies import SAMPLE
+from gradwatch.record.instrument import Departure, Reading
 from gradwatch.record.measuring import Measured
 from gradwatch.record.optimizers import second_moments
 from gradwatch.record.placement import local
@@ -41,6 +43,7 @@ class Arrival:
     ward: Ward | None = None
     measured: Measured | None = None
     scalars: dict[str, float] = field(default_factory=dict)
+    readings: list[Reading] = field(default_factory=list)
     skipped: bool = False
 
 
@@ -94,6 +97,21 @@ class Remote:
             return Arrival(step, scalars=scalars)
 
         self._send(None, [value.detach().reshape(-1)[:1]], finish)
+
+    def post(self, step: int, departures: Sequence[Departure]) -> None:
+        """What the instruments saw of this step, all in one transfer."""
+        cuts = [0, *accumulate(len(departure.parts) for departure in departures)]
+        finishers = [departure.finish for departure in departures]
+
+        def finish(arrived: Parts) -> Arrival:
+            arrival = Arrival(step)
+            for last, (begin, end) in zip(finishers, pairwise(cuts), strict=True):
+                found = last(arrived[begin:end])
+                arrival.readings += found.readings
+                arrival.scalars |= found.scalars
+            return arrival
+
+        self._send(None, [part for departure in departures for part in departure.parts], finish)
 
     def weights(self, owner: object, step: int, ward: Ward) -> None:
         """Moments and hashes of the weights as they are now."""

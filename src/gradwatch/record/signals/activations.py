@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from gradwatch.record.instrument import Reading
-from gradwatch.record.signals import gates
-from gradwatch.record.signals.calls import Call, counted, rows_of
+from gradwatch.record.instrument import Departure, Found, Reading
+from gradwatch.record.signals import far_calls, gates
+from gradwatch.record.signals.calls import Call, FarRecord, counted, rows_of
+from gradwatch.record.signals.far import is_far
 from gradwatch.record.signals.hooks import Hooks, Stage
 from gradwatch.record.signals.modules import (
     Layer,
@@ -56,6 +57,7 @@ class Activations:
         self._trail = Trail({})
         self._kinds: dict[str, str] = {}
         self._events: list[Event] = []
+        self._departures: list[Departure] = []
         self._layers: list[Layer] = []
         self._owners: dict[int, str] = {}
         self._age = 0
@@ -118,7 +120,11 @@ class Activations:
         tensor = first_floating(output)
         if tensor is None:
             return
-        record = moments(tensor) if readable(tensor) else None
+        record: NDArray[np.void] | FarRecord | None = None
+        if readable(tensor):
+            record = moments(tensor)
+        elif is_far(tensor):
+            record = far_calls.look(tensor)
         inputs, outputs = nodes_of(tensors((args, kwargs))), nodes_of(tensors(output))
         readings = self._gates(layer, composite, inputs, outputs, record)
         in_backward = torch._C._current_graph_task_id() != -1
@@ -133,7 +139,7 @@ class Activations:
         composite: bool,
         inputs: list[Node],
         outputs: list[Node],
-        record: NDArray[np.void] | None,
+        record: NDArray[np.void] | FarRecord | None,
     ) -> list[tuple[str, gates.Reading]]:
         """The gates between the layers before and this one, and the layer's own if it is a gate."""
         self._pass.readings = []
@@ -144,7 +150,7 @@ class Activations:
             if self._trail.knows(node):
                 continue
             if record is not None and fed_by and gates.is_relu(node):
-                self._pass.readings.append((fed_by[0], gates.zeros(record[0])))
+                self._pass.readings.append((fed_by[0], _zeros(record)))
             else:
                 self._gate(node, fed_by)
         self._trail.mark(outputs, layer)
@@ -167,12 +173,28 @@ class Activations:
             if self._silent == _PATIENCE:
                 self._not_recorded(step, "no forward of a module was seen")
             return
+        under_way = far_calls.parts_of(calls)
+        if not under_way:
+            yield self._reading(calls)
+            return
+
+        def finish(arrived: list[NDArray[np.float64]]) -> Found:
+            return Found([self._reading(far_calls.settled(calls, arrived))])
+
+        self._departures.append(Departure(under_way, finish))
+
+    def departures(self, step: int) -> list[Departure]:
+        """Steps in which some layer ran on an accelerator."""
+        sent, self._departures = self._departures, []
+        return sent
+
+    def _reading(self, calls: list[Call]) -> Reading:
         layers_seen, rows, states = rows_of(calls)
         order = self._hooks.stage.order
         subjects = [
             subject(name, self._kinds.get(name, ""), order.get(name)) for name in layers_seen
         ]
-        yield Family.ACT, subjects, rows, states
+        return Family.ACT, subjects, rows, states
 
     def scalars(self, step: int) -> dict[str, float]:
         return {}
@@ -184,3 +206,10 @@ class Activations:
     def detach(self) -> None:
         self._hooks.remove()
         self._pass = Pass()
+        self._departures.clear()
+
+
+def _zeros(record: NDArray[np.void] | FarRecord) -> gates.Reading:
+    if isinstance(record, FarRecord):
+        return gates.far_zeros(record.numbers[0], record.seen)
+    return gates.zeros(record[0])

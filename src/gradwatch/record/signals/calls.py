@@ -1,10 +1,11 @@
 """The calls of the layers in one step, and the rows they make."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gradwatch.kernel import MOMENTS, merge
 from gradwatch.record.signals.gates import Reading
@@ -13,17 +14,28 @@ from gradwatch.stats import Family, Stat, State, row_dtype
 _GATES = (Stat.ACT_GATE_ZERO_FRACTION, Stat.ACT_FLAT_FRACTION, Stat.ACT_ENTROPY)
 
 
+class FarRecord(NamedTuple):
+    """An output on an accelerator: its elements, those that were seen, and sums not here yet."""
+
+    size: int
+    seen: int
+    numbers: tuple[Tensor, ...]
+    """Zeros, non-finite elements, and of the others the largest magnitude, the sum and the norm."""
+
+
 @dataclass
 class Call:
     """One call of one layer. It counts once a backward has come through its output."""
 
     layer: str
-    record: NDArray[np.void] | None
+    record: NDArray[np.void] | FarRecord | None
     readings: list[tuple[str, Reading]]
     tracked: bool
     """Whether its output has an autograd node, so that we hear of the backward."""
     in_backward: bool
     reached: bool = False
+    sampled: bool = False
+    """Whether only some elements of its output were looked at."""
 
     def reach(self, gradients: Any) -> None:
         self.reached = True
@@ -49,10 +61,13 @@ def rows_of(calls: list[Call]) -> tuple[list[str], NDArray[np.void], NDArray[np.
     """Layers, rows, states: calls of one layer are merged, gates averaged over their elements."""
     records: dict[str, list[NDArray[np.void]]] = {}
     found: dict[tuple[str, str], list[Reading]] = {}
+    sampled: set[str] = set()
     for call in calls:
         parts = records.setdefault(call.layer, [])
-        if call.record is not None:
+        if isinstance(call.record, np.ndarray):
             parts.append(call.record)
+        if call.sampled:
+            sampled.add(call.layer)
         for layer, reading in call.readings:
             records.setdefault(layer, [])
             found.setdefault((layer, str(reading.stat)), []).append(reading)
@@ -61,6 +76,8 @@ def rows_of(calls: list[Call]) -> tuple[list[str], NDArray[np.void], NDArray[np.
     for (layer, stat), readings in found.items():
         rows[stat][place[layer]] = _average(readings)
     states = [State.MEASURED if parts else State.UNSUPPORTED for parts in records.values()]
+    for layer in sampled:
+        states[place[layer]] = State.SAMPLED
     return list(records), rows, np.array(states, np.uint8)
 
 
@@ -97,4 +114,4 @@ def _average(readings: list[Reading]) -> float:
     weight = sum(reading.weight for reading in readings)
     if not weight:
         return float("nan")
-    return sum(reading.value * reading.weight for reading in readings) / weight
+    return float(sum(reading.value * reading.weight for reading in readings)) / weight

@@ -1,7 +1,8 @@
 """What relu, tanh, sigmoid, softmax and attention did, read where autograd keeps their results.
 
 A saved tensor is looked at only where nothing has been hooked onto it: behind a checkpoint the look
-alone would run the user's forward again.
+alone would run the user's forward again. On accelerators the shares of relu, tanh and sigmoid are
+counted there; the entropies of softmax and attention are not taken.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from gradwatch.record.signals.far import is_far, spread
 from gradwatch.record.signals.reading import moments, readable
 from gradwatch.record.signals.trail import Node
 from gradwatch.stats import Stat
@@ -24,10 +27,13 @@ _SAMPLED = 1 << 20
 
 @dataclass(frozen=True)
 class Reading:
-    """One number from one gate; several of one layer are averaged with their weights."""
+    """One number from one gate; several of one layer are averaged with their weights.
+
+    On an accelerator the value is a count that is not here yet; over the weight it is a share.
+    """
 
     stat: Stat
-    value: float
+    value: float | Tensor
     weight: float
 
 
@@ -36,6 +42,11 @@ def zeros(record: np.void) -> Reading:
     count = float(record["count"])
     share = float(record["zeros"]) / count if count else float("nan")
     return Reading(Stat.ACT_GATE_ZERO_FRACTION, share, count)
+
+
+def far_zeros(zeros: Tensor, seen: int) -> Reading:
+    """The same where only a device knows how many zeros there are."""
+    return Reading(Stat.ACT_GATE_ZERO_FRACTION, zeros, float(seen))
 
 
 def is_relu(node: Node) -> bool:
@@ -54,35 +65,38 @@ def read(node: Node) -> Reading | None:
         return None  # changed in place since, or freed: autograd itself would refuse it
 
 
-def _saved(node: Node, name: str) -> torch.Tensor | None:
+def _saved(node: Node, name: str, *, far: bool = False) -> torch.Tensor | None:
     raw = getattr(node, f"_raw_saved_{name}", None)
     if raw is None or getattr(raw, "unpack_hook", raw) is not None:
         return None
     tensor = getattr(node, f"_saved_{name}")
-    if not isinstance(tensor, torch.Tensor) or not readable(tensor) or not tensor.numel():
+    if not isinstance(tensor, torch.Tensor) or not tensor.numel():
         return None
-    return tensor.detach()
+    return tensor.detach() if readable(tensor) or (far and is_far(tensor)) else None
 
 
 def _relu(node: Node) -> Reading | None:
-    result = _saved(node, "result")
+    result = _saved(node, "result", far=True)
     if result is None:
         return None
-    return zeros(moments(result)[0])
+    if readable(result):
+        return zeros(moments(result)[0])
+    seen = spread(result, _SAMPLED)
+    return far_zeros((seen == 0).sum(), seen.numel())
 
 
 def _flat(low: float, high: float) -> Callable[[Node], Reading | None]:
     """The share of results outside (low, high), where the slope is nearly zero."""
 
     def read_flat(node: Node) -> Reading | None:
-        result = _saved(node, "result")
+        result = _saved(node, "result", far=True)
         if result is None:
             return None
-        values = result.reshape(-1)
-        if values.numel() > _SAMPLED:
-            values = values[:: -(-values.numel() // _SAMPLED) | 1]
-        outside = int(((values < low) | (values > high)).sum())
-        return Reading(Stat.ACT_FLAT_FRACTION, outside / values.numel(), float(values.numel()))
+        values = spread(result, _SAMPLED)
+        outside = ((values < low) | (values > high)).sum()
+        size = float(values.numel())
+        share = int(outside) / size if readable(result) else outside
+        return Reading(Stat.ACT_FLAT_FRACTION, share, size)
 
     return read_flat
 

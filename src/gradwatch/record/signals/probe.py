@@ -1,15 +1,18 @@
 """Every step: which module gives the first NaN or Inf, and the mode of the norm layers."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Any
 from weakref import ref
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from gradwatch.record.instrument import Reading
+from gradwatch.record.instrument import Departure, Found, Reading
+from gradwatch.record.signals.far import is_far
+from gradwatch.record.signals.far_probe import FarProbe, hits
 from gradwatch.record.signals.hooks import Hooks, Stage
 from gradwatch.record.signals.modules import Layer, first_floating, layers, subject
 from gradwatch.record.signals.reading import nonfinite, readable
@@ -40,7 +43,11 @@ _RECORDED_WITH = (Family.ACT, Family.WEIGHT)
 
 
 class Probe:
-    """Looks at up to 4,096 elements of each output; at all, and at the input, after a hit."""
+    """Looks at up to 4,096 elements of each output; at all, and at the input, after a hit.
+
+    On an accelerator it looks at 4,096 of the output and of the input, and what was found comes
+    later: that there was something, not how much.
+    """
 
     def __init__(
         self,
@@ -54,6 +61,8 @@ class Probe:
         self._layers: list[Layer] = []
         self._norms: list[Layer] = []
         self._hits: dict[int, tuple[int, int]] = {}
+        self._far = FarProbe()
+        self._departures: list[Departure] = []
         self._modes: dict[str, bool] = {}
         self._events: list[Event] = []
         self._full = False
@@ -92,7 +101,11 @@ class Probe:
         if not torch.is_grad_enabled():
             return
         tensor = output if isinstance(output, torch.Tensor) else first_floating(output)
-        if tensor is None or not readable(tensor):
+        if tensor is None:
+            return
+        if not readable(tensor):
+            if is_far(tensor):
+                self._far.look(index, len(self._layers), tensor, first_floating(args))
             return
         after_hit = bool(self._hits)
         found = nonfinite(tensor, whole=after_hit)
@@ -104,24 +117,54 @@ class Probe:
     def collect(self, step: int) -> Iterator[Reading]:
         """Rows of the layers with something to say; of all of them on recorded steps."""
         self._read_modes(step)
-        if self._hooks.failure is not None or not (self._full or self._hits or self._changed):
-            return
+        seen, devices, slots = self._far.take()
+        found, self._hits = self._hits, {}
         everything = self._full or self._changed
-        wanted = [*range(len(self._layers))] if everything else sorted(self._hits)
+        self._changed = False
+        if self._hooks.failure is not None:
+            return
+        modes = {index: self._training(index) for index in seen}
+
+        def finish(arrived: list[NDArray[np.float64]]) -> Found:
+            bad = hits(seen, devices, arrived)
+            wanted = sorted(seen if everything else bad)
+            return Found([self._rows(wanted, bad, modes, State.SAMPLED)] if wanted else [])
+
+        if slots:
+            self._departures.append(Departure(slots, finish))
+        wanted = range(len(self._layers)) if everything else sorted(found)
+        near = [index for index in wanted if index not in seen]
+        if near:
+            now = {index: self._training(index) for index in near}
+            yield self._rows(near, found, now, State.MEASURED)
+
+    def departures(self, step: int) -> list[Departure]:
+        """What the layers on accelerators have shown."""
+        sent, self._departures = self._departures, []
+        return sent
+
+    def _training(self, index: int) -> float:
+        module = self._layers[index].module
+        return np.nan if module is None else float(module.training)
+
+    def _rows(
+        self,
+        wanted: Iterable[int],
+        found: dict[int, tuple[int, int]],
+        modes: dict[int, float],
+        state: State,
+    ) -> Reading:
+        wanted = list(wanted)
         rows = np.zeros(len(wanted), row_dtype(Family.PROBE))
         subjects = []
         for row, index in zip(rows, wanted, strict=True):
             layer = self._layers[index]
-            found = self._hits.get(index, (0, 0))
-            module = layer.module
-            row["probe_nonfinite"], row["probe_input_nonfinite"] = found
-            row["probe_training"] = np.nan if module is None else float(module.training)
+            row["probe_nonfinite"], row["probe_input_nonfinite"] = found.get(index, (0, 0))
+            row["probe_training"] = modes[index]
             subjects.append(
                 subject(layer.name, layer.kind, self._hooks.stage.order.get(layer.name))
             )
-        self._hits, self._changed = {}, False
-        states = np.full(len(wanted), State.MEASURED, np.uint8)
-        yield Family.PROBE, subjects, rows, states
+        return Family.PROBE, subjects, rows, np.full(len(wanted), state, np.uint8)
 
     def _read_modes(self, step: int) -> None:
         changed: dict[str, bool] = {}
@@ -150,3 +193,5 @@ class Probe:
     def detach(self) -> None:
         self._hooks.remove()
         self._hits.clear()
+        self._far.clear()
+        self._departures.clear()

@@ -41,10 +41,10 @@ def moments(tensor: torch.Tensor) -> NDArray[np.void]:
 
 def _in_one_piece(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself where its memory has no gaps, else a copy."""
-    return tensor if _dense(tensor) else tensor.detach().contiguous()
+    return tensor if dense(tensor) else tensor.detach().contiguous()
 
 
-def _dense(tensor: torch.Tensor) -> bool:
+def dense(tensor: torch.Tensor) -> bool:
     """Whether the elements fill one stretch of memory, in whatever order."""
     if tensor.is_contiguous():
         return True

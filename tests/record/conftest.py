@@ -1,0 +1,46 @@
+"""An accelerator that is none: everything done as on one, with CPU tensors."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwatch.record.remote import Arrival, Remote
+from gradwatch.record.transfer import Transfer
+
+DELAY = 2
+"""Ends of steps at which a number sent before has not arrived yet."""
+
+
+@pytest.fixture
+def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters and what layers give count as remote; numbers take a while to come over."""
+    torch.set_num_threads(1)
+    pretend_far(monkeypatch)
+
+
+def pretend_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwatch.record.ward.is_remote", lambda tensor: True)
+    monkeypatch.setattr("gradwatch.record.signals.far.on_accelerator", _is_real)
+    for module in ("probe", "inputs", "activations", "gates", "loss_guess"):
+        monkeypatch.setattr(f"gradwatch.record.signals.{module}.readable", lambda tensor: False)
+    turns = 0
+    first, born = Remote.arrivals, Transfer.__init__
+
+    def arrivals(self: Remote, *, wait: bool = False) -> list[Arrival]:
+        nonlocal turns
+        turns += 1
+        return first(self, wait=wait)
+
+    def send(self: Any, parts: Any) -> None:
+        born(self, parts)
+        self.due = turns + DELAY
+
+    monkeypatch.setattr(Remote, "arrivals", arrivals)
+    monkeypatch.setattr(Transfer, "__init__", send)
+    monkeypatch.setattr(Transfer, "arrived", property(lambda self: turns > self.due))
+
+
+def _is_real(tensor: Tensor) -> bool:
+    return not tensor.is_meta

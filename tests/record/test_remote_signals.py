@@ -1,0 +1,286 @@
+"""Signals on an accelerator, done here on the CPU: as recorded there, held against the CPU's."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.record.conftest import pretend_far
+from tests.record.signals.test_probe import Divide
+from tests.record.sinks import MemorySink, watch_into
+from torch import Tensor, nn
+
+from gradwatch.diagnosis import diagnose
+from gradwatch.record import Watcher, watch
+from gradwatch.record.signals import instruments
+from gradwatch.record.signals.far import spread
+from gradwatch.record.signals.far_probe import FarProbe, hits
+from gradwatch.run import EventKind
+from gradwatch.stats import Family, State
+from gradwatch.store import open_run
+
+STEPS = 6
+
+
+class Net(nn.Module):
+    """Every gate we know; from step `sick_from` on, `divide` divides by zero."""
+
+    def __init__(self, sick_from: int | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Linear(6, 16), nn.BatchNorm1d(16)
+        self.relu, self.divide = nn.ReLU(), Divide()
+        self.shared = nn.Linear(16, 16)
+        self.last = nn.Linear(16, 4)
+        self.sick_from, self.calls = sick_from, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(self.first(x))
+        if self.sick_from is not None and self.calls >= self.sick_from:
+            h = h - 100
+        self.calls += 1
+        h = self.shared(self.divide(h))
+        h = F.relu(self.shared(torch.tanh(30 * h)))
+        return self.last(self.relu(torch.sigmoid(4 * h) - 0.55))
+
+
+def trained(
+    model: nn.Module,
+    *,
+    every: int | None = 1,
+    steps: int = STEPS,
+    scale: float = 1.0,
+    during: Callable[[int, nn.Module], None] | None = None,
+) -> tuple[MemorySink, Watcher]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    sink = MemorySink()
+    names = [name for name, _ in model.named_parameters()]
+    watcher = watch_into(
+        sink,
+        model,
+        optimizer,
+        every=every,
+        budget=1.0,
+        instruments=instruments(model, names, {"activations"}),
+    )
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(step)
+        if during is not None:
+            during(step, model)
+        optimizer.zero_grad()
+        x = scale * torch.randn(8, 6, generator=generator)
+        F.cross_entropy(model(x), torch.arange(8) % 4).backward()
+        optimizer.step()
+    watcher.close()
+    assert watcher._barrier.error is None
+    assert EventKind.SWITCHED_OFF not in sink.kinds()
+    return sink, watcher
+
+
+def both(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], nn.Module], **options: Any
+) -> tuple[MemorySink, MemorySink]:
+    """The same training recorded near and far."""
+    torch.set_num_threads(1)
+    near, _ = trained(make(), **options)
+    pretend_far(monkeypatch)
+    far, _ = trained(make(), **options)
+    return near, far
+
+
+def of(sink: MemorySink, family: Family) -> dict[tuple[int, str], tuple[np.void, State]]:
+    return {(step, name): row for (kind, step, name), row in sink.rows.items() if kind is family}
+
+
+@pytest.mark.parametrize("sick_from", [None, 3])
+def test_activations_and_gates_are_those_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, sick_from: int | None
+) -> None:
+    near, far = (of(sink, Family.ACT) for sink in both(monkeypatch, lambda: Net(sick_from)))
+    assert near.keys() == far.keys()
+    assert len(near) >= STEPS * 6
+    for key, (row, state) in near.items():
+        found, far_state = far[key]
+        assert far_state is state is State.MEASURED
+        for name in row.dtype.names:
+            assert found[name] == pytest.approx(row[name], rel=1e-5, abs=1e-7, nan_ok=True), (
+                key,
+                name,
+            )
+    gates = far[0, "shared"][0]
+    assert 0 < gates["act_gate_zero_fraction"] < 1
+    assert 0 < gates["act_flat_fraction"] < 1
+
+
+@pytest.mark.parametrize("every", [1, None])
+def test_the_module_that_makes_the_nan_is_named(
+    monkeypatch: pytest.MonkeyPatch, every: int | None
+) -> None:
+    near, far = both(monkeypatch, lambda: Net(12), steps=14, every=every)
+    expected, found = of(near, Family.PROBE), of(far, Family.PROBE)
+    assert expected.keys() == found.keys()
+    for key, (row, state) in found.items():
+        other, _ = expected[key]
+        assert state is State.SAMPLED
+        assert row["probe_nonfinite"] == (other["probe_nonfinite"] > 0), key
+        assert row["probe_input_nonfinite"] == (other["probe_input_nonfinite"] > 0), key
+        assert row["probe_training"] == other["probe_training"]
+    bad = [key for key, (row, _) in found.items() if row["probe_nonfinite"]]
+    producers = [key for key in bad if not found[key][0]["probe_input_nonfinite"]]
+    assert producers == [(12, "divide"), (13, "divide")]
+    assert {name for step, name in bad if step == 12} == {"divide", "shared", "last"}
+    if every is None:
+        # Between the recorded steps only layers with something to say have a row.
+        assert {name for step, name in found if step == 11} == set()
+
+
+def test_modes_of_the_step_and_not_of_the_arrival(far_away: None) -> None:
+    def change(step: int, model: nn.Module) -> None:
+        model.train(step != 2)
+
+    sink, _ = trained(Net(), during=change)
+    modes = [sink.rows[Family.PROBE, step, "norm"][0]["probe_training"] for step in range(STEPS)]
+    assert modes == [1, 1, 0, 1, 1, 1]
+
+
+def test_nothing_is_written_before_it_has_arrived(far_away: None) -> None:
+    seen: list[int] = []
+    model = Net()
+
+    def look(step: int, model: nn.Module) -> None:
+        seen.append(len([key for key in sinks[0].rows if key[0] is Family.PROBE]))
+
+    sinks: list[MemorySink] = []
+    original = MemorySink.__init__
+
+    def keep(self: MemorySink) -> None:
+        original(self)
+        sinks.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemorySink, "__init__", keep)
+        trained(model, during=look)
+    assert seen[:3] == [0, 0, 0]
+    assert seen[-1] > 0
+
+
+def test_scale_of_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = both(monkeypatch, Net, scale=3.0)
+    for step in range(STEPS):
+        for name in ("input_rms", "input_abs_max", "input_nonfinite"):
+            expected = near.logged[step][name]
+            assert far.logged[step][name] == pytest.approx(expected, rel=1e-6), name
+
+
+class Takes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor, *rest: Any, **more: Any) -> Tensor:
+        return self.weight * x.float().nan_to_num(0, 0, 0).mean()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_inputs_that_are_not_finite(far_away: None, dtype: torch.dtype) -> None:
+    data = torch.randn(40, 30, generator=torch.Generator().manual_seed(0)).to(dtype)
+    data[3, :5], data[7, 7] = float("nan"), float("inf")
+    more = torch.full((10,), 200.0).to(dtype)
+    model = Takes()
+    sink = MemorySink()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    watcher = watch_into(
+        sink, model, optimizer, instruments=instruments(model, ["weight"], {"activations"})
+    )
+    with torch.no_grad():
+        model(torch.full((3,), 1e9))  # validation does not count
+    model(data, [torch.arange(3)], more=more).backward()
+    optimizer.step()
+    watcher.close()
+    assert sink.logged[0]["input_nonfinite"] == 6
+    finite = torch.cat([data[data.isfinite()].double(), more.double()])
+    assert sink.logged[0]["input_rms"] == pytest.approx(float(finite.square().mean().sqrt()), 1e-6)
+    assert sink.logged[0]["input_abs_max"] == 200.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), float("-inf")])
+def test_large_finite_numbers_raise_no_alarm(
+    far_away: None, dtype: torch.dtype, bad: float | None
+) -> None:
+    output = torch.full((128, 128), torch.finfo(dtype).max, dtype=dtype)
+    output[::2] *= -1
+    if bad is not None:
+        output[17] = bad
+    probe = FarProbe()
+    probe.look(1, 3, output, torch.ones(4))
+    seen, devices, slots = probe.take()
+    found = hits(seen, devices, [slot.numpy() for slot in slots])
+    assert found == ({} if bad is None else {1: (1, 0)})
+
+
+def test_a_layer_called_twice_does_not_forget_its_first_call(far_away: None) -> None:
+    probe = FarProbe()
+    probe.look(0, 1, torch.tensor([float("nan")]), torch.ones(2))
+    probe.look(0, 1, torch.ones(2), torch.tensor([float("inf")]))
+    seen, devices, slots = probe.take()
+    assert hits(seen, devices, [slot.numpy() for slot in slots]) == {0: (1, 1)}
+    probe.look(0, 1, torch.ones(2), torch.ones(2))
+    seen, devices, slots = probe.take()
+    assert hits(seen, devices, [slot.numpy() for slot in slots]) == {}
+
+
+def test_a_forward_without_a_backward_is_dropped(far_away: None) -> None:
+    def validate(step: int, model: nn.Module) -> None:
+        model(torch.full((8, 6), 1e4))
+
+    sink, _ = trained(Net(), during=validate)
+    assert sink.rows[Family.ACT, 3, "first"][0]["act_abs_max"] < 100
+
+
+@pytest.mark.parametrize("layout", ["plain", "transposed", "channels last", "every other"])
+def test_a_spread_meets_every_part_of_a_tensor(layout: str) -> None:
+    x = torch.arange(16.0 * 8 * 12 * 10).reshape(16, 8, 12, 10)
+    if layout == "transposed":
+        x = x.transpose(0, 3)
+    elif layout == "channels last":
+        x = x.contiguous(memory_format=torch.channels_last)
+    elif layout == "every other":
+        x = x[:, ::2]
+    found = spread(x, 500)
+    assert 250 <= found.numel() <= 500
+    assert torch.isin(found, x).all()
+    assert set(found.div(8 * 12 * 10, rounding_mode="floor").tolist()) == set(range(16))
+    assert spread(x, x.numel()).sort().values.equal(x.reshape(-1).sort().values)
+
+
+def test_a_large_output_is_sampled_and_says_so(
+    far_away: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradwatch.record.signals.far_calls.MOST", 64)
+    sink, _ = trained(Net())
+    row, state = sink.rows[Family.ACT, 0, "first"]
+    assert state is State.SAMPLED
+    assert row["act_count"] == 8 * 16
+    _, state = sink.rows[Family.ACT, 0, "last"]
+    assert state is State.MEASURED
+
+
+def test_the_diagnosis_names_the_layer_of_the_first_nan(far_away: None, tmp_path: Path) -> None:
+    model = Net(sick_from=21)  # no step of the slower cadences
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    watcher = watch(model, optimizer, run=tmp_path / "run", budget=1.0)
+    for step in range(24):
+        optimizer.zero_grad()
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
+        loss = F.cross_entropy(model(x), torch.arange(8) % 4)
+        loss.backward()
+        optimizer.step()
+        watcher.log(loss=loss)
+    watcher.close()
+    found = diagnose(open_run(tmp_path / "run")).findings
+    (finding,) = [one for one in found if one.check == "nonfinite"]
+    assert (finding.first_step, finding.layers) == (21, ("divide",))
