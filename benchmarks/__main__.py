@@ -7,9 +7,11 @@ import sys
 BENCHMARKS = {
     "analysis_gradients": "benchmarks.analysis_gradients",
     "analysis_weights": "benchmarks.analysis_weights",
+    "budget": "benchmarks.budget",
     "checkpoints": "benchmarks.checkpoints",
     "diagnosis": "benchmarks.diagnosis",
     "kernel": "benchmarks.kernel",
+    "large_run": "benchmarks.large_run",
     "many_ranks": "benchmarks.many_ranks",
     "signals": "benchmarks.signals",
     "store": "benchmarks.store",

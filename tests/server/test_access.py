@@ -173,7 +173,7 @@ def test_a_failing_handler_says_a_number_and_nothing_else(
     def fails(*_: object) -> bytes:
         raise RuntimeError("canary /home/somebody/secret")
 
-    monkeypatch.setattr("gradwatch.server.library.Shelf.model", fails)
+    monkeypatch.setattr("gradwatch.server.shelf.Shelf.model", fails)
     answer = visit.get(f"/api/runs/{key}/view")
     assert answer.status_code == 500
     assert "canary" not in answer.text

@@ -59,7 +59,7 @@ def thin(
         empty = np.empty((0, *values.shape[1:]))
         return Bands(steps, steps, empty, empty, empty)
     ends = np.minimum(starts + size, len(steps)) - 1
-    finite = np.where(np.isfinite(values), values, np.nan)
+    finite = np.where(np.isinf(values), np.nan, values) if np.isinf(values).any() else values
     return Bands(
         steps[starts],
         steps[ends],
@@ -90,7 +90,7 @@ def _last_finite(
 
 def _looked_back(values: NDArray[np.float64], starts: NDArray[np.intp]) -> NDArray[np.float64]:
     """Where finite, the row's number, else −1; the maximum wins."""
-    rows = np.arange(len(values)).reshape((-1,) + (1,) * (values.ndim - 1))
+    rows = np.arange(len(values), dtype=np.int32).reshape((-1,) + (1,) * (values.ndim - 1))
     at = np.where(np.isnan(values), -1, rows)
     last = np.maximum.reduceat(at, starts, axis=0)
     picked = np.take_along_axis(values, np.maximum(last, 0), axis=0)

@@ -1,7 +1,6 @@
 """The routes: a page, two files, and what they fetch. Nothing here writes, starts or loads code."""
 
 import logging
-import re
 import secrets
 from collections.abc import Sequence
 
@@ -13,15 +12,17 @@ from starlette.routing import Route
 
 from gradwatch.errors import GradwatchError
 from gradwatch.server.access import Gate, Keys
-from gradwatch.server.library import Gone, Library
+from gradwatch.server.library import Library
+from gradwatch.server.made import Made
+from gradwatch.server.shelf import Gone, Shelf
 from gradwatch.server.stream import Streams, of_list, of_run
+from gradwatch.server.wish import BadWish, Wish
 from gradwatch.views.model import to_json
 from gradwatch.views.page import asset, live_shell
 from gradwatch.views.text import plain
 
 LOG = logging.getLogger(__name__)
 FORMAT = 1
-_WHOLE = re.compile(r"-?\d{1,15}\Z", re.ASCII)
 
 
 class Pages:
@@ -58,12 +59,12 @@ class Pages:
 
     async def view(self, request: Request) -> Response:
         try:
-            first, last = (_step(request, name) for name in ("first", "last"))
-        except ValueError:
-            return _sorry("Expected whole numbers as first and last step.", 400)
+            wish = Wish.of(request.query_params)
+        except BadWish as error:
+            return _sorry(str(error), 400)
         shelf = await run_in_threadpool(self.library.shelf, request.path_params["key"])
-        text = await run_in_threadpool(shelf.model, first, last)
-        return Response(text, media_type="application/json")
+        made = await run_in_threadpool(shelf.view, wish)
+        return _told(shelf, made, request)
 
     async def run_events(self, request: Request) -> Response:
         return self._stream(request, run=request.path_params["key"])
@@ -96,13 +97,19 @@ def application(library: Library, *, hosts: frozenset[str], keys: Keys) -> Gate:
     return Gate(inside, hosts=hosts, keys=keys)
 
 
-def _step(request: Request, name: str) -> int | None:
-    given = request.query_params.get(name)
-    if given is None:
-        return None
-    if not _WHOLE.match(given):
-        raise ValueError(given)
-    return int(given)
+def _told(shelf: Shelf, made: Made, request: Request) -> Response:
+    """Nothing where the page has it already; only what changed where it asks for that."""
+    headers = {"etag": f'"{made.tag}"'}
+    has = request.headers.get("if-none-match", "").strip('"')
+    if has == made.tag:
+        return Response(status_code=304, headers=headers)
+    changed = None
+    if request.query_params.get("changes") == "1" and has:
+        changed = shelf.told.changed(made, has)
+    if changed is not None:
+        headers["x-gradwatch-since"] = has
+    shelf.told.remember(made)
+    return Response(made.text(changed), media_type="application/json", headers=headers)
 
 
 def _sorry(sentence: str, status: int) -> Response:

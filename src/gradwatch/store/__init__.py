@@ -2,7 +2,7 @@
 
 from gradwatch.store.folder import folder_name
 from gradwatch.store.listing import RunSummary, delete_run, list_runs
-from gradwatch.store.opening import Follower, follow, open_run
+from gradwatch.store.opening import Follower, follow, glance, open_run
 from gradwatch.store.retention import Retention
 from gradwatch.store.writer import Writer
 
@@ -14,6 +14,7 @@ __all__ = [
     "delete_run",
     "folder_name",
     "follow",
+    "glance",
     "list_runs",
     "open_run",
 ]

@@ -1,8 +1,9 @@
 """What one writer left, and stretches of steps that are read of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ class Attempt:
     @classmethod
     def of(cls, index: FolderIndex) -> "Attempt":
         blocks = index.blocks()
-        missing = index.missing(blocks)
+        missing = [] if index.coarse else index.missing(blocks)
         for _ in range(LOOKS):
             if not missing or index.side.closed:
                 break
@@ -60,6 +61,14 @@ class Attempt:
         return [*self.index.damage(), *self.missing]
 
     @cached_property
+    def spans(self) -> "Spans[Block]":
+        return Spans(self.blocks)
+
+    @cached_property
+    def level_spans(self) -> "Spans[ColumnBlock]":
+        return Spans(self.levels)
+
+    @cached_property
     def stats(self) -> frozenset[Stat]:
         """What was recorded. A writer has one list of columns per family, so one whole block of a
         level tells for all of it; walking over the columns of thousands would take seconds."""
@@ -83,6 +92,36 @@ class Attempt:
         return distinct(np.concatenate([*parts, np.empty(0, np.int64)]))
 
 
+AnyBlock = TypeVar("AnyBlock", bound=Block)
+
+
+class Spans(Generic[AnyBlock]):
+    """Blocks by family with the steps they reach over: of thousands a window needs a few."""
+
+    def __init__(self, blocks: Sequence[AnyBlock]) -> None:
+        self._blocks: dict[Family, list[AnyBlock]] = {}
+        for block in blocks:
+            self._blocks.setdefault(block.family, []).append(block)
+        self._edges = {
+            family: (
+                np.array([block.steps.min() for block in own], np.int64),
+                np.array([block.steps.max() for block in own], np.int64),
+            )
+            for family, own in self._blocks.items()
+        }
+
+    def __contains__(self, family: Family) -> bool:
+        return family in self._blocks
+
+    def meeting(self, family: Family, first: int, last: int) -> list[AnyBlock]:
+        """In their order, those that have steps on both sides of, or within, the stretch."""
+        if family not in self._blocks:
+            return []
+        lowest, highest = self._edges[family]
+        chosen = np.flatnonzero((lowest <= last) & (highest >= first))
+        return [self._blocks[family][number] for number in chosen.tolist()]
+
+
 @dataclass(frozen=True)
 class Stretch:
     """Some steps, one after the other, and which attempt (by position) counts on each."""
@@ -90,9 +129,12 @@ class Stretch:
     steps: NDArray[np.int64]
     owners: NDArray[np.int64]
 
-    def meets(self, block: Block) -> bool:
-        """Whether the block has a step between the first and the last; they need no order."""
+    def blocks(self, attempt: Attempt, family: Family) -> Iterator[Block]:
+        """What an attempt has of it; of levels only the buckets that reach into it."""
         if not len(self.steps):
-            return False
-        steps = block.steps
-        return bool(((steps >= self.steps[0]) & (steps <= self.steps[-1])).any())
+            return
+        first, last = int(self.steps[0]), int(self.steps[-1])
+        for block in attempt.spans.meeting(family, first, last):
+            near = block.near(first, last) if isinstance(block, LevelBlock) else block
+            if near is not None:
+                yield near

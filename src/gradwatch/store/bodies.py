@@ -4,6 +4,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -115,14 +116,23 @@ def unpack_scalars(body: memoryview) -> tuple[list[str], NDArray[np.void]]:
     length = int.from_bytes(body[:4], "little")
     if 4 + length > len(body):
         raise BadBody("names longer than the record")
-    names = from_json(body[4 : 4 + length])
+    names = _scalar_names(bytes(body[4 : 4 + length]))
     rest = body[padded(4 + length) :]
-    if not isinstance(names, list) or len(rest) % SCALAR_ROW.itemsize:
+    if len(rest) % SCALAR_ROW.itemsize:
         raise BadBody("scalars of an unknown shape")
     rows = np.frombuffer(rest, SCALAR_ROW)
     if len(rows) and int(rows["name"].max()) >= len(names):
         raise BadBody("a scalar without a name")
-    return [str(name) for name in names], rows
+    return list(names), rows
+
+
+@lru_cache(maxsize=64)
+def _scalar_names(raw: bytes) -> tuple[str, ...]:
+    """The same names stand in thousands of records."""
+    names = from_json(raw)
+    if not isinstance(names, list):
+        raise BadBody("scalars of an unknown shape")
+    return tuple(str(name) for name in names)
 
 
 def joined_scalars(
@@ -130,7 +140,7 @@ def joined_scalars(
 ) -> tuple[list[str], NDArray[np.void]]:
     """The records of a whole run as one, in the order in which they were written."""
     index: dict[str, int] = {}
-    joined = np.concatenate([*(rows for _, rows in parts), np.empty(0, SCALAR_ROW)])
+    joined = np.frombuffer(bytearray().join(rows.data for _, rows in parts), SCALAR_ROW)
     at = 0
     for names, rows in parts:
         numbers = [index.setdefault(name, len(index)) for name in names]

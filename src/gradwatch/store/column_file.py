@@ -68,12 +68,11 @@ class ColumnBlock:
         return self.head.seqs
 
     @cached_property
-    def first_step(self) -> int:
-        return int(self.steps.min())
-
-    @cached_property
-    def last_step(self) -> int:
-        return int(self.steps.max())
+    def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The lowest and the highest step of each bucket of a level."""
+        sizes = self.head.sizes.astype(np.int64)
+        starts = np.cumsum(sizes) - sizes
+        return np.minimum.reduceat(self.steps, starts), np.maximum.reduceat(self.steps, starts)
 
     @property
     def ids(self) -> NDArray[np.uint32]:

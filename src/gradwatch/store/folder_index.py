@@ -1,6 +1,6 @@
 """One writer's folder as read so far; refreshing it reads only what is new."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,11 +44,22 @@ class Side:
     damage: list[Damage] = field(default_factory=list)
 
 
-class FolderIndex:
-    """Journals, sealed files, small records and levels of one writer."""
+COARSEST = "c"
+"""First letter of the files of the coarsest level."""
+FIRST_SMALL = "x00001.gwx"
+_FIRST_LOOK = frozenset({Type.SUBJECTS, Type.GRAPH, Type.NOTE})
 
-    def __init__(self, folder: WriterFolder) -> None:
+
+class FolderIndex:
+    """Journals, sealed files, small records and levels of one writer.
+
+    `coarse` is for a first look at a long run: the coarsest level and the first small records,
+    among them the names of the subjects; no scalars and no events.
+    """
+
+    def __init__(self, folder: WriterFolder, *, coarse: bool = False) -> None:
         self.folder = folder
+        self.coarse = coarse
         self.side = Side()
         self._seen: set[int] = set()
         self._journals: dict[str, JournalFile] = {}
@@ -56,8 +67,8 @@ class FolderIndex:
         self._columns: dict[str, ColumnFile] = {}
         self.decoded = Decoded()
 
-    def refresh(self) -> None:
-        """Look for new files and new bytes."""
+    def refresh(self, tell: Callable[[float], None] = lambda _: None) -> None:
+        """Look for new files and new bytes; `tell` hears how much of it is done, from 0 to 1."""
         for _ in range(3):
             names = self._names()
             for name in sorted(names):
@@ -66,10 +77,15 @@ class FolderIndex:
                 break
             # a journal was sealed between listing and opening: look again
             self._journals = {n: file for n, file in self._journals.items() if file.opened}
-        for files in (self._small, self._journals, self._columns):
+        kinds = (self._small, self._journals, self._columns)
+        count = max(1, len(self._small) + len(self._journals) + len(self._columns))
+        done = 0
+        for files in kinds:
             for name in sorted(files):
                 for found in files[name].refresh():
                     self._absorb(found)
+                done += 1
+                tell(done / count)
         self._forget_sealed(names)
 
     @property
@@ -168,6 +184,8 @@ class FolderIndex:
 
     def _notice(self, name: str) -> None:
         path = self.folder.path / name
+        if self.coarse and name[:1] != COARSEST and name != FIRST_SMALL:
+            return
         match name[:1], name[6:]:
             case "j", ".gwj":
                 if name not in self._journals:
@@ -190,6 +208,8 @@ class FolderIndex:
 
     def _absorb(self, found: Found) -> None:
         head, body, side = found.head, found.body, self.side
+        if self.coarse and head.type not in _FIRST_LOOK:
+            return
         if head.seq != NO_SEQ:
             if head.seq in self._seen:
                 return

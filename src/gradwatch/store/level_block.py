@@ -11,7 +11,7 @@ from gradwatch.stats import Family, Stat, State
 from gradwatch.store.block import WORST_STATE
 from gradwatch.store.column_file import ColumnBlock
 from gradwatch.store.columns import STATE, Part
-from gradwatch.store.levels import LAST_ONLY, VALUED
+from gradwatch.store.levels import LAST_ONLY, LEVELS, VALUED
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,14 @@ class LevelBlock:
 
     base: ColumnBlock
     buckets: NDArray[np.intp]
+
+    def near(self, first: int, last: int) -> "LevelBlock | None":
+        """Only the buckets that have steps around a stretch; None where there are none."""
+        lowest, highest = self.base.edges
+        kept = self.buckets[(lowest[self.buckets] <= last) & (highest[self.buckets] >= first)]
+        if not len(kept):
+            return None
+        return self if len(kept) == len(self.buckets) else LevelBlock(self.base, kept)
 
     @property
     def family(self) -> Family:
@@ -128,7 +136,7 @@ def standing_in(levels: list[ColumnBlock], covered: NDArray[np.uint64]) -> list[
             made = LevelBlock(block, np.flatnonzero(np.logical_or.reduceat(missing, starts)))
             found.append(made)
             added.append(made.seqs)
-        if added:
+        if added and level < max(LEVELS):
             known = np.sort(np.concatenate([known, *added]))
     return found
 

@@ -1,7 +1,7 @@
 """`open_run`: a run folder, or several, as a `Run`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from gradwatch.run.run import Run
 from gradwatch.run.source import Source
 from gradwatch.store.attempt import Attempt
 from gradwatch.store.folder import read_run_json, writer_folders
-from gradwatch.store.folder_index import FolderIndex
+from gradwatch.store.folder_index import COARSEST, FolderIndex
 from gradwatch.store.merged_source import MergedSource
 from gradwatch.store.rank_source import RankSource
 from gradwatch.store.records import FORMAT
@@ -27,8 +27,8 @@ class Follower:
         self._attempt = attempt
         self._indexes: dict[Path, FolderIndex] = {}
 
-    def refresh(self) -> Run:
-        """The run as it is now."""
+    def refresh(self, tell: Callable[[float], None] = lambda _: None) -> Run:
+        """The run as it is now; `tell` hears how much of it is read, from 0 to 1."""
         if not self._runs:
             raise GradwatchError("Expected at least one run folder, got none.")
         documents = [_document(run) for run in self._runs]
@@ -38,8 +38,8 @@ class Follower:
                     self._indexes.setdefault(folder.path, FolderIndex(folder))
         if not self._indexes:
             raise GradwatchError(_nothing(self._runs, self._attempt))
-        for index in self._indexes.values():
-            index.refresh()
+        for number, index in enumerate(self._indexes.values()):
+            index.refresh(_share(tell, number, len(self._indexes)))
         return Run(self._source({k: v for d in reversed(documents) for k, v in d.items()}))
 
     def _source(self, info: dict[str, Any]) -> Source:
@@ -65,6 +65,30 @@ def open_run(path: Paths, *, attempt: int | None = None) -> Run:
 def follow(path: Paths) -> Follower:
     """For pages and terminals that look again and again: `follow(path).refresh()`."""
     return Follower(path)
+
+
+def glance(path: str | os.PathLike[str]) -> Run | None:
+    """A long run of one process from its coarsest level alone, opened in a fraction of the time.
+
+    The newest steps, all scalars and events are missing: it is for a first look while the run is
+    opened whole. None where a run has no such level, several writers, or names are not found.
+    """
+    run = Path(path)
+    folders = [f for f in writer_folders(run) if any(f.path.glob(f"{COARSEST}*.gwl"))]
+    if len(folders) != 1 or len(writer_folders(run)) != 1:
+        return None
+    index = FolderIndex(folders[0], coarse=True)
+    index.refresh()
+    attempt = Attempt.of(index)
+    named = all(set(block.ids.tolist()) <= set(index.side.subjects) for block in attempt.blocks)
+    if not attempt.blocks or not named:
+        return None
+    return Run(RankSource(folders[0].rank, [attempt], _document(run)))
+
+
+def _share(tell: Callable[[float], None], number: int, count: int) -> Callable[[float], None]:
+    """What one of `count` folders tells about itself, as part of the whole."""
+    return lambda part: tell((number + part) / count)
 
 
 def _ordered(found: list[FolderIndex]) -> list[FolderIndex]:

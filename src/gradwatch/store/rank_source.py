@@ -79,7 +79,7 @@ class RankSource:
         table: dict[str, NDArray[np.float64]] = {}
         for position, attempt in enumerate(self.attempts):
             names, rows = joined_scalars(attempt.side.scalars)
-            at = np.searchsorted(self.steps, rows["step"])
+            at = self._places(rows["step"])
             mine = self.owners[at] == position
             for number, name in enumerate(names):
                 chosen = mine & (rows["name"] == number)
@@ -89,6 +89,14 @@ class RankSource:
         for column in table.values():
             column.setflags(write=False)
         return table
+
+    def _places(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where steps that the run has are in `steps`; no search where none is left out."""
+        own = self.steps
+        if len(own) and own[-1] - own[0] + 1 == len(own):
+            found: NDArray[np.int64] = steps - own[0]
+            return found
+        return np.searchsorted(own, steps)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -158,11 +166,17 @@ class RankSource:
             return None
         attempt = self.attempts[int(owners[0])]
         level = level_for(int(end - begin), points)
-        if not level or not any(block.family is item.family for block in attempt.levels):
+        if not level or item.family not in attempt.level_spans:
             return self._thinned(stat, int(begin), int(end), points)
         try:
             found = pieces(
-                stat, attempt.blocks, attempt.levels, attempt.index.decoded, first, last, level
+                stat,
+                attempt.spans.meeting(item.family, first, last),
+                attempt.level_spans.meeting(item.family, first, last),
+                attempt.index.decoded,
+                first,
+                last,
+                level,
             )
         except Vanished:
             found = None  # retention was faster
@@ -173,6 +187,19 @@ class RankSource:
         columns = {n: self.columns[kind, _name_of(names, n, kind)] for n in ids}
         width = sum(1 for subject in self.subjects if subject.kind is kind)
         return banded(found, columns, width, points)
+
+    def never(self, stat: Stat) -> bool:
+        """Whether a count is zero in the whole run, as far as its levels tell at little cost."""
+        if stat not in self._zero:
+            levels = all(entry(stat).family in attempt.level_spans for attempt in self.attempts)
+            whole = (int(self.steps[0]), int(self.steps[-1])) if len(self.steps) else (0, 0)
+            bands = self.bands(stat, *whole, 1) if levels else None
+            self._zero[stat] = bands is not None and not (bands.high > 0).any()
+        return self._zero[stat]
+
+    @cached_property
+    def _zero(self) -> dict[Stat, bool]:
+        return {}
 
     def _thinned(self, stat: Stat, begin: int, end: int, points: int) -> Bands | None:
         """A short stretch of a long run is read alone, not with all the rest."""
@@ -220,8 +247,8 @@ class RankSource:
     ) -> None:
         family = entry(stat).family
         for position, attempt in enumerate(self.attempts):
-            for block in attempt.blocks:
-                if block.family is family and stretch.meets(block) and stat in block.stats:
+            for block in stretch.blocks(attempt, family):
+                if stat in block.stats:
                     self._scatter(block, stat, attempt, position, stretch, values, states)
             self._mark_damage(attempt, position, family, stretch, states)
 

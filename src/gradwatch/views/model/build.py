@@ -1,6 +1,7 @@
 """From a run and its diagnosis to the model every view is drawn from."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from inspect import cleandoc
 from typing import Any
 
@@ -27,11 +28,13 @@ def build(
     columns: int = COLUMNS,
     stats: Sequence[str] | None = None,
     with_paths: bool = True,
+    sections: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """What is shown of the steps `first` … `last`, as plain JSON: no NaN, no array, no object.
 
     `stats` names the maps; without it the usual choice is made within a budget of cells.
-    The analysis of the flow is of the whole run; `with_paths=False` leaves it away.
+    The analysis of the flow is of the whole run; `with_paths=False` leaves it away. `sections`
+    names the keys that are wanted; the others are neither computed nor there.
     """
     whole = notes.about(run)
     begin = whole["first_step"] if first is None else first
@@ -40,30 +43,44 @@ def build(
     grid = Columns.of(run, first, last, width)
     with_paths = with_paths and first is None and last is None
     layers = rows.layers(run)
-    bad = badness(run, layers, diagnosis, grid)
-    worst = sorted(range(len(layers)), key=lambda index: -bad[index])
-    return {
-        "format": FORMAT,
-        "run": whole,
-        "window": [begin, end],
-        "health": health.health(run, diagnosis),
-        "findings": health.findings(run, diagnosis, begin, end, explanations(diagnosis)),
-        "timeline": health.timeline(diagnosis),
-        "skipped": health.skipped(diagnosis),
-        "scalars": lines.scalars(run, begin, end),
-        "nonfinite_loss": notes.nonfinite_loss(run),
-        "learning_rates": lines.learning_rates(run, begin, end),
-        "ranks": ranks(run, diagnosis, begin, end),
-        **rows.tables(run, layers, bad),
-        "heat": heat(grid, maps),
-        "updates": lines.update_spread(grid),
-        "flow": {**flow(run.graph, layers), **(troubles(run) if with_paths else {})},
-        "ridges": ridges.ridges(run, layers, worst),
-        "events": notes.events(run),
-        "cost": notes.cost(run),
-        "unseen": notes.unseen(run),
-        "signals": notes.signals(run),
+
+    @cache
+    def bad() -> list[float]:
+        return badness(run, layers, diagnosis, grid)
+
+    @cache
+    def tables() -> dict[str, Any]:
+        return rows.tables(run, layers, bad())
+
+    made: dict[str, Callable[[], Any]] = {
+        "format": lambda: FORMAT,
+        "run": lambda: whole,
+        "window": lambda: [begin, end],
+        "health": lambda: health.health(run, diagnosis),
+        "findings": lambda: health.findings(run, diagnosis, begin, end, explanations(diagnosis)),
+        "timeline": lambda: health.timeline(diagnosis),
+        "skipped": lambda: health.skipped(diagnosis),
+        "scalars": lambda: lines.scalars(run, begin, end),
+        "nonfinite_loss": lambda: notes.nonfinite_loss(run),
+        "learning_rates": lambda: lines.learning_rates(run, begin, end),
+        "ranks": lambda: ranks(run, diagnosis, begin, end),
+        "layers": lambda: tables()["layers"],
+        "tensors": lambda: tables()["tensors"],
+        "heat": lambda: heat(grid, maps),
+        "updates": lambda: lines.update_spread(grid),
+        "flow": lambda: {**flow(run.graph, layers), **(troubles(run) if with_paths else {})},
+        "ridges": lambda: ridges.ridges(run, layers, worst_of(bad())),
+        "events": lambda: notes.events(run),
+        "cost": lambda: notes.cost(run),
+        "unseen": lambda: notes.unseen(run),
+        "signals": lambda: notes.signals(run),
     }
+    return {name: make() for name, make in made.items() if sections is None or name in sections}
+
+
+def worst_of(bad: Sequence[float]) -> list[int]:
+    """Indices of layers, worst first."""
+    return sorted(range(len(bad)), key=lambda index: -bad[index])
 
 
 def diagnosed(run: Run) -> Diagnosed:

@@ -99,7 +99,7 @@ def decoded(codes: NDArray[np.uint8], scale: Scale) -> NDArray[np.float64]:
 
 def packed(codes: NDArray[np.uint8]) -> str:
     """Deflated (raw) and in base64. Rows follow each other, so that neighbours in time compress."""
-    squeeze = zlib.compressobj(9, zlib.DEFLATED, -15)
+    squeeze = zlib.compressobj(6, zlib.DEFLATED, -15)
     return base64.b64encode(squeeze.compress(codes.tobytes()) + squeeze.flush()).decode()
 
 

@@ -1,5 +1,6 @@
 """The common columns of all maps and how the thinned series of a run are laid onto them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,10 +78,15 @@ class Columns:
         }.get(stat.partition("_")[0], ())
         hit = np.zeros((len(self), len(self.run.by_kind[kind])), bool)
         for counter in counters:
-            if counter in self.run.recorded:
+            if counter in self.run.recorded and not self._never(counter):
                 bands = self.bands(counter)
                 hit |= self.laid(bands, bands.high, Pick.HIGH) > 0
         return hit
+
+    def _never(self, counter: Stat) -> bool:
+        """Whether the run's source knows already that nothing was ever counted."""
+        never: Callable[[Stat], bool] | None = getattr(self.run.source, "never", None)
+        return never is not None and never(counter)
 
     def without_gradient(self, what: Shown, values: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Where a bucket has no value because there was no gradient."""

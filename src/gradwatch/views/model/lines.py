@@ -94,7 +94,9 @@ def update_spread(columns: Columns) -> dict[str, Any] | None:
     rows = np.isfinite(values).any(axis=1) if keep else np.zeros(len(columns), bool)
     if not rows.any():
         return None
-    levels = np.nanquantile(values[rows], (0, 0.1, 0.5, 0.9, 1), axis=1)
+    there = values[rows]
+    quantile = np.nanquantile if np.isnan(there).any() else np.quantile  # far quicker
+    levels = quantile(there, (0, 0.1, 0.5, 0.9, 1), axis=1)
     names = ("lowest", "tenth", "median", "ninetieth", "highest")
     return {
         "x": columns.last[rows].tolist(),

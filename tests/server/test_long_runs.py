@@ -1,0 +1,192 @@
+"""Long runs from their stored levels: spikes at every zoom, a first look, changes, progress."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.long_folder import LongFolder, Spike
+from tests.server.visiting import Visit
+from tests.views.samples import network
+from tests.views.stored import Stored, stored
+
+from gradwatch.diagnosis import diagnose
+from gradwatch.server import shelf as shelves
+from gradwatch.server.wish import SECTIONS
+from gradwatch.stats import Family
+from gradwatch.store import Retention, glance, open_run
+from gradwatch.views.model import build, to_json
+from gradwatch.views.model.cells import decoded
+from gradwatch.views.model.heat import codes_of
+
+STEPS, TENSORS = 100_000, 52
+SPIKES = (Spike(12_345, 6, 1e6), Spike(71_004, 20, 1e6), Spike(97_531, 48, 1e6))
+"""Where only thousands are kept, among the hundreds, and among whole rows."""
+KEEP = Retention(raw=8_000, tens=16_000, hundreds=60_000)
+CADENCE = {Family.GRAD: 1, Family.UPDATE: 4, Family.GROUP: 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("long")
+    LongFolder(root / "long", STEPS, TENSORS, SPIKES, KEEP, CADENCE).make()
+    return root
+
+
+@pytest.fixture
+def visit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Visit:
+    """The run counts as a big and a large one, as one of a million steps does."""
+    monkeypatch.setattr(shelves, "BIG", 1 << 20)
+    monkeypatch.setattr(shelves, "MOST_DIAGNOSED", 1_000_000)
+    return Visit(folder)
+
+
+def view(visit: Visit, **params: Any) -> dict[str, Any]:
+    answer = visit.get(f"/api/runs/{visit.id_of('long')}/view", params=params)
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def opened(visit: Visit) -> None:
+    until = time.monotonic() + 120
+    while view(visit, soon=1, sections="run").get("coming", {}).get("what") == "opening":
+        assert time.monotonic() < until
+
+
+def seen(model: dict[str, Any], spike: Spike) -> list[tuple[int, int]]:
+    """First and last step of the columns in which the spike's row is far above all else."""
+    heat = model["heat"]
+    row = decoded(*codes_of(model, "grad_rms"))[spike.tensor]
+    high = 0.9 * spike.value / np.sqrt(65536.0)
+    columns = np.array(heat["maps"]["grad_rms"]["columns"])[np.nan_to_num(row) > high]
+    return [(heat["first"][at], heat["last"][at]) for at in columns.tolist()]
+
+
+def test_retention_left_what_the_test_says(folder: Path) -> None:
+    (attempt,) = open_run(folder / "long").source.attempts  # type: ignore[attr-defined]
+    first = {}
+    for block in attempt.levels:
+        if block.family is Family.GRAD:
+            first.setdefault(block.level, int(block.steps[0]))
+    raw = min(int(b.steps[0]) for b in attempt.blocks if type(b).__name__ == "ColumnBlock")
+    assert first[3] == 0
+    assert SPIKES[0].step < first[2] < SPIKES[1].step < first[1] < raw < SPIKES[2].step
+
+
+@pytest.mark.parametrize("spike", SPIKES, ids=["thousands", "hundreds", "rows"])
+def test_a_spike_is_found_at_every_zoom_from_the_stored_levels(
+    visit: Visit, spike: Spike, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(visit)
+    monkeypatch.setattr("gradwatch.store.rank_source.RankSource.load", None)  # nothing whole
+    for width in (100_000, 30_000, 10_000, 3_000, 1_000, 300, 100, 30, 10, 3, 1):
+        first = max(0, min(spike.step - width // 3, STEPS - width))
+        model = view(visit, first=first, last=first + width - 1, maps="grad_rms", sections="heat")
+        found = seen(model, spike)
+        assert found, width
+        assert min(low for low, _ in found) <= spike.step <= max(high for _, high in found)
+        assert sum(high - low + 1 for low, high in found) <= max(2100, width // 50), width
+
+
+def test_beside_a_spike_there_is_none(visit: Visit) -> None:
+    opened(visit)
+    step = SPIKES[0].step
+    for first, last in ((step + 1, step + 5_000), (step - 5_000, step - 1), (20_000, 60_000)):
+        model = view(visit, first=first, last=last, maps="grad_rms", sections="heat")
+        assert seen(model, SPIKES[0]) == []
+
+
+def test_the_first_look_comes_from_the_coarsest_level_alone(
+    visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradwatch.server.worker.Worker.ask", lambda *_: None)  # nobody opens it
+    model = view(visit, soon=1)
+    assert model["coming"] == {"what": "opening", "done": 0.0, "maps": []}
+    assert model["run"]["tensors"] == TENSORS
+    assert [bool(seen(model, spike)) for spike in SPIKES] == [True, True, True]
+    assert model["scalars"] == []  # of those there are too many for a first look
+    (line,) = visit.get("/api/runs").json()["runs"]
+    assert line["line"].startswith("opening, ")
+
+
+def test_an_opened_large_run_says_that_it_is_not_diagnosed(visit: Visit) -> None:
+    opened(visit)
+    model = view(visit, soon=1)
+    assert model["coming"]["what"] == "not diagnosed: too large"
+    assert set(model["coming"]["maps"]) >= {"grad_rms", "update_ratio"}
+    assert model["health"]["state"] == "unknown"
+    assert {curve["name"] for curve in model["scalars"]} >= {"loss"}
+    assert model["run"]["steps"] == STEPS
+
+
+def test_a_plain_question_waits_for_the_whole_model(visit: Visit, folder: Path) -> None:
+    text = visit.get(f"/api/runs/{visit.id_of('long')}/view").content
+    assert text.decode() == to_json(build(open_run(folder / "long"), None))
+
+
+def test_glances_are_for_long_runs_of_one_writer(tmp_path: Path) -> None:
+    assert glance(stored(network(2, 5), tmp_path / "short")) is None
+
+
+def test_a_first_look_of_a_small_run_lacks_only_the_diagnosis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = stored(network(5, 40, fading=True), tmp_path / "one", "one")
+    visit = Visit(tmp_path)
+    key = visit.library.scan().copy().popitem()[0]
+    with monkeypatch.context() as patch:
+        patch.setattr("gradwatch.server.worker.Worker.ask", lambda *_: None)
+        model = visit.get(f"/api/runs/{key}/view", params={"soon": 1}).json()
+    assert model["coming"]["what"] == "diagnosing"
+    assert model["findings"] == []
+    run = open_run(path)
+    final = to_json(build(run, diagnose(run)))
+    assert visit.get(f"/api/runs/{key}/view").text == final
+    assert visit.get(f"/api/runs/{key}/view", params={"soon": 1}).text == final
+
+
+def test_sections_are_those_of_the_view_model(tmp_path: Path) -> None:
+    path = stored(network(3, 20), tmp_path / "one", "one")
+    visit = Visit(tmp_path)
+    whole = build(open_run(path), None)
+    assert tuple(whole) == SECTIONS
+    address = f"/api/runs/{visit.id_of('one')}/view"
+    some = visit.get(address, params={"sections": "window,run"}).json()
+    assert some == {"run": whole["run"], "window": whole["window"]}
+    for bad in (
+        {"sections": "nothing"},
+        {"maps": "nothing"},
+        {"maps": ",".join("abcdefghijklmnopqrs")},
+    ):
+        answer = visit.get(address, params=bad)
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith("Expected ")
+
+
+def test_only_what_changed_is_sent_and_joins_to_the_same_bytes(tmp_path: Path) -> None:
+    writing = Stored(network(4, 60), tmp_path / "one", "one")
+    writing.upto(30)
+    visit = Visit(tmp_path)
+    address = f"/api/runs/{visit.id_of('one')}/view"
+    before = visit.get(address)
+    tag = {"if-none-match": before.headers["etag"]}
+    same = visit.get(address, headers=tag)
+    assert (same.status_code, same.content) == (304, b"")
+    writing.finish()
+    while (after := visit.get(address)).headers["etag"] == before.headers["etag"]:
+        pass  # a rest between two builds may give the older one first
+    news = visit.get(address, params={"changes": "1"}, headers=tag)
+    assert news.headers["x-gradwatch-since"] == before.headers["etag"].strip('"')
+    changed = news.json()
+    assert {"run", "heat", "scalars"} <= set(changed)
+    assert not {"format", "tensors", "signals"} & set(changed)
+    assert len(news.content) < len(after.content)
+    joined = {**before.json(), **changed}
+    assert to_json(joined).encode() == after.content
+    assert json.loads(after.content) == joined
+    stranger = visit.get(address, params={"changes": "1"}, headers={"if-none-match": '"x"'})
+    assert "x-gradwatch-since" not in stranger.headers
+    assert stranger.content == after.content
