@@ -1,7 +1,8 @@
-"""What the kernel costs beside reading the same memory once, one thread.
+"""What the kernel costs beside reading the same memory once, in one thread and in two.
 
 Every variant runs once per round, so a busy neighbour hits all of them. The figures are those of
-the least disturbed rounds: the shortest thread time of each variant.
+the least disturbed rounds: the shortest thread time of each variant (with two threads: by the
+clock on the wall).
 """
 
 import os
@@ -22,7 +23,9 @@ Variants = dict[str, Callable[[], object]]
 
 
 def main() -> None:
-    print(f"instruction set {kernel.instruction_set}, {ROUNDS} rounds, one thread")
+    print(
+        f"instruction set {kernel.instruction_set}, {ROUNDS} rounds, one thread but where it says"
+    )
     floats = gaussian(LARGE)
     halves = (floats.view(np.uint32) >> 16).astype(np.uint16)
     full = table("fp32, 16.8 M elements", one(floats, Dtype.F32), LARGE)
@@ -32,7 +35,10 @@ def main() -> None:
     table("fp32, 1 M elements", one(floats[: 1 << 20], Dtype.F32), 1 << 20)
     many = split(floats[:1_000_000], 1000)
     table("fp32, 1000 tensors of 1000", many, 1_000_000)
-    steps(floats)
+    looks(floats)
+    steps(floats, 1)
+    shared(floats)
+    steps(floats, 2)
     for name, bar in BARS.items():
         ratio = full[name] / full["read"]
         print(
@@ -72,6 +78,7 @@ def table(title: str, batch: Batch, elements: int) -> dict[str, float]:
             "moments": lambda: kernel.measure(batch),
             "with histogram": lambda: kernel.measure_with_histograms(batch),
             "with sketch": lambda: kernel.measure_with_sketches(batch, seeds, offsets),
+            "both": lambda: kernel.measure_all(batch, seeds, offsets),
             "sketch alone": lambda: kernel.sketch(batch, seeds, offsets),
             "hashes": lambda: kernel.hashes(batch, offsets),
             "cells of a grid": lambda: kernel.count_cells(batch, widths, firsts, cells=256),
@@ -80,24 +87,56 @@ def table(title: str, batch: Batch, elements: int) -> dict[str, float]:
     )
 
 
-def steps(floats: np.ndarray) -> None:
-    """What reads two or three tensors at once."""
+def looks(floats: np.ndarray) -> None:
+    """Looking for NaN and infinities, as a forward hook does."""
+    at, calls = floats.ctypes.data, 200
+    for name, count, stride in (("4,096 neighbours", 4096, 1), ("4,096 of 16.8 M", LARGE, 4096)):
+        best = float("inf")
+        for _ in range(ROUNDS):
+            start = time.thread_time()
+            for _ in range(calls):
+                kernel.nonfinite(at, count, Dtype.F32, stride)
+            best = min(best, (time.thread_time() - start) / calls)
+        print(f"nonfinite, {name}: {best * 1e6:.2f} us a call")
+
+
+def steps(floats: np.ndarray, threads: int) -> None:
+    """What reads two to four tensors at once."""
     half = floats.size // 4
-    before, after, grads = (one(floats[i * half : (i + 1) * half], Dtype.F32) for i in range(3))
-    second = np.square(floats[:half])
-    moments = one(second, Dtype.F32)
-    target = np.empty_like(second)
+    arrays = [floats[i * half : (i + 1) * half] for i in range(3)]
+    second, target = np.square(arrays[2]), np.zeros(half, np.float32)
+    before, after, grads, moments, room = (one(x, Dtype.F32) for x in (*arrays, second, target))
+    constants = {"correction": [0.1], "eps": [1e-8]}
     variants: Variants = {
         "read": lambda: kernel.read(before),
         "update": lambda: kernel.update(before, after, grads),
-        "adam": lambda: kernel.adam(grads, moments, correction=[0.1], eps=[1e-8]),
-        "copy": lambda: kernel.copy(before, one(target, Dtype.F32)),
+        "adam": lambda: kernel.adam(grads, moments, **constants),
+        "step": lambda: kernel.step(before, after, grads, moments, **constants),
+        "copy": lambda: kernel.copy(before, room),
     }
-    show("fp32, 4.2 M elements per tensor", half, variants)
+    show(
+        f"fp32, 4.2 M elements per tensor (update reads 3, step 4), {threads} thread(s)",
+        half,
+        variants,
+        threads,
+    )
 
 
-def show(title: str, elements: int, variants: Variants) -> dict[str, float]:
-    best = interleaved(variants)
+def shared(floats: np.ndarray) -> None:
+    """The same passes over the whole, by two threads."""
+    batch, ones, zeros = one(floats, Dtype.F32), np.ones(1, np.uint64), np.zeros(1, np.int64)
+    variants: Variants = {
+        "read": lambda: kernel.read(batch),
+        "moments": lambda: kernel.measure(batch),
+        "with histogram": lambda: kernel.measure_with_histograms(batch),
+        "with sketch": lambda: kernel.measure_with_sketches(batch, ones, zeros),
+        "hashes": lambda: kernel.hashes(batch, zeros),
+    }
+    show("fp32, 16.8 M elements, 2 threads", LARGE, variants, 2)
+
+
+def show(title: str, elements: int, variants: Variants, threads: int = 1) -> dict[str, float]:
+    best = interleaved(variants, threads)
     print(f"\n{title}")
     for name, seconds in best.items():
         nanoseconds, ratio = seconds / elements * 1e9, seconds / best["read"]
@@ -105,14 +144,17 @@ def show(title: str, elements: int, variants: Variants) -> dict[str, float]:
     return best
 
 
-def interleaved(variants: Variants) -> dict[str, float]:
-    """The shortest thread time of each variant over rounds in which each runs once."""
+def interleaved(variants: Variants, threads: int) -> dict[str, float]:
+    """The shortest time of each variant over rounds in which each runs once."""
+    now = time.thread_time if threads == 1 else time.perf_counter
     best = dict.fromkeys(variants, float("inf"))
+    kernel.set_threads(threads)
     for _ in range(ROUNDS):
         for name, call in variants.items():
-            start = time.thread_time()
+            start = now()
             call()
-            best[name] = min(best[name], time.thread_time() - start)
+            best[name] = min(best[name], now() - start)
+    kernel.set_threads(1)
     return best
 
 
