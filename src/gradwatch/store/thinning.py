@@ -165,8 +165,8 @@ def _last(values: NDArray[np.floating], starts: NDArray[np.intp]) -> NDArray[np.
     """Last number of each band that is one."""
     gaps = np.isnan(values)
     if not gaps.any():
-    lowest: NDArray[np.float64] = np.asarray(found, np.float64)
-    return lowest
+        ends: NDArray[np.float64] = values[np.append(starts[1:], len(values)) - 1].astype(float)
+        return ends
     rows = np.where(gaps, np.int32(-1), np.arange(len(values), dtype=np.int32)[:, None])
     at = np.maximum.reduceat(rows, starts, axis=0)
     picked = np.take_along_axis(values, np.maximum(at, 0), axis=0)
