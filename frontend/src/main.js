@@ -62,17 +62,35 @@ function onPaper(set) {
   };
 }
 
+/** How far a long work is: words, and a bar where a share is known. */
+function Working({ progress }) {
+  const part = progress.done === null || progress.done === undefined ? null : Math.round(100 * progress.done);
+  return html`<span class="working">${progress.what}${part === null ? " …" : `, ${part} %`}
+    ${part !== null && html`<progress max="100" value=${part} aria-label=${progress.what}></progress>`}
+  </span>`;
+}
+
+const COMING = {
+  opening: "This run is being opened; what is shown comes from its coarsest level.",
+  diagnosing: "This run is being diagnosed; its findings will appear by themselves.",
+  "not diagnosed: too large": "This run is too large for the checks of the server: gradwatch diagnose looks at all of it.",
+};
+
 function LiveRun({ id, state, change, theme, setTheme }) {
-  const { model, error, word } = useRun(id);
+  const { model, error, word, progress } = useRun(id);
   const back = html`<a class="back" href=${linked({})}>← runs</a>`;
-  const live = html`<span class=${`live ${word}`}>${word}</span>`;
+  const live = html`<span class=${`live ${word}`}>${word}</span>${progress && html`<${Working} progress=${progress} />`}`;
   const problem = error ?? (word === "gone" ? "This run is no longer there." : null);
   if (!model)
     return html`<div class="page"><header><div class="title">${back}</div></header><main>
-      ${problem ? html`<p class="problem" role="alert">${problem}</p>` : html`<p class="soft" role="status">opening the run …</p>`}
+      ${problem
+        ? html`<p class="problem" role="alert">${problem}</p>`
+        : html`<p class="soft" role="status">${progress ? html`<${Working} progress=${progress} />` : "opening the run …"}</p>`}
     </main></div>`;
+  const coming = model.coming && COMING[model.coming.what];
   return html`
     ${problem && html`<p class="problem" role="alert">${problem} What was seen last is still shown.</p>`}
+    ${coming && html`<p class="coming" role="status">${coming}</p>`}
     <${RunPage} model=${model} state=${state} change=${change} theme=${theme} setTheme=${setTheme} detail=${detailOf(id)} live=${live} head=${back} />
   `;
 }

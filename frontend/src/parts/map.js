@@ -31,30 +31,41 @@ function moved([first, last], share, [begin, end]) {
   return [first + by, last + by];
 }
 
-export function MapSection({ model, state, change, query, scheme, setScheme, theme, detail }) {
-  const [zoom, setZoom] = useState(null);
+/** The model that shows a map: that of the page, or one fetched for a stretch of steps or for a map the
+ * page's model does not hold. */
+function useCloser(model, zoom, name, detail) {
   const [closer, setCloser] = useState(null);
-  const names = model.mapNames.filter((name) => model.maps.get(name).width);
-  const name = names.includes(state.stat) ? state.stat : names[0];
+  const lacking = Boolean(name) && !model.maps.get(name)?.width;
   useEffect(() => {
-    setCloser(null);
-    if (!zoom || !detail) return undefined;
+    if (!detail || !name || (!zoom && !lacking)) return undefined;
     let wanted = true;
+    const take = (found) => wanted && setCloser({ zoom, name, found });
     // What is moved past quickly is shown from what is there, and not asked for.
-    const timer = setTimeout(() => detail(...zoom).then((found) => wanted && setCloser(found), () => {}), RESTS);
+    const timer = setTimeout(() => detail(model, zoom, name).then(take, () => {}), RESTS);
     return () => {
       wanted = false;
       clearTimeout(timer);
     };
-  }, [zoom]);
-  const pan = zoom && ((share) => setZoom(moved(zoom, share, model.window)));
+  }, [zoom, name, lacking, model]);
+  const fits = closer && closer.zoom === zoom && closer.name === name && closer.found.maps.get(name)?.width;
+  return fits ? closer.found : model;
+}
+
+const titled = (model, name) => model.maps.get(name)?.title ?? name.replaceAll("_", " ");
+
+export function MapSection({ model, state, change, query, scheme, setScheme, theme, detail }) {
+  const [zoom, setZoom] = useState(null);
+  const there = model.mapNames.filter((name) => model.maps.get(name).width);
+  const names = [...new Set([...there, ...(detail ? (model.coming?.maps ?? []) : [])])];
+  const name = names.includes(state.stat) ? state.stat : names[0];
+  const shown = useCloser(model, zoom, name, detail);
   if (!name) return html`<section id="map"><h2>Map</h2><p class="soft">No series was recorded.</p></section>`;
-  const shown = closer?.maps.get(name)?.width ? closer : model;
   const map = shown.maps.get(name);
+  const pan = zoom && ((share) => setZoom(moved(zoom, share, model.window)));
   return html`<section id="map">
     <h2>Map of layers over steps</h2>
     <div class="bar">
-      <${Choice} label="show" value=${name} options=${names.map((key) => [key, model.maps.get(key).title])} onChange=${(stat) => change({ stat })} />
+      <${Choice} label="show" value=${name} options=${names.map((key) => [key, titled(model, key)])} onChange=${(stat) => change({ stat })} />
       <${Choice} label="order" value=${state.sort ?? "depth"} options=${[["depth", "by depth"], ["badness", "worst first"]]} onChange=${(sort) => change({ sort })} />
       <${Choice} label="colours" value=${scheme} options=${SCHEMES.map((key) => [key, key])} onChange=${setScheme} />
       ${zoom &&
@@ -64,19 +75,21 @@ export function MapSection({ model, state, change, query, scheme, setScheme, the
         <button onClick=${() => setZoom(null)}>all steps</button>
       </span>`}
     </div>
-    <${Legend} map=${map} scheme=${scheme} />
-    <${Heatmap}
-      model=${shown}
-      map=${map}
-      state=${state}
-      change=${change}
-      query=${query}
-      scheme=${scheme}
-      theme=${theme}
-      pan=${pan}
-      zoom=${shown === model && zoom ? columnsOf(model, zoom) : null}
-      setZoom=${(columns) => setZoom(columns && [shown.heat.first[columns[0]], shown.heat.last[columns[1]]])}
-    />
+    ${map?.width
+      ? html`<${Legend} map=${map} scheme=${scheme} />
+          <${Heatmap}
+            model=${shown}
+            map=${map}
+            state=${state}
+            change=${change}
+            query=${query}
+            scheme=${scheme}
+            theme=${theme}
+            pan=${pan}
+            zoom=${shown === model && zoom ? columnsOf(model, zoom) : null}
+            setZoom=${(columns) => setZoom(columns && [shown.heat.first[columns[0]], shown.heat.last[columns[1]]])}
+          />`
+      : html`<p class="soft" role="status">fetching the map …</p>`}
     <p class="soft hint">Drag to zoom into steps, double-click for all of them; sideways scrolling or [ and ] move along. Click a cell to open its layer or block. A layer is shown by its largest tensor.</p>
   </section>`;
 }
