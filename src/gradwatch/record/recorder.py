@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+import gradwatch.kernel as kernel
 from gradwatch.record import measuring
 from gradwatch.record.changes import changes
 from gradwatch.record.frame import Frame
@@ -48,6 +50,7 @@ class Recorder:
 
     def before(self, frame: Frame) -> None:
         """Everything that is lost once the weights have changed."""
+        kernel.set_threads(torch.get_num_threads())  # as many as the training itself uses
         frame.skipped = not frame.ward.remote and overflowed(frame.ward.optimizer)
         if Family.WEIGHT in frame.due:
             self._weights(frame, frame.ward)
