@@ -166,8 +166,9 @@ def test_the_loss_under_the_pointer_is_the_logged_one(tab: Any) -> None:
     over.scroll_into_view_if_needed()
     box = over.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 10 / 49, box["y"] + 20)
-    values = page.locator("#loss .u-legend >> nth=0").locator(".u-value").all_inner_texts()
-    assert values == ["10", number(float(run.scalars["loss"][10]))]
+    values = page.locator("#loss .u-legend >> nth=0").locator(".u-value")
+    tab.until(lambda: values.nth(0).inner_text() == "10")
+    assert values.all_inner_texts() == ["10", number(float(run.scalars["loss"][10]))]
     tab.quiet()
 
 
