@@ -6,13 +6,16 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import uvicorn
+from starlette.types import Message
 
 from gradwatch.server.access import Gate, Keys
 from gradwatch.server.app import application
 from gradwatch.server.library import Library
+from gradwatch.server.serving import Address, settings
 
 HOST = "127.0.0.1:8321"
 
@@ -47,6 +50,37 @@ class Visit:
     def get(self, path: str, **more: Any) -> httpx.Response:
         return self.ask("GET", path, **more)
 
+    def sent(self, targets: list[str]) -> list[tuple[int, bytes]]:
+        """Status and body for request targets as they stand on the line, no client tidies them."""
+
+        async def asked(target: str) -> tuple[int, bytes]:
+            raw, _, query = target.encode("latin-1").partition(b"?")
+            cookie = f"{self.app.cookie}={self.keys.session}".encode()
+            scope = {
+                "type": "http",
+                "http_version": "1.1",
+                "method": "GET",
+                "path": unquote(raw.decode("latin-1")),
+                "raw_path": raw,
+                "query_string": query,
+                "headers": [(b"host", HOST.encode()), (b"cookie", cookie)],
+            }
+            told: list[Message] = []
+
+            async def receive() -> Message:
+                return {"type": "http.request", "body": b"", "more_body": False}
+
+            async def send(message: Message) -> None:
+                told.append(message)
+
+            await self.app(scope, receive, send)
+            return told[0]["status"], b"".join(part.get("body", b"") for part in told[1:])
+
+        async def one_after_another() -> list[tuple[int, bytes]]:
+            return [await asked(target) for target in targets]
+
+        return asyncio.run(one_after_another())
+
     def id_of(self, name: str) -> str:
         runs = self.get("/api/runs").json()["runs"]
         return next(run["id"] for run in runs if run["name"] == name)
@@ -55,25 +89,13 @@ class Visit:
 @contextlib.contextmanager
 def listening(root: Path, port: int = 0) -> Iterator[tuple[str, Keys, list[str]]]:
     """A real server, on a free port if none is given: (host:port, keys, announced tokens)."""
-    from gradwatch.server.serving import Address
-
     address = Address.checked("127.0.0.1", port, allow_remote=False)
     made = address.bound()
     port = int(made.getsockname()[1])
     tokens: list[str] = []
     keys = Keys(tokens.append)
     app = application(Library([root]), hosts=address.hosts(port), keys=keys)
-    config = uvicorn.Config(
-        app,
-        log_level="critical",
-        access_log=False,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        h11_max_incomplete_event_size=16_384,
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(settings(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [made]}, daemon=True)
     thread.start()
     try:

@@ -18,6 +18,7 @@ from gradwatch.views.text import plain
 LOG = logging.getLogger(__name__)
 METHODS = frozenset({"GET", "HEAD"})
 LONGEST_ADDRESS = 2048
+PIECE = 64 << 10
 OWN_SITES = frozenset({"same-origin", "none"})
 SECONDS_BETWEEN_LINKS = 5.0
 SECURITY = {
@@ -136,6 +137,14 @@ def _adding(send: Send) -> Send:
             ours = {name.encode(): value.encode() for name, value in SECURITY.items()}
             kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in ours]
             message = {**message, "headers": [*kept, *ours.items()]}
-        await send(message)
+        body = message.get("body", b"")
+        if message["type"] != "http.response.body" or len(body) <= PIECE:
+            await send(message)
+            return
+        # in pieces, so that a visitor who reads slowly holds one of them and not the whole
+        for at in range(0, len(body), PIECE):
+            last = at + PIECE >= len(body)
+            more = bool(message.get("more_body")) or not last
+            await send({**message, "body": body[at : at + PIECE], "more_body": more})
 
     return with_headers

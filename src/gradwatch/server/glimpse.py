@@ -18,6 +18,8 @@ KEPT = 24
 REST = 5.0
 """A growing run is read on only after this many times what the last reading took."""
 
+WARMED = 10
+"""Windows that are read beforehand."""
 LOOK_SECONDS = 2.0
 """How long the opening of a run steps back, at each of its files, for somebody's first look."""
 
@@ -35,6 +37,7 @@ class Glimpse:
         self._follower = follow(path)
         self._lock = threading.Lock()
         self._first: Run | None = None
+        self._first_kept: dict[Wish, Made] = {}
         self._first_lock = threading.Lock()
         self._looked = threading.Event()
         self._looked.set()
@@ -57,7 +60,7 @@ class Glimpse:
                     _ = self.run.steps, self.run.scalars  # what every answer needs
                 finally:
                     self.opening = False
-                self.mark, self._first = mark, None
+                self.mark, self._first, self._first_kept = mark, None, {}
                 self._opened = time.monotonic()
                 self._took = self._opened - begun
             return self.run
@@ -87,14 +90,30 @@ class Glimpse:
     def first_look(self, wish: Wish) -> Made | None:
         """The answer from the coarsest level alone; None where there is none."""
         with self._first_lock:
+            if wish in self._first_kept:
+                return self._first_kept[wish]
             self._looked.clear()
             try:
                 if self._first is None and self.run is None:
                     self._first = glance(self.path)
                 run = self._first
-                return None if run is None else _built(run, wish, None)
+                if run is None:
+                    return None
+                made = _built(run, wish, None)
+                if len(self._first_kept) < KEPT:
+                    self._first_kept[wish] = made
+                return made
             finally:
                 self._looked.set()
+
+    def warm(self) -> None:
+        """Read what panning is going to need: the first map and the curves of the finer levels."""
+        assert self.run is not None
+        steps = self.run.steps
+        for first in steps[:: max(1, len(steps) // WARMED)].tolist():
+            last = first + len(steps) // WARMED
+            sections = frozenset({"heat", "learning_rates", "updates"})
+            self.made(Wish(first, last, first_map(self.run), sections), None)
 
 
 def _built(run: Run, wish: Wish, diagnosis: Diagnosed | None) -> Made:

@@ -27,6 +27,14 @@ class Made:
 
     def text(self, names: Collection[str] | None = None) -> bytes:
         """The model, or the named sections of it."""
+        return self._whole if names is None else self._joined(names)
+
+    @cached_property
+    def _whole(self) -> bytes:
+        """Kept: however many visitors are sent it, it is there once."""
+        return self._joined(None)
+
+    def _joined(self, names: Collection[str] | None) -> bytes:
         chosen = [
             b'"%s":%s' % (name.encode(), part)
             for name, part in self.sections.items()

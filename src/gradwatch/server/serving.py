@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.server.access import Keys
 from gradwatch.server.app import application
 from gradwatch.server.library import Library
+from gradwatch.server.line import Line
 
 PORT = 8321
 TRIES = 20
-MOST_CONNECTIONS = 128
+WAITING = 128
+"""Connections the system may hold before we take them."""
 MOST_HEADER_BYTES = 16_384
 
 
@@ -74,7 +77,7 @@ class Address:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 made.bind((self.host, port))
-                made.listen(MOST_CONNECTIONS)
+                made.listen(WAITING)
             except OSError as error:
                 made.close()
                 problem = error.strerror or str(error)
@@ -86,27 +89,31 @@ class Address:
         )
 
 
+def settings(app: ASGIApp) -> uvicorn.Config:
+    """How the application is served: without upgrades, with limits on size, time and number."""
+    return uvicorn.Config(
+        app,
+        log_level="error",  # a visitor's nonsense is no news for the terminal
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        ws="none",
+        http=Line,
+        lifespan="off",
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=1,
+    )
+
+
 def serve(roots: Sequence[Path], address: Address, announce: Callable[[str], None]) -> None:
     """Serve until stopped; `announce` is given each link."""
     listening = address.bound()
     port = int(listening.getsockname()[1])
     keys = Keys(lambda token: announce(address.link(port, token)))
     app = application(Library(roots), hosts=address.hosts(port), keys=keys)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        ws="none",
-        http="h11",
-        lifespan="off",
-        limit_concurrency=MOST_CONNECTIONS,
-        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=1,
-    )
+    config = settings(app)
     with contextlib.suppress(OSError):
         os.nice(5)  # the training beside us comes first
     keys.tell()

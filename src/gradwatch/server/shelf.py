@@ -164,6 +164,8 @@ class Shelf:
                 self.glimpse.open(mark)
             if self.large:
                 self._summarise(mark)
+                self.busy = ""  # it is open; the rest is for speed alone
+                self.glimpse.warm()
             else:
                 self.busy = "diagnosing"
                 self.model(None, None)

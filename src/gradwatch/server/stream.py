@@ -13,7 +13,7 @@ from gradwatch.views.model import to_json
 SECONDS = 1.0
 HEARTBEAT = 15
 """Seconds of silence after which a comment is sent, so that a dead line is noticed."""
-MOST_STREAMS = 32
+MOST_STREAMS = 64
 
 
 class News(NamedTuple):
