@@ -63,7 +63,7 @@ def gradients(
         sketch *= np.float32(multiplier)
         rows["grad_sketch"] = sketch
         if cosines:
-            rows["grad_cosine"] = _cosine(sketch, ward.last_sketch)
+            rows["grad_cosine"] = cosine(sketch, ward.last_sketch)
         seen = found.batch.counts > 0
         rows["grad_sketch"][~seen] = np.nan  # nothing there, or too large and sparse
         ward.last_sketch[seen] = sketch[seen]
@@ -147,7 +147,7 @@ def _measure(
     return kernel.measure(batch, touched=touched), []
 
 
-def _cosine(now: NDArray[np.float32], last: NDArray[np.float32]) -> NDArray[np.float64]:
+def cosine(now: NDArray[np.float32], last: NDArray[np.float32]) -> NDArray[np.float64]:
     a, b = now.astype(np.float64), last.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         dot = np.einsum("ij,ij->i", a, b)

@@ -97,7 +97,7 @@ class Recorder:
         if Family.GRAD in frame.due:
             self._gradients(frame, frame.ward)
             if rest is not None and rest.remote:
-                self.remote.gradients(frame, frame.step, rest, before_step=False)
+                self._far_gradients(frame, rest, before_step=False)
             elif rest is not None and rest.tracks:
                 measured = measuring.gradients(
                     rest,
@@ -112,14 +112,14 @@ class Recorder:
 
     def _weights(self, frame: Frame, ward: Ward) -> None:
         if ward.remote:
-            self.remote.weights(frame, frame.step, ward)
+            self.remote.weights(frame, frame.step, ward, histograms=self._wide(frame))
         elif ward.tracks:
             measured = measuring.weights(ward, histograms=self._wide(frame))
             frame.measured.append((ward, measured))
 
     def _gradients(self, frame: Frame, ward: Ward) -> None:
         if ward.remote:
-            self.remote.gradients(frame, frame.step, ward, before_step=not frame.closure)
+            self._far_gradients(frame, ward, before_step=not frame.closure)
             return
         if frame.skipped:
             measured = measuring.nothing(Family.GRAD, len(ward.tracks), State.SKIPPED_STEP)
@@ -139,6 +139,17 @@ class Recorder:
             if verdict.phase in (Phase.RAW, Phase.SCALED) and not cut:
                 frame.scalars["clip_factor"] = clipping
         frame.measured.append((ward, measured))
+
+    def _far_gradients(self, frame: Frame, ward: Ward, *, before_step: bool) -> None:
+        self.remote.gradients(
+            frame,
+            frame.step,
+            ward,
+            before_step=before_step,
+            histograms=self._wide(frame),
+            sketches=frame.sketches,
+            cosines=frame.cosines,
+        )
 
     def _verdict(self, ward: Ward, held: float) -> Verdict:
         verdict = ward.sentinel.judge()
@@ -188,7 +199,7 @@ class Recorder:
         """The weights as they are now, outside any step."""
         for ward in wards:
             if ward.remote:
-                self.remote.weights(None, step, ward)
+                self.remote.weights(None, step, ward, histograms=self.histograms)
             elif ward.tracks:
                 self.put(step, ward, measuring.weights(ward, histograms=self.histograms))
 

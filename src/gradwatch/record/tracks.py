@@ -117,13 +117,13 @@ def _readable(tensor: Tensor) -> Tensor | None:
         return None
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
-    if _rows_lie_whole(tuple(tensor.shape), tensor.stride()):
+    if rows_lie_whole(tuple(tensor.shape), tensor.stride()):
         return tensor
     return tensor.contiguous()
 
 
 @cache
-def _rows_lie_whole(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def rows_lie_whole(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Dense memory in which dimension 0 is outermost (channels-last, say): no copy is needed."""
     if not shape or 0 in shape:
         return True

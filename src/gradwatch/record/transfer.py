@@ -13,6 +13,19 @@ from gradwatch.record.device_math import wide
 Parts = list[NDArray[np.float64]]
 
 
+class Load:
+    """Small tensors for one transfer, and where each lies in it."""
+
+    def __init__(self) -> None:
+        self.parts: list[Tensor] = []
+
+    def add(self, *tensors: Tensor) -> slice:
+        """Put these in; the place where their numbers will be among those that arrive."""
+        start = len(self.parts)
+        self.parts += tensors
+        return slice(start, len(self.parts))
+
+
 class Transfer:
     """Several small tensors, copied together from each device; nobody waits for the copies."""
 

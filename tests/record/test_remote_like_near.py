@@ -1,0 +1,172 @@
+"""One training recorded near and far: every number of every family is the same."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.record.conftest import pretend_far
+from tests.record.sinks import MemorySink, watch_into
+from torch import Tensor, nn
+
+from gradwatch.stats import Family, State
+
+STEPS = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    make: Callable[[], nn.Module]
+    data: Callable[[torch.Generator], Tensor]
+    optimizer: Callable[..., Any] = torch.optim.AdamW
+    lr: float = 1e-3
+    clip: float | None = None
+    cut: float | None = None
+    sick_from: int | None = None
+    autocast: bool = False
+
+
+def vectors(generator: torch.Generator) -> Tensor:
+    return torch.randn(8, 6, generator=generator)
+
+
+def mlp() -> nn.Module:
+    hidden = [nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 40)]
+    return nn.Sequential(*hidden, nn.Tanh(), nn.Linear(40, 4))
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 300), nn.ReLU(), nn.Linear(300, 300), nn.Linear(300, 4))
+
+
+def convolutional() -> nn.Module:
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(8 * 16, 4)).to(memory_format=torch.channels_last)
+
+
+def images(generator: torch.Generator) -> Tensor:
+    return torch.randn(4, 3, 8, 8, generator=generator)
+
+
+class Words(nn.Module):
+    """Most rows of the embedding never get a gradient; one parameter gets none at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(50, 8), nn.Linear(8, 4)
+        self.unused = nn.Parameter(torch.ones(3, 3))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out(self.embed(ids))
+
+
+def ids(generator: torch.Generator) -> Tensor:
+    return torch.randint(0, 20, (6,), generator=generator)
+
+
+CASES = {
+    "healthy": Case(mlp, vectors),
+    "more than 65,536 elements": Case(wide, vectors, torch.optim.SGD, lr=0.1),
+    "clipped by norm": Case(mlp, vectors, clip=1e-3),
+    "cut off at a value": Case(mlp, vectors, cut=1e-3),
+    "convolutional": Case(convolutional, images),
+    "words": Case(Words, ids),
+    "bfloat16": Case(lambda: mlp().to(torch.bfloat16), lambda g: vectors(g).to(torch.bfloat16)),
+    "double": Case(lambda: mlp().double(), lambda g: vectors(g).double()),
+    "amsgrad": Case(mlp, vectors, lambda p, lr: torch.optim.Adam(p, lr, amsgrad=True, eps=1e-3)),
+    "not finite": Case(mlp, vectors, sick_from=2),
+    "exploding": Case(mlp, lambda g: 1e12 * vectors(g), torch.optim.SGD, lr=1e-9),
+    "autocast": Case(mlp, vectors, autocast=True),
+}
+
+
+def recorded(case: Case) -> MemorySink:
+    torch.manual_seed(0)
+    model = case.make()
+    optimizer = case.optimizer(model.parameters(), lr=case.lr)
+    sink = MemorySink()
+    watcher = watch_into(sink, model, optimizer)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=case.autocast):
+            loss = model(case.data(torch.Generator().manual_seed(step))).float().square().mean()
+            if case.sick_from is not None and step >= case.sick_from:
+                loss = loss * float("inf")
+            loss.backward()
+            if case.clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), case.clip)
+            if case.cut is not None:
+                nn.utils.clip_grad_value_(model.parameters(), case.cut)
+            optimizer.step()
+    watcher.close()
+    assert watcher._barrier.error is None
+    return sink
+
+
+@pytest.fixture(params=CASES)
+def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    torch.set_num_threads(1)
+    near = recorded(CASES[request.param])
+    pretend_far(monkeypatch)
+    return request.param, near, recorded(CASES[request.param])
+
+
+def test_the_same_numbers(pair: tuple[str, MemorySink, MemorySink]) -> None:
+    _, near, far = pair
+    assert near.rows.keys() == far.rows.keys()
+    for key, (row, state) in near.rows.items():
+        found, far_state = far.rows[key]
+        if key[0] is Family.UPDATE and far_state is State.SAMPLED:
+            assert found["update_norm"] == pytest.approx(row["update_norm"], rel=0.1)
+            continue
+        assert far_state is state, key
+        for stat in row.dtype.names:
+            _compare(row, found, stat, key)
+    for step in range(STEPS):
+        for scalar in ("clip_factor", "backwards"):
+            expected = near.logged[step].get(scalar)
+            assert (scalar in far.logged[step]) == (expected is not None)
+            if expected is not None:
+                assert far.logged[step][scalar] == pytest.approx(expected, rel=1e-5)
+
+
+def _compare(row: np.void, found: np.void, stat: str, key: Any) -> None:
+    if stat in ("weight_hash", "grad_sketch"):
+        # Hashes are others by design. A sketch is as long as its gradient.
+        if stat == "grad_sketch":
+            close = 1e-5 * float(np.nan_to_num(row["grad_norm"]))
+            np.testing.assert_allclose(found[stat], row[stat], rtol=1e-4, atol=close, err_msg=key)
+        return
+    size = f"{key[0]}_std"
+    std = float(np.nan_to_num(row[size])) if size in row.dtype.names else 0.0
+    rough = stat.endswith(("skewness", "kurtosis", "cosine"))
+    close = 1e-3 if rough else 1e-5
+    least = 1e-3 if rough else max(1e-5 * std, 1e-12)
+    assert found[stat] == pytest.approx(row[stat], rel=close, abs=least, nan_ok=True), (*key, stat)
+
+
+def test_the_same_histograms(pair: tuple[str, MemorySink, MemorySink]) -> None:
+    name, near, far = pair
+    assert near.bins.keys() == far.bins.keys()
+    assert len(near.bins) > 10
+    for key, expected in near.bins.items():
+        found = far.bins[key]
+        assert found.count == expected.count
+        lost = _difference(expected, found)
+        # Undoing a clipping rounds: an element may come to lie on the other side of a power of two.
+        assert lost <= (2 if name == "clipped by norm" else 0), key
+        for part in ("zeros", "nan", "positive_inf", "negative_inf"):
+            assert getattr(found, part) == getattr(expected, part), (key, part)
+
+
+def _difference(one: Any, other: Any) -> int:
+    first = min(one.first_exponent, other.first_exponent)
+    last = max(h.first_exponent + len(h.positive) for h in (one, other))
+    tables = np.zeros((2, 2, last - first), np.int64)
+    for table, histogram in zip(tables, (one, other), strict=True):
+        start = histogram.first_exponent - first
+        for line, side in zip(table, (histogram.negative, histogram.positive), strict=True):
+            line[start : start + len(side)] = side
+    return int(np.abs(tables[0] - tables[1]).sum()) // 2
