@@ -83,24 +83,45 @@ static inline void prefetch(const char *x, size_t bytes) {
     for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(x + 4096 + line);
 }
 
+static inline void add_twice(Lane *lanes, const char *x, int dtype, vf factor, vf shift) {
+    vf one, other;
+    load_twice(x, dtype, &one, &other);
+    lane_add(&lanes[0], one, factor, shift);
+    lane_add(&lanes[STREAMS - 1], other, factor, shift);
+}
+
+/* A whole block, both halves at once: the processor fetches from several pages side by side faster
+ * than from one after another. The same places of the next block are asked for meanwhile, into the
+ * second-level cache: the first may be too small for two blocks. */
+static inline __attribute__((always_inline)) void sweep_halves(const char *x, int dtype, vf factor,
+                                                               vf shift, Lane *lanes,
+                                                               Total *total) {
+    size_t half = BLOCK / 2 * itemsize(dtype), step = 2 * LANES * itemsize(dtype);
+    for (size_t i = 0; i < half;) {
+        for (size_t stop = i + TERMS / 4 * STREAMS * step; i < stop; i += step) {
+            for (size_t line = 0; line < step; line += 64) {
+                __builtin_prefetch(x + 2 * half + i + line, 0, 2);
+                __builtin_prefetch(x + 3 * half + i + line, 0, 2);
+            }
+            add_twice(lanes, x + i, dtype, factor, shift);
+            add_twice(lanes, x + half + i, dtype, factor, shift);
+        }
+        for (int stream = 0; stream < STREAMS; stream++) lane_fold(&lanes[stream], total);
+    }
+}
+
 /* Everything about a block, around the guess. `dtype` is a constant at every call, so that each
  * type has its own loop and narrow ones are widened on their way into a register. */
 static inline __attribute__((always_inline)) void sweep(const char *x, size_t n, int dtype,
                                                         Guess guess, Sweep *s, Powers *p) {
-    size_t size = itemsize(dtype);
+    size_t size = itemsize(dtype), i = n == BLOCK ? BLOCK : 0;
     vf factor = vf_all(guess.scale), shift = vf_all(guess.pivot * guess.scale);
     Lane lanes[2] = {lane_start(), lane_start()};
     Total total = {0};
-    size_t i = 0;
+    if (n == BLOCK) sweep_halves(x, dtype, factor, shift, lanes, &total);
     while (i + 2 * LANES <= n) {
         size_t stop = smaller(n - 2 * LANES + 1, i + TERMS * STREAMS * LANES);
-        for (; i < stop; i += 2 * LANES) {
-            prefetch(x + i * size, 2 * LANES * size);
-            vf one, other;
-            load_twice(x + i * size, dtype, &one, &other);
-            lane_add(&lanes[0], one, factor, shift);
-            lane_add(&lanes[STREAMS - 1], other, factor, shift);
-        }
+        for (; i < stop; i += 2 * LANES) add_twice(lanes, x + i * size, dtype, factor, shift);
         for (int stream = 0; stream < STREAMS; stream++) lane_fold(&lanes[stream], &total);
     }
     lane_join(&lanes[0], &lanes[STREAMS - 1]);
