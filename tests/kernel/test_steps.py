@@ -129,6 +129,7 @@ EDGES = {
     "largest v": (3e38, 3e38),
     "infinite v": (1.0, math.inf),
     "negative v": (1.0, -1.0),
+    "negative subnormal v": (1.0, -1e-40),
     "large ratios": (1e15, 1e-8),
     "largest ratios": (3e38, 1e-38),
 }

@@ -24,10 +24,9 @@ static inline vf half_to_float(vh half) { return (vf)_mm256_cvtph_ps((__m128i)ha
 
 /* g / (√v · factor + eps). Roots and quotients are slow; instead the processor's estimates of 1/√v
  * and 1/x (12 bits) are bettered by a step of Newton's method each (to about 22). The estimate is
- * infinite for 0 and for subnormal numbers: their root is taken for 0. */
+ * infinite for 0, whose root is 0. There are no positive subnormal numbers here. */
 static inline vf vf_ratio(vf g, vf v, vf factor, vf eps) {
-    vi small = (vi)(vf_abs(v) < vf_all(FLT_MIN));
-    vf y = (vf)((vi)_mm256_rsqrt_ps((__m256)v) & ~small);
+    vf y = (vf)((vi)_mm256_rsqrt_ps((__m256)v) & (vi)(v != vf_all(0.0f)));
     y *= 1.5f - 0.5f * v * y * y;
     vf below = v * y * factor + eps, inverse = (vf)_mm256_rcp_ps((__m256)below);
     inverse *= 2.0f - below * inverse;

@@ -1,5 +1,4 @@
 /* Vectors of WIDTH bytes on the compiler's vector extensions: the same source for every set. */
-#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

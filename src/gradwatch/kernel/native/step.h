@@ -9,7 +9,8 @@ typedef struct {
     size_t count;
     int parts, is_wide; /* wide: one of the streams is float64 */
     double correction, eps;
-    float factor, below, least; /* see set_constants */
+    float factor, below;
+    uint32_t heed; /* all ones where subnormal second moments matter; see set_constants */
 } Step;
 
 /* The smallest float not under eps²·correction: comparing floats with it is exact. */
@@ -24,9 +25,9 @@ static void set_constants(Step *step) {
     step->factor = (float)(1.0 / sqrt(step->correction));
     /* v < below exactly where √(v / correction) < eps, for float v. */
     step->below = threshold(step->eps, step->correction);
-    /* vf_ratio may take the root of subnormal numbers for 0. Beside eps that is nothing, or else
-     * blocks with positive v < least go the way of doubles. */
-    step->least = step->eps > 1e-11 * step->factor ? 0.0f : FLT_MIN;
+    /* The root of subnormal numbers is taken for 0. Beside eps it is nothing, or else blocks with
+     * such go the way of doubles. */
+    step->heed = step->eps > 1e-11 * step->factor ? 0 : UINT32_MAX;
     /* Beyond these the denominator or its reciprocal could leave the range of float. */
     if (!(step->factor < 0x1p40f && step->eps < 0x1p100)) step->is_wide = 1;
 }
