@@ -39,11 +39,12 @@ def _broken(*_: Any, **__: Any) -> Any:
 
 
 SEAMS = {
-    "kernel": "gradwatch.kernel.measure_with_histograms",
-    "sketch": "gradwatch.kernel.sketch",
+    "weights": "gradwatch.kernel.measure_with_histograms",
+    "gradients": "gradwatch.kernel.measure_all",
+    "threads": "gradwatch.kernel.set_threads",
     "copy": "gradwatch.kernel.copy",
-    "update": "gradwatch.kernel.update",
-    "adam": "gradwatch.kernel.adam",
+    "step": "gradwatch.kernel.step",
+    "divisors": "gradwatch.record.changes.divisors",
     "gather": "gradwatch.record.measuring.gather",
     "rows": "gradwatch.record.measuring.moment_rows",
     "judge": "gradwatch.record.sentinel.Sentinel.judge",
