@@ -80,7 +80,7 @@ def test_a_failure_at_any_seam_leaves_the_training_alone(
 def test_a_failing_log_line_does_no_harm_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradwatch.record.barrier.log.warning", _broken)
     bare, _ = train()
-    watched, watcher = train(lambda _: monkeypatch.setattr(SEAMS["kernel"], _broken))
+    watched, watcher = train(lambda _: monkeypatch.setattr(SEAMS["weights"], _broken))
     assert watcher is not None
     assert not watcher.recording
     assert all(torch.equal(a, b) for a, b in zip(bare, watched, strict=True))
@@ -91,7 +91,7 @@ def test_a_keyboard_interrupt_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(lambda _: monkeypatch.setattr(SEAMS["kernel"], interrupt))
+        train(lambda _: monkeypatch.setattr(SEAMS["weights"], interrupt))
 
 
 def test_a_failure_while_starting_leaves_a_watcher_that_does_nothing(
