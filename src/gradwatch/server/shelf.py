@@ -210,7 +210,7 @@ class Shelf:
 
     def _diagnosed(self, mark: str, run: Run) -> Diagnosed:
         if self._diagnosis is None or self._diagnosis[0] != mark:
-            self._diagnosis = mark, diagnosed(run)
+            self._diagnosis = mark, diagnosed(Run(run.source))  # what it loads is let go
         return self._diagnosis[1]
 
 

@@ -87,8 +87,8 @@ class Decoded:
 
 
 def level_for(rows: int, points: int) -> int:
-    """The coarsest level that still has two buckets for every point; 0 where rows must do."""
-    return max((level for level in LEVELS if FACTOR**level * 2 * points <= rows), default=0)
+    """The coarsest level that still has five buckets for four points; 0 where rows must do."""
+    return max((level for level in LEVELS if FACTOR**level * 5 * points <= 4 * rows), default=0)
 
 
 def pieces(
