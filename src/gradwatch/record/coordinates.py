@@ -17,4 +17,4 @@ def fixed_coordinates(count: int, wanted: int, device: torch.device) -> Tensor:
         return torch.arange(count, device=device)
     stretch = count / wanted
     picked = [int((i + (i * 0.6180339887498949) % 1.0) * stretch) for i in range(wanted)]
-    return torch.tensor(picked, dtype=torch.int64, device=device)
+    return torch.tensor(picked, dtype=torch.int64).to(device, non_blocking=True)

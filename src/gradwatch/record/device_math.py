@@ -69,7 +69,7 @@ def moments(matrix: Tensor) -> Tensor:
         y.mul_(square).sum(1, dtype=kind),
         square.mul_(square).sum(1, dtype=kind),
     ]
-    return torch.stack([number.to(kind) for number in numbers])
+    return torch.stack(numbers)
 
 
 def moments_of(group: Alike) -> list[Tensor]:

@@ -209,8 +209,10 @@ def _is_cleared(gradient: Tensor | None) -> bool:
     """No gradient, or zeros at the fixed coordinates; an accelerator only shows the former."""
     if gradient is None:
         return True
+    if not gradient.is_cpu:
+        return False
     sample = _sample(gradient)
-    return sample is not None and sample.is_cpu and not as_array(sample).any()
+    return sample is not None and not as_array(sample).any()
 
 
 def _after_backward(action: Callable[[], None]) -> None:

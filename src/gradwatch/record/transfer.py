@@ -70,8 +70,13 @@ def _send(flat: Tensor) -> tuple[Tensor, Any]:
         host = flat.to("cpu", non_blocking=True)
         event: Any = torch.mps.event.Event()
     else:
-        host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=True)
+        host = _pinned(flat)
         host.copy_(flat, non_blocking=True)
         event = getattr(torch, device).Event()
     event.record()
     return host, event
+
+
+def _pinned(like: Tensor) -> Tensor:
+    """Host memory a device can write to by itself; copies into other memory block."""
+    return torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=True)

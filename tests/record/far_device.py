@@ -1,0 +1,140 @@
+"""A device that is none: its tensors lie on the CPU, but nobody can read them there.
+
+A wrapper around every tensor says that it lives on "far:0". Every operation is counted,
+operations between devices fail as they do on a real one, and whatever would wait for the device to
+give a number fails, except a copy that does not block.
+"""
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _setup_privateuseone_for_python_backend,
+)
+
+from gradwatch.record import transfer
+from gradwatch.record.signals import far
+
+NAME = "far"
+DEVICE = torch.device("privateuseone", 0)
+VIEWS = {"view", "as_strided", "detach", "unbind", "slice", "select", "unsqueeze", "expand", "t"}
+VIEWS |= {"transpose", "permute", "alias", "squeeze", "split", "_unsafe_view", "_reshape_alias"}
+WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "bincount"}
+WAITS |= {"histc", "_unique2", "unique_consecutive", "repeat_interleave", "item"}
+
+launched: Counter[str] = Counter()
+"""Operations that a device would really have done."""
+
+
+class Waits(Exception):
+    """Something asked the device for a number, or mixed it with another."""
+
+
+class FarTensor(Tensor):
+    raw: Tensor
+
+    @staticmethod
+    def __new__(cls, raw: Tensor) -> "FarTensor":
+        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined,no-any-return]
+            cls,
+            raw.size(),
+            strides=raw.stride(),
+            storage_offset=raw.storage_offset(),
+            dtype=raw.dtype,
+            device=DEVICE,
+        )
+
+    def __init__(self, raw: Tensor) -> None:
+        self.raw = raw
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return run(func, args, kwargs or {})
+
+
+def run(func: Any, args: Any, kwargs: Any) -> Any:
+    name = func._schema.name.removeprefix("aten::")
+    flat = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+    if name == "copy_":
+        return _copy(*args, **kwargs)
+    if name in WAITS or (name.startswith("index") and _has_mask(args)):
+        raise Waits(f"{name} waits for the device")
+    near = [one for one in flat if not isinstance(one, FarTensor) and one.dim() > 0]
+    if near and name != "_to_copy":
+        raise Waits(f"{name} mixes devices")
+    wanted = kwargs.get("device", DEVICE)
+    if torch.device(wanted).type != NAME:
+        if not kwargs.get("non_blocking"):
+            raise Waits(f"{name} to {wanted} waits for the device")
+        return func(*_plain(args), **_plain(kwargs))
+    if name.removesuffix("_copy") not in VIEWS:
+        launched[name] += 1
+    if "device" in kwargs:
+        kwargs = kwargs | {"device": "cpu"}
+    found = func(*_plain(args), **_plain(kwargs))
+    known = {id(one.raw): one for one in flat if isinstance(one, FarTensor)}
+    return pytree.tree_map_only(
+        Tensor, lambda raw: known[id(raw)] if id(raw) in known else FarTensor(raw), found
+    )
+
+
+def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    if not isinstance(target, FarTensor) and not non_blocking:
+        raise Waits("copy_ to the CPU waits for the device")
+    launched["copy_"] += 1
+    _plain(target).copy_(_plain(source))
+    return target
+
+
+def _has_mask(args: Any) -> bool:
+    return any(
+        isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8)
+        for one in pytree.tree_leaves(args[1:])
+    )
+
+
+def _plain(value: Any) -> Any:
+    return pytree.tree_map_only(FarTensor, lambda far: far.raw, value)
+
+
+class Event:
+    """Marks a place in the device's work; what came before it is done two questions later."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def record(self) -> None: ...
+
+    def query(self) -> bool:
+        self.asked += 1
+        return self.asked > 2
+
+    def synchronize(self) -> None: ...
+
+
+class Module(_DummyBackendModule):
+    Event = Event
+
+
+def install() -> None:
+    """Make the device known to torch, for the rest of this process."""
+    _setup_privateuseone_for_python_backend(NAME, Module())
+    torch.library.impl("aten::empty.memory_format", "PrivateUse1", _empty)
+    torch.library.impl("aten::empty_strided", "PrivateUse1", _empty_strided)
+    transfer._pinned = lambda like: torch.empty(like.shape, dtype=like.dtype)
+    # A wrapper is no plain tensor; on a real device it would be one.
+    far._PLAIN = (*far._PLAIN, FarTensor)  # type: ignore[assignment]
+
+
+def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any) -> Tensor:
+    return FarTensor(torch.empty(size, dtype=dtype, memory_format=memory_format))
+
+
+def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> Tensor:
+    return FarTensor(torch.empty_strided(size, stride, dtype=dtype))

@@ -1,0 +1,201 @@
+"""Trainings on a device that cannot be read: `python -m tests.record.far_training`."""
+
+import importlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.record import far_device
+from tests.record.near_and_far import differences, moved
+from tests.record.sinks import MemorySink, watch_into
+from torch import Tensor, nn
+
+from gradwatch.record.alike import Alike
+from gradwatch.record.signals import instruments
+from gradwatch.run import EventKind
+
+
+class Net(nn.Module):
+    """Layers of one size and of others, gates of every kind, and a division that can fail."""
+
+    def __init__(self, sick_from: int | None, depth: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Linear(6, 300), nn.LayerNorm(300)
+        self.middle = nn.ModuleList([nn.Linear(300, 300) for _ in range(depth)])
+        self.last = nn.Linear(300, 4)
+        self.odd = nn.Softplus()
+        self.sick_from, self.calls = sick_from, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.norm(self.first(x)))
+        for layer in self.middle:
+            h = torch.tanh(3 * layer(h))
+        if self.sick_from is not None and self.calls >= self.sick_from:
+            h = h * float("inf")
+        self.calls += 1
+        return self.last(self.odd(h))
+
+
+@dataclass
+class Remains:
+    sink: MemorySink
+    weights: list[Tensor]
+    launches: list[int] = field(default_factory=list)
+    """Operations of each step, the user's and ours."""
+
+
+def train(
+    device: torch.device,
+    *,
+    watched: bool = True,
+    sick_from: int | None = None,
+    every: int | None = 1,
+    clip: float | None = None,
+    steps: int = 4,
+    depth: int = 2,
+    first: int = 0,
+) -> Remains:
+    """Train a few steps; what the watcher recorded, the weights, the operations of each step."""
+    model = Net(sick_from, depth).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    sink = MemorySink()
+    found = Remains(sink, [])
+    names = [name for name, _ in model.named_parameters()]
+    tools = instruments(model, names, {"activations"})
+    watcher = None
+    if watched:
+        watcher = watch_into(
+            sink, model, optimizer, every=every, budget=1.0, instruments=tools, step=first
+        )
+    for step in range(steps):
+        before = far_device.launched.total()
+        generator = torch.Generator().manual_seed(step)
+        x = torch.randn(8, 6, generator=generator).to(device)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), (torch.arange(8) % 4).to(device))
+        loss.backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        if watcher is not None:
+            watcher.log(loss=loss)
+            assert watcher._barrier.error is None, watcher._barrier.error
+        found.launches.append(far_device.launched.total() - before)
+    if watcher is not None:
+        watcher.close()
+        assert watcher._barrier.error is None, watcher._barrier.error
+    found.weights = [getattr(p, "raw", p).detach().clone() for p in model.parameters()]
+    return found
+
+
+def same_weights(one: Remains, other: Remains) -> bool:
+    """To the bit: a NaN is equal to itself."""
+    pairs = zip(one.weights, other.weights, strict=True)
+    return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in pairs)
+
+
+def compared() -> dict[str, Any]:
+    """Trainings near and far: what differs, and whether the weights are those without us."""
+    found: dict[str, Any] = {}
+    for name, options in CASES.items():
+        near, far = train(CPU, **options), train(far_device.DEVICE, **options)
+        alone = train(far_device.DEVICE, watched=False, **options)
+        found[name] = {
+            "rows": len(far.sink.rows),
+            "differences": differences(near.sink, far.sink),
+            "moved": moved(near.sink, far.sink),
+            "same weights": same_weights(far, alone),
+            "events": [event.text for event in far.sink.events],
+        }
+    return found
+
+
+def counted() -> dict[str, list[int]]:
+    """Operations we add to each step of a training, without those for the logged loss.
+
+    The first step of a recording records everything; 25 to 27 are no step of the slower cadences.
+    """
+    return {
+        "every second": _ours(every=2),
+        "by default": _ours(every=None, first=24),
+        "by default, 6 layers more": _ours(every=None, first=24, depth=8),
+    }
+
+
+def _ours(*, every: int | None, first: int = 0, depth: int = 2) -> list[int]:
+    alone = train(far_device.DEVICE, watched=False, depth=depth)
+    ours = train(far_device.DEVICE, every=every, first=first, depth=depth)
+    return [a - b - LOGGED for a, b in zip(ours.launches, alone.launches, strict=True)]
+
+
+def sabotaged() -> dict[str, str]:
+    """What happens where something of ours would wait for the device, planted at every place."""
+    found = {}
+    for turn, place in enumerate(PLACES):
+        module, _, name = place.rpartition(".")
+        what = [*WAITS][turn % len(WAITS)]
+        with pytest.MonkeyPatch.context() as patch:
+            first = getattr(importlib.import_module(module), name)
+            patch.setattr(place, partial(_spoiled, first, WAITS[what]))
+            found[f"{what} in {place}"] = _failure()
+    return found
+
+
+def _spoiled(
+    first: Callable[..., Any], wait: Callable[[Tensor], Any], *args: Any, **kw: Any
+) -> Any:
+    for one in (*args, *kw.values()):
+        tensor = one.matrix if isinstance(one, Alike) else one
+        if isinstance(tensor, far_device.FarTensor):
+            wait(tensor.detach())
+            break
+    return first(*args, **kw)
+
+
+def _failure() -> str:
+    try:
+        sink = train(far_device.DEVICE, steps=1).sink
+    except AssertionError as error:
+        return str(error)
+    return " ".join(event.text for event in sink.events if event.kind is EventKind.SWITCHED_OFF)
+
+
+CPU = torch.device("cpu")
+LOGGED = 3
+CASES: dict[str, dict[str, Any]] = {
+    "healthy": {},
+    "sick": {"sick_from": 2},
+    "clipped": {"clip": 1e-2},
+}
+PLACES = (
+    "gradwatch.record.signals.far_probe.spread",
+    "gradwatch.record.signals.far_inputs.cleaned",
+    "gradwatch.record.signals.far_calls.cleaned",
+    "gradwatch.record.signals.gates.spread",
+    "gradwatch.record.device_math.moments",
+    "gradwatch.record.far_gradients.bins",
+    "gradwatch.record.far_weights.bits_sum",
+    "gradwatch.record.device_marks.cleaned",
+    "gradwatch.record.device_steps.cleaned",
+)
+WAITS: dict[str, Callable[[Tensor], Any]] = {
+    "item": lambda tensor: tensor.sum().item(),
+    "cpu": lambda tensor: tensor.cpu(),
+    "nonzero": lambda tensor: tensor.nonzero(),
+    "mask": lambda tensor: tensor[tensor > 0],
+}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    logging.disable()
+    far_device.install()
+    results = {"compared": compared(), "counted": counted(), "sabotaged": sabotaged()}
+    print(json.dumps(results))
