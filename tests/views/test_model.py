@@ -203,3 +203,13 @@ def test_layers_without_a_gradient_say_so_and_gaps_do_not() -> None:
     codes, _ = codes_of(build(run, stats=["grad_rms"]), "grad_rms")
     assert codes[1].tolist() == [Code.NO_GRADIENT] * 3
     assert codes[0, 1] == Code.EMPTY
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-3, 1.0, 1e300])
+def test_nearly_equal_values_are_drawn_in_the_middle_of_the_scale(size: float) -> None:
+    values = size * np.array([0.9, 1.0, 1.1])
+    scale = Scale.around(values, log=True)
+    assert 0 < scale.low < values.min() < values.max() < scale.high < np.inf
+    assert np.all(np.abs(scale.level(values) - 0.5) < 0.05)
+    wide = Scale.around(np.array([1e-9, 1.0]), log=True)
+    assert (wide.low, wide.high) == (1e-9, 1.0)

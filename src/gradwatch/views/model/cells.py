@@ -2,6 +2,7 @@
 
 import base64
 import math
+import sys
 import zlib
 from dataclasses import dataclass
 from enum import IntEnum
@@ -44,8 +45,12 @@ class Scale:
         if not usable.size:
             return cls(1e-8, 1.0, True) if log else cls(0.0, 1.0, False)
         low, high = float(usable.min()), float(usable.max())
+        if log and high < low * LEAST_SPAN:  # nearly equal values belong in the middle
+            middle = math.sqrt(low) * math.sqrt(high)
+            half, ends = math.sqrt(LEAST_SPAN), sys.float_info
+            return cls(max(middle / half, ends.min), min(middle * half, ends.max), True)
         if log:
-            return cls(min(low, high / LEAST_SPAN), high, True)
+            return cls(low, high, True)
         return cls(low, high if high > low else low + 1.0, False)
 
     def to_dict(self) -> dict[str, Any]:
