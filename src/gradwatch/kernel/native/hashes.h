@@ -1,5 +1,5 @@
-/* Hashes: a mark of every bit of a tensor, additive over shards, because the flat index in the whole
- * tensor is mixed in. */
+/* Hashes: a mark of every bit of a tensor, additive over shards, because the flat index in the
+ * whole tensor is mixed in. */
 
 /* The mark of one element: its bits and its place, multiplied apart. */
 static inline vq mark(vq bits, vq place) {
@@ -19,7 +19,7 @@ static inline vq load_bits(const char *x, int dtype) {
 static inline __attribute__((always_inline)) uint64_t hash_floats(const char *x, size_t n,
                                                                   int dtype, uint64_t offset) {
     size_t i = 0, size = itemsize(dtype);
-    vq total = {0}, place, step = vq_all(WIDE * GOLDEN);
+    vq total = {0}, place = {0}, step = vq_all(WIDE * GOLDEN);
     for (int lane = 0; lane < WIDE; lane++) place[lane] = (offset + (uint64_t)lane) * GOLDEN;
     for (; i + 4 * WIDE <= n; i += 4 * WIDE) {
         prefetch(x + i * size, 4 * WIDE * size);

@@ -39,7 +39,8 @@ static int useful_threads(const Batch *batch) {
     size_t elements = 0;
     if (most < 2) return 1;
     for (size_t t = 0; t < batch->n; t++) elements += (size_t)batch->counts[t];
-    return elements < 2 * WORTH_A_THREAD ? 1 : (int)smaller((size_t)most, elements / WORTH_A_THREAD);
+    size_t useful = elements / WORTH_A_THREAD;
+    return useful < 2 ? 1 : (int)smaller((size_t)most, useful);
 }
 
 #if defined(_WIN32)

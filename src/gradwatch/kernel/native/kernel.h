@@ -55,7 +55,7 @@ typedef struct {
     double ratio_rms, eps_fraction;
 } AdamRecord;
 
-/* What sketches need and fill: seeds, where the tensors begin in their wholes, and the wholes' sizes. */
+/* What sketches need and fill: seeds, where tensors begin in their wholes, the wholes' sizes. */
 typedef struct {
     const uint64_t *seeds;
     const int64_t *offsets, *wholes;
