@@ -17,7 +17,7 @@ from gradwatch.diagnosis import diagnose
 from gradwatch.record import Watcher, watch
 from gradwatch.record.signals import instruments
 from gradwatch.record.signals.far import spread
-from gradwatch.record.signals.far_probe import FarProbe, hits
+from gradwatch.record.signals.far_probe import FarProbe
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State
 from gradwatch.store import open_run
@@ -206,6 +206,11 @@ def test_inputs_that_are_not_finite(far_away: None, dtype: torch.dtype) -> None:
     assert sink.logged[0]["input_abs_max"] == 200.0
 
 
+def hits_of(probe: FarProbe) -> dict[int, tuple[int, int]]:
+    looks = probe.take()
+    return looks.hits([slot.numpy() for slot in looks.slots])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), float("-inf")])
 def test_large_finite_numbers_raise_no_alarm(
@@ -217,20 +222,16 @@ def test_large_finite_numbers_raise_no_alarm(
         output[17] = bad
     probe = FarProbe()
     probe.look(1, 3, output, torch.ones(4))
-    seen, devices, slots = probe.take()
-    found = hits(seen, devices, [slot.numpy() for slot in slots])
-    assert found == ({} if bad is None else {1: (1, 0)})
+    assert hits_of(probe) == ({} if bad is None else {1: (1, 0)})
 
 
 def test_a_layer_called_twice_does_not_forget_its_first_call(far_away: None) -> None:
     probe = FarProbe()
     probe.look(0, 1, torch.tensor([float("nan")]), torch.ones(2))
     probe.look(0, 1, torch.ones(2), torch.tensor([float("inf")]))
-    seen, devices, slots = probe.take()
-    assert hits(seen, devices, [slot.numpy() for slot in slots]) == {0: (1, 1)}
+    assert hits_of(probe) == {0: (1, 1)}
     probe.look(0, 1, torch.ones(2), torch.ones(2))
-    seen, devices, slots = probe.take()
-    assert hits(seen, devices, [slot.numpy() for slot in slots]) == {}
+    assert hits_of(probe) == {}
 
 
 def test_a_forward_without_a_backward_is_dropped(far_away: None) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from gradwatch.record.tracks import rows_lie_whole
 
 LIMIT = 1 << 22
-"""Elements worked on at once: the memory this takes, a few times 16 MB, is the training's."""
+"""Elements worked on at once: the memory this takes, some 100 MB, is the training's."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Alike:
         return pieces(self.matrix)
 
 
-def pieces(matrix: Tensor) -> list[Tensor]:
-    """The columns of a matrix in stretches of at most LIMIT elements."""
-    width = max(1, LIMIT // matrix.shape[0])
+def pieces(matrix: Tensor, share: int = 1) -> list[Tensor]:
+    """The columns of a matrix in stretches of at most LIMIT elements, or a share of that."""
+    width = max(1, LIMIT // share // matrix.shape[0])
     if matrix.shape[1] <= width:
         return [matrix]
     return [matrix[:, start : start + width] for start in range(0, matrix.shape[1], width)]

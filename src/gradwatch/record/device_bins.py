@@ -13,13 +13,15 @@ from torch import Tensor
 
 from gradwatch.kernel import Bins
 from gradwatch.kernel.plain.moments import sparse
-from gradwatch.record.alike import Alike
+from gradwatch.record.alike import Alike, pieces
 from gradwatch.record.device_math import at_least_single
 from gradwatch.run import Histogram
 
 _CROWD = 1 << 16
 """So many elements would stand in line for the few counters they share: they get several sets."""
 _SETS = 8
+_SHARE = 4
+"""Places of counters are numbers of 8 bytes: less is worked on at once than elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def bins(group: Alike, factor: Tensor | None = None) -> tuple[Tensor, Tensor]:
     above = torch.zeros(lines, dtype=torch.int64, device=device)
     first = torch.arange(lines, device=device)[:, None] * (form.keys * sets)
     one = torch.ones((), dtype=torch.int64, device=device)
-    for piece in group.pieces:
+    for piece in pieces(group.matrix, _SHARE):
         x = at_least_single(piece)
         above += (x == float("inf")).sum(1)
         keys = _keys(x if factor is None else x * factor.to(x.dtype), form)

@@ -6,6 +6,7 @@ are sent when the optimizer steps.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +18,28 @@ from gradwatch.record.signals.far import is_far, spread
 from gradwatch.record.signals.reading import PROBED
 
 _INFINITY = float("inf")
-_Look = tuple[torch.device, bool]
+_Seen = dict[int, tuple[torch.device, bool]]
+"""Layers that were looked at: on which device, and whether their input was too."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What was looked at in one step."""
+
+    seen: _Seen
+    devices: list[torch.device]
+    slots: list[Tensor]
+    """Of each device."""
+
+    def hits(self, arrived: Sequence[NDArray[np.float64]]) -> dict[int, tuple[int, int]]:
+        """Layers whose output was not finite: 1, and 1 where their input was not either."""
+        bad = [~np.isfinite(part) for part in arrived]
+        found = {}
+        for index, (device, fed) in self.seen.items():
+            here = bad[self.devices.index(device)]
+            if here[2 * index]:
+                found[index] = 1, int(fed and here[2 * index + 1])
+        return found
 
 
 class FarProbe:
@@ -25,7 +47,7 @@ class FarProbe:
 
     def __init__(self) -> None:
         self._slots: dict[torch.device, tuple[Tensor, Sequence[Tensor]]] = {}
-        self._seen: dict[int, _Look] = {}
+        self.seen: _Seen = {}
 
     def look(self, index: int, layers: int, output: Tensor, given: Tensor | None) -> None:
         """Layer `index` of `layers` has given this output for this input."""
@@ -34,35 +56,23 @@ class FarProbe:
             room = torch.zeros(2 * layers, dtype=wide(device), device=device)
             self._slots[device] = room, room.unbind(0)
         slots = self._slots[device][1]
-        before = self._seen.get(index)
+        before = self.seen.get(index)
         _mark(output, slots[2 * index], again=before is not None)
         fed = before is not None and before[1]
         if given is not None and given.device == device and is_far(given):
             _mark(given, slots[2 * index + 1], again=fed)
             fed = True
-        self._seen[index] = device, fed
+        self.seen[index] = device, fed
 
-    def take(self) -> tuple[dict[int, _Look], list[torch.device], list[Tensor]]:
-        """What was seen since the last time: layers, devices, and the slots of each device."""
-        seen, self._seen = self._seen, {}
+    def take(self) -> Looks:
+        """What was seen since the last time."""
+        seen, self.seen = self.seen, {}
         devices = list(dict.fromkeys(device for device, _ in seen.values()))
-        return seen, devices, [self._slots[device][0] for device in devices]
+        return Looks(seen, devices, [self._slots[device][0] for device in devices])
 
     def clear(self) -> None:
         self._slots.clear()
-        self._seen.clear()
-
-
-def hits(
-    seen: dict[int, _Look], devices: Sequence[torch.device], slots: Sequence[NDArray[np.float64]]
-) -> dict[int, tuple[int, int]]:
-    """Layers whose output was not finite: 1, and 1 where their input was not either."""
-    found = {}
-    bad = {device: ~np.isfinite(part) for device, part in zip(devices, slots, strict=True)}
-    for index, (device, fed) in seen.items():
-        if bad[device][2 * index]:
-            found[index] = 1, int(fed and bad[device][2 * index + 1])
-    return found
+        self.seen.clear()
 
 
 def _mark(tensor: Tensor, slot: Tensor, *, again: bool) -> None:

@@ -93,12 +93,15 @@ class Inputs:
             if not tensor.is_floating_point():
                 continue
             if readable(tensor):
-                if tensor.numel():
-                    # As tuples: between a user's data and his model numpy's sums are dear.
-                    for count, nan, above, below, *sizes in sampled_moments(tensor)[_READ].tolist():
-                        self._sum.add(count, nan + above + below, *sizes)
+                self._add(tensor)
             elif is_far(tensor):
                 self._far.look(tensor)
+
+    def _add(self, tensor: torch.Tensor) -> None:
+        if tensor.numel():
+            # As tuples: between a user's data and his model numpy's sums of four numbers are dear.
+            for count, nan, above, below, norm, top in sampled_moments(tensor)[_READ].tolist():
+                self._sum.add(count, nan + above + below, norm, top)
 
     def collect(self, step: int) -> Iterator[Reading]:
         return iter(())

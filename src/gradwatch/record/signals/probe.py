@@ -12,7 +12,7 @@ from torch import nn
 
 from gradwatch.record.instrument import Departure, Found, Reading
 from gradwatch.record.signals.far import is_far
-from gradwatch.record.signals.far_probe import FarProbe, hits
+from gradwatch.record.signals.far_probe import FarProbe, Looks
 from gradwatch.record.signals.hooks import Hooks, Stage
 from gradwatch.record.signals.modules import Layer, first_floating, layers, subject
 from gradwatch.record.signals.reading import nonfinite, readable
@@ -117,26 +117,30 @@ class Probe:
     def collect(self, step: int) -> Iterator[Reading]:
         """Rows of the layers with something to say; of all of them on recorded steps."""
         self._read_modes(step)
-        seen, devices, slots = self._far.take()
-        found, self._hits = self._hits, {}
         everything = self._full or self._changed
-        self._changed = False
+        if not (everything or self._hits or self._far.seen):
+            return
+        hits, self._hits, self._changed = self._hits, {}, False
+        far = self._far.take()
         if self._hooks.failure is not None:
             return
-        modes = {index: self._training(index) for index in seen}
+        if far.seen:
+            self._depart(far, everything)
+        wanted = range(len(self._layers)) if everything else sorted(hits)
+        near = [index for index in wanted if index not in far.seen]
+        if near:
+            modes = {index: self._training(index) for index in near}
+            yield self._rows(near, hits, modes, State.MEASURED)
+
+    def _depart(self, far: Looks, everything: bool) -> None:
+        modes = {index: self._training(index) for index in far.seen}
 
         def finish(arrived: list[NDArray[np.float64]]) -> Found:
-            bad = hits(seen, devices, arrived)
-            wanted = sorted(seen if everything else bad)
-            return Found([self._rows(wanted, bad, modes, State.SAMPLED)] if wanted else [])
+            hits = far.hits(arrived)
+            wanted = sorted(far.seen if everything else hits)
+            return Found([self._rows(wanted, hits, modes, State.SAMPLED)] if wanted else [])
 
-        if slots:
-            self._departures.append(Departure(slots, finish))
-        wanted = range(len(self._layers)) if everything else sorted(found)
-        near = [index for index in wanted if index not in seen]
-        if near:
-            now = {index: self._training(index) for index in near}
-            yield self._rows(near, found, now, State.MEASURED)
+        self._departures.append(Departure(far.slots, finish))
 
     def departures(self, step: int) -> list[Departure]:
         """What the layers on accelerators have shown."""
