@@ -11,7 +11,7 @@ from tests.kernel import reference
 from tests.kernel.cases import Case, batch, case, cases
 
 from gradwatch import kernel
-from gradwatch.kernel import Dtype
+from gradwatch.kernel import Batch, Dtype
 
 COUNTS = ("count", "zeros", "nan", "pos_inf", "neg_inf")
 EXACT = ("abs_max", "min", "max")
@@ -150,3 +150,18 @@ def test_arrays_at_odd_addresses_are_measured(instruction_set: str) -> None:
         odd = memory[1:].view(kind)
         odd[:] = 2.0
         assert kernel.measure_arrays([odd])["abs_max"][0] == 2.0
+
+
+def test_every_float16_is_read_as_what_it_is(compiled_set: str) -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    wide = np.repeat(halves, 32)  # 32 of each: whole vectors
+    n = halves.size
+    starts = wide.ctypes.data + 64 * np.arange(n)
+    records = kernel.measure(Batch.of(starts.tolist(), [32] * n, [Dtype.F16] * n))
+    values = halves.astype(np.float64)
+    finite = np.isfinite(values)
+    np.testing.assert_array_equal(records["min"][finite], values[finite])
+    np.testing.assert_array_equal(records["max"][finite], values[finite])
+    np.testing.assert_array_equal(records["nan"], 32 * np.isnan(values))
+    np.testing.assert_array_equal(records["pos_inf"], 32 * (values == np.inf))
+    np.testing.assert_array_equal(records["neg_inf"], 32 * (values == -np.inf))
