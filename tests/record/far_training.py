@@ -61,10 +61,12 @@ def train(
     steps: int = 4,
     depth: int = 2,
     first: int = 0,
+    by_hand: bool = False,
 ) -> Remains:
     """Train a few steps; what the watcher recorded, the weights, the operations of each step."""
     model = Net(sick_from, depth).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    optimizers = [] if by_hand else [optimizer]
     sink = MemorySink()
     found = Remains(sink, [])
     names = [name for name, _ in model.named_parameters()]
@@ -72,7 +74,7 @@ def train(
     watcher = None
     if watched:
         watcher = watch_into(
-            sink, model, optimizer, every=every, budget=1.0, instruments=tools, step=first
+            sink, model, *optimizers, every=every, budget=1.0, instruments=tools, step=first
         )
     for step in range(steps):
         before = far_device.launched.total()
@@ -83,8 +85,13 @@ def train(
         loss.backward()
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
+        if by_hand:
+            update_by_hand(model)
+        else:
+            optimizer.step()
         if watcher is not None:
+            if by_hand:
+                watcher.step()
             watcher.log(loss=loss)
             assert watcher._barrier.error is None, watcher._barrier.error
         found.launches.append(far_device.launched.total() - before)
@@ -93,6 +100,12 @@ def train(
         assert watcher._barrier.error is None, watcher._barrier.error
     found.weights = [getattr(p, "raw", p).detach().clone() for p in model.parameters()]
     return found
+
+
+def update_by_hand(model: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 1e-3 * parameter.grad
 
 
 def same_weights(one: Remains, other: Remains) -> bool:
@@ -173,6 +186,7 @@ CASES: dict[str, dict[str, Any]] = {
     "healthy": {},
     "sick": {"sick_from": 2},
     "clipped": {"clip": 1e-2},
+    "by hand": {"by_hand": True},
 }
 PLACES = (
     "gradwatch.record.signals.far_probe.spread",

@@ -115,6 +115,10 @@ class Remote:
 
     def weights(self, owner: object, step: int, ward: Ward, *, histograms: bool = False) -> None:
         """Everything about the weights as they are now."""
+        self.weigh(step, ward, histograms=histograms)(owner)
+
+    def weigh(self, step: int, ward: Ward, *, histograms: bool) -> Callable[[object], None]:
+        """The same, measured now and sent when what this gives is called with the owner."""
         tensors, states = readable(ward.parameters())
         load = Load()
         sent = far_weights.send(load, tensors, histograms=histograms)
@@ -122,7 +126,7 @@ class Remote:
         def finish(arrived: Parts) -> Arrival:
             return Arrival(step, ward, far_weights.measured(sent, states, arrived))
 
-        self._send(owner, load.parts, finish)
+        return lambda owner: self._send(owner, load.parts, finish)
 
     def gradients(
         self,
