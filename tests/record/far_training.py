@@ -17,7 +17,7 @@ from tests.record.sinks import MemorySink, watch_into
 from torch import Tensor, nn
 
 from gradwatch.record.alike import Alike
-from gradwatch.record.signals import instruments
+from gradwatch.record.signals import CompiledActivations, instruments
 from gradwatch.run import EventKind
 
 
@@ -62,6 +62,7 @@ def train(
     depth: int = 2,
     first: int = 0,
     by_hand: bool = False,
+    taps: bool = False,
 ) -> Remains:
     """Train a few steps; what the watcher recorded, the weights, the operations of each step."""
     model = Net(sick_from, depth).to(device)
@@ -71,6 +72,8 @@ def train(
     found = Remains(sink, [])
     names = [name for name, _ in model.named_parameters()]
     tools = instruments(model, names, {"activations"})
+    if taps:  # as for a compiled model whose activations were asked for
+        tools = [CompiledActivations(model)]
     watcher = None
     if watched:
         watcher = watch_into(
@@ -187,6 +190,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sick": {"sick_from": 2},
     "clipped": {"clip": 1e-2},
     "by hand": {"by_hand": True},
+    "taps": {"taps": True, "steps": 3},
 }
 PLACES = (
     "gradwatch.record.signals.far_probe.spread",

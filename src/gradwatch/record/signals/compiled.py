@@ -6,19 +6,21 @@ unless asked for.
 """
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 from weakref import ref
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from gradwatch.record.instrument import Reading
+from gradwatch.record.device_math import wide
+from gradwatch.record.instrument import Departure, Found, Reading
 from gradwatch.record.signals.hooks import Stage
 from gradwatch.record.signals.modules import layers, subject
-from gradwatch.run import Event, Subject
+from gradwatch.run import Event
 from gradwatch.stats import Family, State, row_dtype
 
 _STATS = ("count", "mean", "std", "abs_max", "zero_fraction", "nonfinite")
@@ -27,14 +29,14 @@ _STATS = ("count", "mean", "std", "abs_max", "zero_fraction", "nonfinite")
 class Tap:
     """Keeps the statistics of the last output; pickled or copied it becomes nothing."""
 
-    def __init__(self) -> None:
-        self.kept = torch.zeros(len(_STATS), dtype=torch.float64)
+    def __init__(self, device: torch.device) -> None:
+        self.kept = torch.zeros(len(_STATS), dtype=wide(device), device=device)
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         if not isinstance(output, torch.Tensor) or not torch.is_grad_enabled():
             return
         with torch.no_grad():
-            values = output.detach().to(torch.float64)
+            values = output.detach().to(self.kept.dtype)
             finite = torch.isfinite(values)
             count = finite.sum()
             plain = torch.where(finite, values, 0.0)
@@ -75,12 +77,15 @@ class CompiledActivations:
         self._taps: dict[str, tuple[str, Tap]] = {}
         self._handles: list[RemovableHandle] = []
         self._due = False
+        self._departures: list[Departure] = []
 
     def attach(self) -> None:
         model = self._model()
-        for layer in layers(model, self._names) if model is not None else ():
+        if model is None:
+            return
+        for layer in layers(model, self._names):
             if (module := layer.module) is not None:
-                tap = Tap()
+                tap = Tap(_home(module, model))
                 self._taps[layer.name] = layer.kind, tap
                 self._handles.append(module.register_forward_hook(tap))
 
@@ -91,19 +96,37 @@ class CompiledActivations:
                 tap.kept[0] = 0.0
 
     def collect(self, step: int) -> Iterator[Reading]:
-        if not self._due:
+        if not self._due or not self._taps:
             return
-        seen = {name: (kind, tap) for name, (kind, tap) in self._taps.items() if tap.kept[0] > 0}
+        kept = [tap.kept for _, tap in self._taps.values()]
+        if all(one.is_cpu for one in kept):
+            yield from self._readings([one.numpy() for one in kept])
+        else:
+            self._departures.append(Departure(kept, lambda arrived: Found(self._readings(arrived))))
+
+    def departures(self, step: int) -> list[Departure]:
+        """What the taps on accelerators have kept."""
+        sent, self._departures = self._departures, []
+        return sent
+
+    def _readings(self, kept: Sequence[NDArray[Any]]) -> list[Reading]:
+        """Of the layers that ran."""
+        seen = [
+            (name, kind, numbers)
+            for (name, (kind, _)), numbers in zip(self._taps.items(), kept, strict=True)
+            if numbers[0] > 0
+        ]
+        if not seen:
+            return []
         rows = np.zeros(len(seen), row_dtype(Family.ACT))
-        subjects: list[Subject] = []
-        for row, (name, (kind, tap)) in zip(rows, seen.items(), strict=True):
-            for stat, value in zip(_STATS, tap.kept.numpy(), strict=True):
+        for row, (_, _, numbers) in zip(rows, seen, strict=True):
+            for stat, value in zip(_STATS, numbers, strict=True):
                 row[f"act_{stat}"] = value
             for stat in ("act_gate_zero_fraction", "act_flat_fraction", "act_entropy"):
                 row[stat] = np.nan
-            subjects.append(subject(name, kind, self._stage.order.get(name)))
-        if subjects:
-            yield Family.ACT, subjects, rows, np.full(len(rows), State.MEASURED, np.uint8)
+        order = self._stage.order
+        subjects = [subject(name, kind, order.get(name)) for name, kind, _ in seen]
+        return [(Family.ACT, subjects, rows, np.full(len(rows), State.MEASURED, np.uint8))]
 
     def scalars(self, step: int) -> dict[str, float]:
         return {}
@@ -115,3 +138,11 @@ class CompiledActivations:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+
+def _home(module: nn.Module, model: nn.Module) -> torch.device:
+    """Where the module's output will be: reading it from elsewhere would be a wait."""
+    for where in (module, model):
+        if (parameter := next(where.parameters(), None)) is not None:
+            return parameter.device
+    return torch.device("cpu")
