@@ -241,6 +241,7 @@ class RankSource:
             attempt.index.refresh()
         self.attempts = [Attempt.of(attempt.index) for attempt in self.attempts]
         self._names.clear()
+        self._seats.clear()
 
     def _fill(
         self, stat: Stat, stretch: Stretch, values: NDArray[Any], states: NDArray[np.uint8]
@@ -281,15 +282,20 @@ class RankSource:
         put(states, rows, columns, mine, state[:, known])
 
     def _columns_of(self, block: Block, attempt: Attempt) -> NDArray[np.int64]:
-        names = self._named(attempt)
+        """Where the block's subjects stand; −1 for one that is not in the table."""
         kind = block.family.kind
-        return np.array(
-            [
-                self.columns.get((kind, _name_of(names, number, kind)), -1)
-                for number in block.ids.tolist()
-            ],
-            np.int64,
-        )
+        key = id(attempt), kind, block.ids.tobytes()  # the same for nearly all blocks of a family
+        places = self._seats.get(key)
+        if places is None:
+            names = self._named(attempt)
+            found = [(kind, _name_of(names, number, kind)) for number in block.ids.tolist()]
+            places = np.array([self.columns.get(one, -1) for one in found], np.int64)
+            self._seats[key] = places
+        return places
+
+    @cached_property
+    def _seats(self) -> dict[tuple[int, Kind, bytes], NDArray[np.int64]]:
+        return {}
 
     def _named(self, attempt: Attempt) -> dict[int, Subject]:
         """The attempt's subjects; ids whose name was lost get one that says so."""
