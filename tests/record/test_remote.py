@@ -14,26 +14,15 @@ from gradwatch.record.transfer import Transfer
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State
 
-CASES = (
-    "plain_sgd",
-    "plain_adamw",
-    "double_precision",
-    "clipped_by_norm",
-    "clipped_by_value",
-    "closure_with_clipping",
-    "accumulation_of_three",
-    "scaler_given",
-    "scaler_and_clipping",
-    "scaler_fused",
-    "scaler_fused_overflow",
-    "adversarial_pair",
-    "sharpness_aware_closure",
-    "frozen_and_unfrozen",
-    "no_torch_optimizer",
+OTHERWISE = {
+    "sparse_embedding": "sparse gradients are not read there",
+    "compiled_model": "its wrapper is gone before the last numbers have arrived",
+}
+
+
+@pytest.mark.parametrize(
+    "loop", [x for x in LOOPS if x.name not in OTHERWISE], ids=lambda x: x.name
 )
-
-
-@pytest.mark.parametrize("loop", [x for x in LOOPS if x.name in CASES], ids=lambda x: x.name)
 def test_loops_far_away_are_recorded_as_they_happened(loop: Any, far_away: None) -> None:
     compare_run(loop, tolerance=max(loop.tolerance, 5e-6))
 

@@ -16,7 +16,7 @@ from gradwatch.record.device_math import BITS, at_least_single, cleaned, wide
 from gradwatch.record.optimizers import SecondMoment
 from gradwatch.record.placement import local
 from gradwatch.record.reading import number
-from gradwatch.record.tracks import aligned
+from gradwatch.record.tracks import KINDS, aligned
 
 
 def picked(tensors: Sequence[Tensor | None]) -> list[Alike]:
@@ -107,7 +107,9 @@ def divided(moments: Sequence[SecondMoment]) -> list[Divided]:
     members: dict[tuple[Any, ...], list[SecondMoment]] = {}
     for one in moments:
         gradient, second = local(one.gradient), local(one.second)
-        if gradient.layout is not torch.strided or not gradient.numel():
+        if gradient.layout is not torch.strided or gradient.dtype not in KINDS:
+            continue
+        if not gradient.numel() or gradient.is_meta:
             continue
         # A count that lives on the device stays there; others are numbers already.
         count = None if _is_far(one.step) else number(one.step)

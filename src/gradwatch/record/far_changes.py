@@ -34,10 +34,13 @@ def update(
         place = load.add(device_steps.change(old, parameters, pulls))
         groups.append((place, indices, np.array(sizes, float), old.matrix.shape[1]))
         compared[indices] = True
-    states[~compared] = np.maximum(states[~compared], State.NOT_SAMPLED)
+    empty = (states == State.MEASURED) & np.array([p is None for p in parameters], bool)
+    gone = ~compared & ~empty
+    states[gone] = np.maximum(states[gone], State.NOT_SAMPLED)
 
     def finish(arrived: Parts) -> Measured:
         rows = empty_rows(Family.UPDATE, len(states))
+        rows["update_norm"][empty] = 0.0
         for place, indices, sizes, seen in groups:
             found = device_steps.changes_of(arrived[place][0], sizes, seen)
             for name, column in zip(_UPDATE, found.T, strict=True):

@@ -89,10 +89,11 @@ class Sent:
     marks: slice
     turned: slice
     factor: slice
+    last_sketch: NDArray[np.float32]
+    """The ward's, as it was when this was sent: it may have got other tensors since."""
 
     def measured(
         self,
-        ward: Ward,
         arrived: Parts,
         states: NDArray[np.uint8],
         verdict: Verdict,
@@ -112,9 +113,9 @@ class Sent:
             sketch *= np.float32(multiplier)
             rows["grad_sketch"] = sketch
             if cosines:
-                rows["grad_cosine"] = cosine(sketch, ward.last_sketch)
+                rows["grad_cosine"] = cosine(sketch, self.last_sketch)
             seen = ~np.isnan(sketch).all(axis=1)
-            ward.last_sketch[seen] = sketch[seen]
+            self.last_sketch[seen] = sketch[seen]
         histograms = self.histograms(arrived, records, multiplier)
         return Measured(Family.GRAD, blank(Family.GRAD, rows, states), states, histograms)
 
@@ -209,4 +210,5 @@ class FarGradients:
             load.add(*rows.remember(marks, void)),
             load.add(*map(turned, sums)),
             load.add(factor) if histograms and factor is not None else load.add(),
+            ward.last_sketch,
         )

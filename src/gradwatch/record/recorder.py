@@ -252,7 +252,7 @@ class Recorder:
         """Pass on what has come over from an accelerator."""
         for arrival in self.remote.arrivals(wait=wait):
             if arrival.ward is not None and arrival.measured is not None:
-                self.put(arrival.step, arrival.ward, arrival.measured)
+                self.put(arrival.step, arrival.ward, arrival.measured, arrival.ids)
             for reading in arrival.readings:
                 self._take(reading, arrival.step)
             if arrival.scalars:
@@ -272,14 +272,17 @@ class Recorder:
             scalars, self._scalars = self._scalars, {}
             self.monitor.after_step(step, batches, scalars)
 
-    def put(self, step: int, ward: Ward, measured: Measured) -> None:
-        """One family of one ward, histograms included."""
+    def put(
+        self, step: int, ward: Ward, measured: Measured, ids: NDArray[np.uint32] | None = None
+    ) -> None:
+        """One family of one ward, histograms included; `ids` where its tensors were others then."""
         if not ward.tracks:
             return
-        if (measured.states == State.UNSUPPORTED).any():
+        ids = ward.ids if ids is None else ids
+        if ids is ward.ids and (measured.states == State.UNSUPPORTED).any():
             self._tell_unsupported(step, ward, measured)
-        self._send(Batch(measured.family, ward.ids, measured.rows, measured.states), step)
-        for number, histogram in zip(ward.ids, measured.histograms, strict=False):
+        self._send(Batch(measured.family, ids, measured.rows, measured.states), step)
+        for number, histogram in zip(ids, measured.histograms, strict=False):
             if histogram is not None:
                 self.sink.histograms(measured.family, step, int(number), histogram)
 

@@ -9,25 +9,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import isfinite
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gradwatch.kernel import MOMENTS
 from gradwatch.record import far_changes, far_weights
 from gradwatch.record.alike import Alike
 from gradwatch.record.device_steps import picked
 from gradwatch.record.device_verdict import restoring
 from gradwatch.record.far_gradients import FarGradients, Sent
+from gradwatch.record.far_tensors import one_number, readable
 from gradwatch.record.instrument import Departure, Reading
 from gradwatch.record.measuring import Measured, mark_cut, nothing
 from gradwatch.record.optimizers import second_moments
-from gradwatch.record.placement import local
-from gradwatch.record.rows import blank
+from gradwatch.record.rows import blank, moment_rows
 from gradwatch.record.scaling import Scaling
-from gradwatch.record.tracks import KINDS
 from gradwatch.record.transfer import Load, Parts, Transfer
 from gradwatch.record.verdict import UNKNOWN, Phase, Verdict, judge
 from gradwatch.record.ward import Ward
@@ -41,6 +40,8 @@ class Arrival:
     step: int
     ward: Ward | None = None
     measured: Measured | None = None
+    ids: NDArray[np.uint32] | None = None
+    """Of the rows: those of the ward when they were measured. It may have grown since."""
     scalars: dict[str, float] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
     skipped: bool = False
@@ -51,6 +52,7 @@ class _Pending:
     owner: object
     transfer: Transfer
     finish: Callable[[Parts], Arrival]
+    ids: NDArray[np.uint32] | None
 
 
 class Remote:
@@ -63,6 +65,7 @@ class Remote:
         self._scaling = scaling
         self._pending: deque[_Pending] = deque()
         self._gradients = FarGradients()
+        self._searched = False
         self._before: dict[int, list[Alike]] = {}
         self._skipped: tuple[int, Ward] | None = None
         """The last step whose gradients said that they overflowed; they come before its updates."""
@@ -74,6 +77,7 @@ class Remote:
             pending = self._pending.popleft()
             pending.transfer.wait()
             found.append(pending.finish(pending.transfer.parts()))
+            found[-1].ids = pending.ids
         return found
 
     def discard(self, owner: object) -> None:
@@ -81,10 +85,13 @@ class Remote:
         self._pending = deque(item for item in self._pending if item.owner is not owner)
 
     def _send(
-        self, owner: object, parts: Sequence[Tensor], finish: Callable[[Parts], Arrival]
+        self,
+        owner: object,
+        parts: Sequence[Tensor],
+        finish: Callable[[Parts], Arrival],
+        ids: NDArray[np.uint32] | None = None,
     ) -> None:
-        if parts:
-            self._pending.append(_Pending(owner, Transfer(parts), finish))
+        self._pending.append(_Pending(owner, Transfer(parts), finish, ids))
 
     def number(self, step: int, name: str, value: Tensor) -> None:
         """A number the user logged."""
@@ -126,7 +133,8 @@ class Remote:
         def finish(arrived: Parts) -> Arrival:
             return Arrival(step, ward, far_weights.measured(sent, states, arrived))
 
-        return lambda owner: self._send(owner, load.parts, finish)
+        ids = ward.ids
+        return lambda owner: self._send(owner, load.parts, finish, ids)
 
     def gradients(
         self,
@@ -143,16 +151,24 @@ class Remote:
         tensors, states = readable(ward.gradients())
         there = next((tensor for tensor in tensors if tensor is not None), None)
         if there is None:
+            if ward.tracks:
+                rows = moment_rows(Family.GRAD, np.zeros(len(states), MOMENTS), states)
+                measured = Measured(Family.GRAD, rows, states)
+                self._send(owner, [], lambda arrived: Arrival(step, ward, measured), ward.ids)
             return
         optimizer = ward.optimizer if before_step else None
+        if optimizer is not None and not self._searched:
+            # On the CPU a scaler is looked for when a factor suggests one; here it comes too late.
+            self._searched = True
+            self._scaling.search(optimizer)
         pairs = ward.sentinel.pairs()
         steps = [torch.finfo(now.dtype).eps for _, now in pairs]
         known, overflow = self._scaling.known, getattr(optimizer, "found_inf", None)
         load = Load()
         scales = load.add(
-            _one(getattr(optimizer, "grad_scale", None), 1.0, there),
-            _one(overflow, 0.0, there),
-            _one(self._scaling.tensor, 1.0, there),
+            one_number(getattr(optimizer, "grad_scale", None), 1.0, there),
+            one_number(overflow, 0.0, there),
+            one_number(self._scaling.tensor, 1.0, there),
         )
         samples = load.add(*(sample for pair in pairs for sample in pair))
         sent = self._gradients.send(
@@ -160,7 +176,7 @@ class Remote:
             ward,
             tensors,
             factor=restoring(pairs) if histograms else None,
-            void=None if overflow is None else _one(overflow, 0.0, there),
+            void=None if overflow is None else one_number(overflow, 0.0, there),
             histograms=histograms,
             sketches=sketches,
         )
@@ -183,7 +199,7 @@ class Remote:
                 arrival.scalars["skipped"] = float(arrival.skipped)
             return arrival
 
-        self._send(owner, load.parts, finish)
+        self._send(owner, load.parts, finish, ward.ids)
 
     def _measured(
         self,
@@ -196,9 +212,8 @@ class Remote:
         cosines: bool,
     ) -> None:
         """The rows of the gradients of a step that was not skipped."""
-        assert arrival.ward is not None
         multiplier = 1.0 / (held * verdict.factor)
-        measured = sent.measured(arrival.ward, arrived, states, verdict, multiplier, cosines)
+        measured = sent.measured(arrived, states, verdict, multiplier, cosines)
         arrival.measured = measured
         cut = verdict.undoable and mark_cut(measured)
         if verdict.phase in (Phase.RAW, Phase.SCALED) and not cut:
@@ -219,41 +234,21 @@ class Remote:
             load = Load()
             pulls = readable(ward.gradients())[0]
             sent = far_changes.update(load, before, *readable(ward.parameters()), pulls)
-            self._send(owner, load.parts, lambda arrived: self._made(step, ward, sent(arrived)))
+            self._send(
+                owner, load.parts, lambda arrived: self._made(step, ward, sent(arrived)), ward.ids
+            )
 
     def adam(self, owner: object, step: int, ward: Ward) -> None:
         """g/(√v̂+ε) of the Adam family."""
         load = Load()
         sent = far_changes.adam(load, second_moments(ward), len(ward.tracks))
-        self._send(owner, load.parts, lambda arrived: self._made(step, ward, sent(arrived)))
+        if load.parts:
+            self._send(
+                owner, load.parts, lambda arrived: self._made(step, ward, sent(arrived)), ward.ids
+            )
 
     def _made(self, step: int, ward: Ward, measured: Measured) -> Arrival:
         """What a step made, unless it made nothing."""
         if self._skipped == (step, ward):
             measured.states[:] = State.SKIPPED_STEP
         return Arrival(step, ward, measured._replace(rows=blank(*measured[:3])))
-
-
-def readable(tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], NDArray[np.uint8]]:
-    """The pieces torch can compute with, and why others are left out."""
-    states = np.zeros(len(tensors), np.uint8)
-    kept: list[Tensor | None] = []
-    for index, tensor in enumerate(tensors):
-        piece = None if tensor is None else local(tensor).detach()
-        if piece is None:
-            states[index] = State.NO_GRADIENT
-        elif piece.is_meta or piece.layout is not torch.strided or piece.dtype not in KINDS:
-            states[index], piece = State.UNSUPPORTED, None
-        kept.append(piece if _size(piece) else None)
-    return kept, states
-
-
-def _size(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.numel()
-
-
-def _one(value: Any, default: float, like: Tensor) -> Tensor:
-    """One number as a tensor on the device of `like`, without asking what it is."""
-    if isinstance(value, Tensor):
-        return value.detach().reshape(-1)[:1].to(like.device, non_blocking=True)
-    return torch.full((1,), float(default if value is None else value), device=like.device)
