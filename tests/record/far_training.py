@@ -63,6 +63,8 @@ def train(
     first: int = 0,
     by_hand: bool = False,
     taps: bool = False,
+    clear: bool = True,
+    to_none: bool = True,
 ) -> Remains:
     """Train a few steps; what the watcher recorded, the weights, the operations of each step."""
     model = Net(sick_from, depth).to(device)
@@ -83,7 +85,8 @@ def train(
         before = far_device.launched.total()
         generator = torch.Generator().manual_seed(step)
         x = torch.randn(8, 6, generator=generator).to(device)
-        optimizer.zero_grad()
+        if clear:
+            optimizer.zero_grad(set_to_none=to_none)
         loss = F.cross_entropy(model(x), (torch.arange(8) % 4).to(device))
         loss.backward()
         if clip is not None:
@@ -128,6 +131,7 @@ def compared() -> dict[str, Any]:
             "differences": differences(near.sink, far.sink),
             "moved": moved(near.sink, far.sink),
             "same weights": same_weights(far, alone),
+            "stale": [far.sink.logged[step].get("stale") for step in sorted(far.sink.logged)],
             "events": [event.text for event in far.sink.events],
         }
     return found
@@ -191,6 +195,8 @@ CASES: dict[str, dict[str, Any]] = {
     "clipped": {"clip": 1e-2},
     "by hand": {"by_hand": True},
     "taps": {"taps": True, "steps": 3},
+    "cleared to zeros": {"to_none": False, "steps": 3},
+    "never cleared": {"clear": False, "steps": 3},
 }
 PLACES = (
     "gradwatch.record.signals.far_probe.spread",

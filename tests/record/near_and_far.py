@@ -8,7 +8,8 @@ from tests.record.sinks import MemorySink
 from gradwatch.run import Histogram
 from gradwatch.stats import Family, State
 
-SCALARS = ("clip_factor", "backwards", "loss", "input_rms", "input_abs_max", "input_nonfinite")
+SCALARS = ("clip_factor", "backwards", "stale", "skipped", "loss", "loss_nonfinite", "input_rms")
+SCALARS += ("input_abs_max", "input_nonfinite")
 OTHERS = ("weight_hash", "act_entropy")
 """A hash is another one on devices, by design; entropies are not taken there."""
 

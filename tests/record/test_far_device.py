@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-CASES = ["healthy", "sick", "clipped", "by hand", "taps"]
+CASES = ["healthy", "sick", "clipped", "by hand", "taps", "cleared to zeros", "never cleared"]
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,6 +32,12 @@ def test_everything_is_recorded_as_on_the_cpu(results: Any, case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_training_is_the_same_to_the_bit(results: Any, case: str) -> None:
     assert results["compared"][case]["same weights"]
+
+
+def test_gradients_that_were_left_over_are_told_from_zeros(results: Any) -> None:
+    compared = results["compared"]
+    assert compared["cleared to zeros"]["stale"][:3] == [0.0, 0.0, 0.0]
+    assert compared["never cleared"]["stale"][:3] == [0.0, 1.0, 1.0]
 
 
 def test_a_planted_wait_is_caught_wherever_it_is(results: Any) -> None:

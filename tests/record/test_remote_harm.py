@@ -6,7 +6,7 @@ import pytest
 from tests.record.harm.cases import CASES
 from tests.record.harm.comparing import train
 
-STEPS = 24
+STEPS = 18
 FAR = (
     "mlp, adamw foreach",
     "mlp, lbfgs",

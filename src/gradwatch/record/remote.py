@@ -171,6 +171,8 @@ class Remote:
             one_number(self._scaling.tensor, 1.0, there),
         )
         samples = load.add(*(sample for pair in pairs for sample in pair))
+        rest = ward.sentinel.left_over
+        left_over = load.add(*([] if rest is None else [rest]))
         sent = self._gradients.send(
             load,
             ward,
@@ -195,6 +197,8 @@ class Remote:
                 arrival.measured = nothing(Family.GRAD, len(states), State.SKIPPED_STEP)
             else:
                 self._measured(arrival, sent, arrived, states, verdict, held, cosines)
+            for sample in arrived[left_over]:
+                arrival.scalars["stale"] = float(sample.any())
             if arrival.skipped or known:
                 arrival.scalars["skipped"] = float(arrival.skipped)
             return arrival

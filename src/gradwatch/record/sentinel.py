@@ -55,6 +55,8 @@ class Sentinel:
         self.sampling = False
         self._awake = True
         self.stale: bool | None = None
+        self.left_over: Tensor | None = None
+        """On an accelerator, what was there before the first backward: stale unless it is zero."""
         self.averaged_late = False
         """True under DDP: gradients are averaged only after the hooks have run."""
 
@@ -102,7 +104,7 @@ class Sentinel:
 
     def stepped(self) -> None:
         """The optimizer has stepped: what comes now belongs to the next step."""
-        self.stale = None
+        self.stale = self.left_over = None
         for post in self.posts:
             post.backwards = 0
             post.sample = None
@@ -151,11 +153,18 @@ class Sentinel:
             return
         if post.backwards == 0:
             if self.sampling:
-                self.stale = not _is_cleared(parameter.grad)
+                self._look_at_rest(parameter.grad)
             return
         # A second pass without a step in between: accumulation, unless the first was thrown away.
         if parameter._version == post.version and _is_cleared(parameter.grad):
             self._on_thrown_away(post.scale)
+
+    def _look_at_rest(self, gradient: Tensor | None) -> None:
+        """Whether something is left of earlier steps, before the first backward of this one."""
+        if gradient is None or gradient.is_cpu:
+            self.stale = not _is_cleared(gradient)
+        elif self.left_over is None:
+            self.left_over = _sample(gradient)
 
     def _after(self, post: Post) -> None:
         """This parameter's gradient is complete, but for an average over ranks."""
