@@ -31,7 +31,7 @@ def test_jots_are_handed_over_many_at_a_time_and_lose_nothing() -> None:
         optimizer.step()
         watcher.log(loss=loss, step_twice=2 * step)
         seen.append(loss.item())
-        if step == 19 + MOST // 2:  # some are waiting now
+        if step == 19 + MOST // 4:  # some are waiting now
             assert watcher._conductor.doze.left
             assert len(sink.logged) < step
             assert watcher.flush()

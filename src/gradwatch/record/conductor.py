@@ -217,14 +217,11 @@ class Conductor:
 
     def _log_jots(self, jots: Sequence[Jot]) -> None:
         """Numbers logged in a stretch that records nothing, each with the step made before it."""
-        early = self.habits.early if not self._logs_early else None
-        self.recorder.numbers(
-            [
-                (step + (early is None or name in early), name, value)
-                for step, values in jots
-                for name, value in values.items()
-            ]
-        )
+        if self._logs_early:
+            self.recorder.numbers([(step + 1, name, value) for step, name, value in jots])
+            return
+        early = self.habits.early
+        self.recorder.numbers([(step + (name in early), name, value) for step, name, value in jots])
 
     # -- steps -----------------------------------------------------------------------------------
 

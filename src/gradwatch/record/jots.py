@@ -6,7 +6,6 @@ only jotted down.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isfinite
 from time import perf_counter
 from typing import Any
 
@@ -17,13 +16,14 @@ from gradwatch.record.doze import Doze
 
 MOST = 64
 LONGEST = 1.0
-"""Jots wait for so many others, or so many seconds: no longer than the writer lets rows wait."""
+"""They wait for so many others, or so many seconds: no longer than the writer lets rows wait."""
 
-Jot = tuple[int, dict[str, float]]
+Jot = tuple[int, str, float]
+"""Number of the step last made, name, value."""
 
 
 class Jots:
-    """Keeps (number of the step last made, values) until `hand_over` takes them."""
+    """Keeps what was logged until `hand_over` takes it."""
 
     def __init__(
         self, barrier: Barrier, doze: Doze, hand_over: Callable[[Sequence[Jot]], None]
@@ -38,39 +38,38 @@ class Jots:
         self._plain.update(names)
 
     def take(self, values: Mapping[str, Any]) -> bool:
-        """Jot the values down; False where they have to go the long way."""
+        """Jot the values down; False where they have to go the long way.
+
+        One function without calls of its own: see above.
+        """
         if not self._doze.left:
             return False
         start = perf_counter()
+        step, plain, jots = self._doze.clock.number, self._plain, []
         try:
-            jot = self._read(values)
+            for name, value in values.items():
+                if name not in plain:
+                    return False
+                if type(value) is Tensor:
+                    if not value.is_cpu:
+                        return False
+                    value = value.item()
+                elif type(value) is not float:
+                    value = float(value)
+                if value - value != 0.0:  # NaN or Inf
+                    return False
+                jots.append((step, name, value))
         except Exception:
             return False  # the long way knows what to do
-        if jot is None:
-            return False
-        if not self._kept:
+        kept = self._kept
+        if not kept:
             self._since = start
-        self._kept.append((self._doze.clock.number, jot))
-        if len(self._kept) < MOST and start - self._since < LONGEST:
+        kept += jots
+        if len(kept) < MOST and start - self._since < LONGEST:
             self._barrier.meter.spent += perf_counter() - start
         else:
             self._barrier.run(self.drain)
         return True
-
-    def _read(self, values: Mapping[str, Any]) -> dict[str, float] | None:
-        jot = {}
-        for name, value in values.items():
-            if name not in self._plain:
-                return None
-            if type(value) is Tensor:
-                if not value.is_cpu:
-                    return None
-                value = value.item()
-            value = float(value)
-            if not isfinite(value):
-                return None
-            jot[name] = value
-        return jot
 
     def drain(self) -> None:
         """Hand over what is kept."""

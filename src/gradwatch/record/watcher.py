@@ -52,6 +52,7 @@ class Watcher:
             instruments=instruments,
             monitor=monitor,
         )
+        self._jot = self._conductor.jots.take
         self._closed = False
         self._model = weakref.ref(model, self._orphaned)
         self._heartbeat = Heartbeat(
@@ -73,7 +74,7 @@ class Watcher:
         step just made; a number that a loop logs before its first backward pass is taken to be
         logged so every time, and belongs to the coming step.
         """
-        if values is None and self._conductor.jots.take(named):
+        if values is None and self._jot(named):
             return
         self._barrier.run(self._conductor.log, {**(values or {}), **named})
 
