@@ -6,11 +6,11 @@ give a number fails, except a copy that does not block.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import (
     _DummyBackendModule,
     _setup_privateuseone_for_python_backend,
@@ -60,9 +60,9 @@ class FarTensor(Tensor):
 
 def run(func: Any, args: Any, kwargs: Any) -> Any:
     name = func._schema.name.removeprefix("aten::")
-    flat = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
     if name == "copy_":
         return _copy(*args, **kwargs)
+    flat = list(_tensors((args, kwargs)))
     if name in WAITS or (name.startswith("index") and _has_mask(args)):
         raise Waits(f"{name} waits for the device")
     near = [one for one in flat if not isinstance(one, FarTensor) and one.dim() > 0]
@@ -77,11 +77,35 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         launched[name] += 1
     if "device" in kwargs:
         kwargs = kwargs | {"device": "cpu"}
-    found = func(*_plain(args), **_plain(kwargs))
     known = {id(one.raw): one for one in flat if isinstance(one, FarTensor)}
-    return pytree.tree_map_only(
-        Tensor, lambda raw: known[id(raw)] if id(raw) in known else FarTensor(raw), found
-    )
+    return _far(func(*_plain(args), **_plain(kwargs)), known)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(one)
+
+
+def _far(value: Any, known: dict[int, FarTensor]) -> Any:
+    """Wrapped again; what an operation has changed in place is the wrapper it was given."""
+    if isinstance(value, Tensor):
+        return known[id(value)] if id(value) in known else FarTensor(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_far(one, known) for one in value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, FarTensor):
+        return value.raw
+    if isinstance(value, (list, tuple)):
+        return type(value)(_plain(one) for one in value)
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return value
 
 
 def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
@@ -93,14 +117,7 @@ def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def _has_mask(args: Any) -> bool:
-    return any(
-        isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8)
-        for one in pytree.tree_leaves(args[1:])
-    )
-
-
-def _plain(value: Any) -> Any:
-    return pytree.tree_map_only(FarTensor, lambda far: far.raw, value)
+    return any(one.dtype in (torch.bool, torch.uint8) for one in _tensors(args[1:]))
 
 
 class Event:
