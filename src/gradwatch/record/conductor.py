@@ -327,6 +327,7 @@ class Conductor:
 
     def _backward_ran(self) -> None:
         self._unstepped = True
+        self.recorder.backward()
 
     def _thrown_away(self, scale: float | None) -> None:
         """A backward starts although the last one was neither used nor kept."""

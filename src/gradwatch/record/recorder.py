@@ -194,6 +194,11 @@ class Recorder:
                     nothing = measuring.nothing(family, len(ward.tracks), State.SKIPPED_STEP)
                     self.put(step, ward, nothing)
         self.scalars(step, {"skipped": 1.0})
+        for instrument in self.instruments:
+            if (told := getattr(instrument, "skipped", None)) is not None:
+                for reading in told(step):
+                    self._take(reading, step)
+                self._post(step, instrument.departures(step))  # type: ignore[attr-defined]
 
     def weights(self, step: int, wards: Sequence[Ward]) -> None:
         """The weights as they are now, outside any step."""
@@ -215,6 +220,15 @@ class Recorder:
                 self.sink.event(event)
             if (departures := getattr(instrument, "departures", None)) is not None:
                 under_way += departures(step)
+        self._post(step, under_way)
+
+    def backward(self) -> None:
+        """A backward pass has run."""
+        for instrument in self.instruments:
+            if (told := getattr(instrument, "backward", None)) is not None:
+                told()
+
+    def _post(self, step: int, under_way: list[Departure]) -> None:
         if under_way:
             self.remote.post(step, under_way)
 

@@ -61,6 +61,8 @@ class Probe:
         self._layers: list[Layer] = []
         self._norms: list[Layer] = []
         self._hits: dict[int, tuple[int, int]] = {}
+        self._settled: dict[int, tuple[int, int]] = {}
+        """Hits of forwards whose backward has run: they belong to the step that comes or fails."""
         self._far = FarProbe()
         self._departures: list[Departure] = []
         self._modes: dict[str, bool] = {}
@@ -118,9 +120,25 @@ class Probe:
         """Rows of the layers with something to say; of all of them on recorded steps."""
         self._read_modes(step)
         everything = self._full or self._changed
-        if not (everything or self._hits or self._far.seen):
+        self.backward()
+        if not (everything or self._settled or self._far.seen):
             return
-        hits, self._hits, self._changed = self._hits, {}, False
+        self._changed = False
+        yield from self._told(everything)
+
+    def backward(self) -> None:
+        """A backward has run: what is seen from now on may belong to another step."""
+        if self._hits:
+            self._settled = {**self._hits, **self._settled}
+            self._hits = {}
+
+    def skipped(self, step: int) -> Iterator[Reading]:
+        """Rows of a step that a scaler left out, told when the forward of the next has run."""
+        if self._settled or self._far.seen:
+            yield from self._told(everything=False)
+
+    def _told(self, everything: bool) -> Iterator[Reading]:
+        hits, self._settled = self._settled, {}
         far = self._far.take()
         if self._hooks.failure is not None:
             return
@@ -197,5 +215,6 @@ class Probe:
     def detach(self) -> None:
         self._hooks.remove()
         self._hits.clear()
+        self._settled.clear()
         self._far.clear()
         self._departures.clear()
