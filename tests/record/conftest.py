@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradwatch.record.remote import Arrival, Remote
-from gradwatch.record.transfer import Transfer
+from gradwatch.record.far.remote import Arrival, Remote
+from gradwatch.record.far.transfer import Transfer
 
 DELAY = 2
 """Ends of steps at which a number sent before has not arrived yet."""

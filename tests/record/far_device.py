@@ -16,7 +16,7 @@ from torch.utils.backend_registration import (
     _setup_privateuseone_for_python_backend,
 )
 
-from gradwatch.record import transfer
+from gradwatch.record.far import transfer
 from gradwatch.record.signals import far
 
 NAME = "far"

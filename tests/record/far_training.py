@@ -16,7 +16,7 @@ from tests.record.near_and_far import differences, moved
 from tests.record.sinks import MemorySink, watch_into
 from torch import Tensor, nn
 
-from gradwatch.record.alike import Alike
+from gradwatch.record.far.alike import Alike
 from gradwatch.record.signals import CompiledActivations, instruments
 from gradwatch.run import EventKind
 
@@ -203,11 +203,11 @@ PLACES = (
     "gradwatch.record.signals.far_inputs.cleaned",
     "gradwatch.record.signals.far_calls.cleaned",
     "gradwatch.record.signals.gates.spread",
-    "gradwatch.record.device_math.moments",
-    "gradwatch.record.far_gradients.bins",
-    "gradwatch.record.far_weights.bits_sum",
-    "gradwatch.record.device_marks.cleaned",
-    "gradwatch.record.device_steps.cleaned",
+    "gradwatch.record.far.arithmetic.moments",
+    "gradwatch.record.far.gradients.bins",
+    "gradwatch.record.far.weights.bits_sum",
+    "gradwatch.record.far.marks.cleaned",
+    "gradwatch.record.far.steps.cleaned",
 )
 WAITS: dict[str, Callable[[Tensor], Any]] = {
     "item": lambda tensor: tensor.sum().item(),

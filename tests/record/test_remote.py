@@ -10,7 +10,7 @@ from tests.record.sinks import MemorySink, watch_into
 from tests.record.test_loops import compare_run
 from torch import nn
 
-from gradwatch.record.transfer import Transfer
+from gradwatch.record.far.transfer import Transfer
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State
 

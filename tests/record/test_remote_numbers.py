@@ -7,12 +7,12 @@ from torch import Tensor
 
 import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch
-from gradwatch.record import device_math
-from gradwatch.record.alike import Alike, alike
-from gradwatch.record.device_bins import bins, bins_of, histogram_of
-from gradwatch.record.device_marks import Place, Sketcher, bits_sum, hashes_of, lay_out, turned
-from gradwatch.record.device_rows import FarRows, spread, spread_of, touched, zero_rows
-from gradwatch.record.device_verdict import restoring, shift_to_raw
+from gradwatch.record.far import arithmetic
+from gradwatch.record.far.alike import Alike, alike
+from gradwatch.record.far.bins import bins, bins_of, histogram_of
+from gradwatch.record.far.marks import Place, Sketcher, bits_sum, hashes_of, lay_out, turned
+from gradwatch.record.far.rows import FarRows, spread, spread_of, touched, zero_rows
+from gradwatch.record.far.verdict import restoring, shift_to_raw
 from gradwatch.record.row_memory import WINDOW, RowMemory
 from gradwatch.record.tracks import gather
 
@@ -65,8 +65,8 @@ def truth(tensor: Tensor) -> np.void:
 
 def records(*tensors: Tensor) -> np.ndarray:
     (group,) = alike(tensors)
-    sums = [part.numpy().reshape(-1) for part in device_math.moments_of(group)]
-    return device_math.records_of([piece.shape[1] for piece in group.pieces], sums)
+    sums = [part.numpy().reshape(-1) for part in arithmetic.moments_of(group)]
+    return arithmetic.records_of([piece.shape[1] for piece in group.pieces], sums)
 
 
 @pytest.mark.parametrize("limit", [1 << 22, 700])
@@ -75,7 +75,7 @@ def records(*tensors: Tensor) -> np.ndarray:
 def test_moments_agree_with_the_kernel(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, kind: str, limit: int
 ) -> None:
-    monkeypatch.setattr("gradwatch.record.alike.LIMIT", limit)
+    monkeypatch.setattr("gradwatch.record.far.alike.LIMIT", limit)
     x = made(kind, 37, 50).to(dtype)
     (found,), expected = records(x), truth(x)
     for name in kernel.MOMENTS.names:
@@ -104,7 +104,7 @@ def test_no_power_leaves_the_range(scale: float) -> None:
 
 
 def test_groups_hold_every_tensor_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwatch.record.alike.LIMIT", 100)
+    monkeypatch.setattr("gradwatch.record.far.alike.LIMIT", 100)
     sizes = [(5, 6), (30,), (5, 6), (6, 5), (200,), (5, 6), (30,), (5, 6), (5, 6)]
     tensors: list[Tensor | None] = [torch.full(size, float(i)) for i, size in enumerate(sizes)]
     tensors[6] = None
@@ -147,7 +147,7 @@ def assert_sketch(sketcher: Sketcher, group: Alike, batch: Batch, places: list[P
 def test_sketches_are_the_kernels(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, count: int
 ) -> None:
-    monkeypatch.setattr("gradwatch.record.device_marks.LIMIT", 1 << 15)
+    monkeypatch.setattr("gradwatch.record.far.marks.LIMIT", 1 << 15)
     several = [torch.randn(count, generator=torch.Generator().manual_seed(i)) for i in range(3)]
     several[1][count // 2] = float("nan")
     several = [one.to(dtype) for one in several]
@@ -182,7 +182,7 @@ def test_layouts_take_little_memory() -> None:
 def test_histograms_are_the_kernels(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, kind: str, limit: int
 ) -> None:
-    monkeypatch.setattr("gradwatch.record.alike.LIMIT", limit)
+    monkeypatch.setattr("gradwatch.record.far.alike.LIMIT", limit)
     if kind == "large":
         x = made("bad", 70, 1000).to(dtype)
     elif kind == "tiny":
@@ -215,7 +215,7 @@ def test_hashes_tell_tensors_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     (group,) = alike([x, y, x.clone()])
     one, other, again = hashes_of(bits_sum(group).double().numpy())
     assert one == again != other
-    monkeypatch.setattr("gradwatch.record.alike.LIMIT", 5)
+    monkeypatch.setattr("gradwatch.record.far.alike.LIMIT", 5)
     (group,) = alike([x])
     assert hashes_of(bits_sum(group).double().numpy())[0] == one
 

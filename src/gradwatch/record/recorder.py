@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 import gradwatch.kernel as kernel
 from gradwatch.record import measuring
 from gradwatch.record.changes import changes
+from gradwatch.record.far.remote import Remote
 from gradwatch.record.frame import Frame
 from gradwatch.record.instrument import Batch, Departure, Instrument, Monitor, Reading, Sink
 from gradwatch.record.measuring import Measured
 from gradwatch.record.optimizers import learning_rates
 from gradwatch.record.options import Options, Record
-from gradwatch.record.remote import Remote
 from gradwatch.record.scaling import Scaling, held_scale, overflowed
 from gradwatch.record.verdict import Phase, Verdict
 from gradwatch.record.ward import Ward

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from gradwatch.record.device_math import wide
+from gradwatch.record.far.arithmetic import wide
 from gradwatch.record.instrument import Departure, Found, Reading
 from gradwatch.record.signals.hooks import Stage
 from gradwatch.record.signals.modules import layers, subject

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradwatch.kernel import MOMENTS
-from gradwatch.record.device_math import cleaned, wide
+from gradwatch.record.far.arithmetic import cleaned, wide
 from gradwatch.record.signals.calls import Call, FarRecord
 from gradwatch.record.signals.far import spread
 from gradwatch.record.signals.gates import Reading

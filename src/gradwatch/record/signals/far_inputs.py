@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.record.device_math import cleaned, wide
+from gradwatch.record.far.arithmetic import cleaned, wide
 from gradwatch.record.signals.far import spread
 
 SAMPLE = 16_384

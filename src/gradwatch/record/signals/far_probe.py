@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.record.device_math import wide
+from gradwatch.record.far.arithmetic import wide
 from gradwatch.record.signals.far import is_far, spread
 from gradwatch.record.signals.reading import PROBED
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gradwatch.kernel import SKETCH_WIDTH
 from gradwatch.kernel.plain.marks import scramble
-from gradwatch.record.alike import LIMIT, Alike
-from gradwatch.record.device_math import BITS, cleaned, wide
+from gradwatch.record.far.alike import LIMIT, Alike
+from gradwatch.record.far.arithmetic import BITS, cleaned, wide
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _EVERY_GROUP_UP_TO, _BUNCH = 65_536, 8

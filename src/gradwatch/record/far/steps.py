@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.record.alike import LIMIT, Alike, alike, pieces, together
 from gradwatch.record.coordinates import fixed_coordinates
 from gradwatch.record.copies import SAMPLE
-from gradwatch.record.device_math import BITS, at_least_single, cleaned, wide
+from gradwatch.record.far.alike import LIMIT, Alike, alike, pieces, together
+from gradwatch.record.far.arithmetic import BITS, at_least_single, cleaned, wide
 from gradwatch.record.optimizers import SecondMoment
 from gradwatch.record.placement import local
 from gradwatch.record.reading import number

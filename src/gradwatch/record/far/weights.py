@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import gradwatch.kernel as kernel
-from gradwatch.record.alike import alike
-from gradwatch.record.device_bins import bins, bins_of, histogram_of
-from gradwatch.record.device_marks import bits_sum, hashes_of
-from gradwatch.record.device_math import moments_of, records_of
-from gradwatch.record.device_rows import spread, spread_of, zero_rows
+from gradwatch.record.far.alike import alike
+from gradwatch.record.far.arithmetic import moments_of, records_of
+from gradwatch.record.far.bins import bins, bins_of, histogram_of
+from gradwatch.record.far.marks import bits_sum, hashes_of
+from gradwatch.record.far.rows import spread, spread_of, zero_rows
+from gradwatch.record.far.transfer import Load, Parts
 from gradwatch.record.measuring import Measured
 from gradwatch.record.rows import moment_rows
-from gradwatch.record.transfer import Load, Parts
 from gradwatch.run import Histogram
 from gradwatch.stats import Family
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.record.device_math import wide
+from gradwatch.record.far.arithmetic import wide
 
 Parts = list[NDArray[np.float64]]
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradwatch.kernel.plain.rows import spread_rows
-from gradwatch.record.alike import Alike
-from gradwatch.record.device_math import wide
+from gradwatch.record.far.alike import Alike
+from gradwatch.record.far.arithmetic import wide
 from gradwatch.record.row_memory import WINDOW
 
 _INFINITY = float("inf")

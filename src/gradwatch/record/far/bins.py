@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gradwatch.kernel import Bins
 from gradwatch.kernel.plain.moments import sparse
-from gradwatch.record.alike import Alike, pieces
-from gradwatch.record.device_math import at_least_single
+from gradwatch.record.far.alike import Alike, pieces
+from gradwatch.record.far.arithmetic import at_least_single
 from gradwatch.run import Histogram
 
 _CROWD = 1 << 16

@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradwatch.kernel import MOMENTS
-from gradwatch.record import far_changes, far_weights
-from gradwatch.record.alike import Alike
-from gradwatch.record.device_steps import picked
-from gradwatch.record.device_verdict import restoring
-from gradwatch.record.far_gradients import FarGradients, Sent
-from gradwatch.record.far_tensors import one_number, readable
+from gradwatch.record.far import changes, weights
+from gradwatch.record.far.alike import Alike
+from gradwatch.record.far.gradients import FarGradients, Sent
+from gradwatch.record.far.steps import picked
+from gradwatch.record.far.tensors import one_number, readable
+from gradwatch.record.far.transfer import Load, Parts, Transfer
+from gradwatch.record.far.verdict import restoring
 from gradwatch.record.instrument import Departure, Reading
 from gradwatch.record.measuring import Measured, mark_cut, nothing
 from gradwatch.record.optimizers import second_moments
 from gradwatch.record.rows import blank, moment_rows
 from gradwatch.record.scaling import Scaling
-from gradwatch.record.transfer import Load, Parts, Transfer
 from gradwatch.record.verdict import UNKNOWN, Phase, Verdict, judge
 from gradwatch.record.ward import Ward
 from gradwatch.stats import Family, State
@@ -128,10 +128,10 @@ class Remote:
         """The same, measured now and sent when what this gives is called with the owner."""
         tensors, states = readable(ward.parameters())
         load = Load()
-        sent = far_weights.send(load, tensors, histograms=histograms)
+        sent = weights.send(load, tensors, histograms=histograms)
 
         def finish(arrived: Parts) -> Arrival:
-            return Arrival(step, ward, far_weights.measured(sent, states, arrived))
+            return Arrival(step, ward, weights.measured(sent, states, arrived))
 
         ids = ward.ids
         return lambda owner: self._send(owner, load.parts, finish, ids)
@@ -237,7 +237,7 @@ class Remote:
         if before is not None:
             load = Load()
             pulls = readable(ward.gradients())[0]
-            sent = far_changes.update(load, before, *readable(ward.parameters()), pulls)
+            sent = changes.update(load, before, *readable(ward.parameters()), pulls)
             self._send(
                 owner, load.parts, lambda arrived: self._made(step, ward, sent(arrived)), ward.ids
             )
@@ -245,7 +245,7 @@ class Remote:
     def adam(self, owner: object, step: int, ward: Ward) -> None:
         """g/(√v̂+ε) of the Adam family."""
         load = Load()
-        sent = far_changes.adam(load, second_moments(ward), len(ward.tracks))
+        sent = changes.adam(load, second_moments(ward), len(ward.tracks))
         if load.parts:
             self._send(
                 owner, load.parts, lambda arrived: self._made(step, ward, sent(arrived)), ward.ids

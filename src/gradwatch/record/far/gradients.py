@@ -11,17 +11,17 @@ from torch import Tensor
 
 import gradwatch.kernel as kernel
 from gradwatch.kernel import SKETCH_WIDTH
-from gradwatch.record.alike import Alike, alike
-from gradwatch.record.device_bins import bins, bins_of, histogram_of
-from gradwatch.record.device_marks import Place, Sketcher, turned
-from gradwatch.record.device_math import moments_of, records_of
-from gradwatch.record.device_rows import FarRows, touched
-from gradwatch.record.device_verdict import shift_to_raw
+from gradwatch.record.far.alike import Alike, alike
+from gradwatch.record.far.arithmetic import moments_of, records_of
+from gradwatch.record.far.bins import bins, bins_of, histogram_of
+from gradwatch.record.far.marks import Place, Sketcher, turned
+from gradwatch.record.far.rows import FarRows, touched
+from gradwatch.record.far.transfer import Load, Parts
+from gradwatch.record.far.verdict import shift_to_raw
 from gradwatch.record.measuring import Measured, cosine
 from gradwatch.record.placement import local
 from gradwatch.record.row_memory import RowMemory
 from gradwatch.record.rows import blank, moment_rows
-from gradwatch.record.transfer import Load, Parts
 from gradwatch.record.verdict import Verdict
 from gradwatch.record.ward import Ward
 from gradwatch.run import Histogram

@@ -6,7 +6,7 @@ from math import frexp, isfinite
 import torch
 from torch import Tensor
 
-from gradwatch.record.device_math import cleaned, wide
+from gradwatch.record.far.arithmetic import cleaned, wide
 from gradwatch.record.verdict import TOLERANCE
 
 _CLOSE = 1e-3

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import gradwatch.kernel as kernel
-from gradwatch.record.alike import Alike
+from gradwatch.record.far.alike import Alike
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers of the size of a float, to look at its bits."""
