@@ -10,7 +10,7 @@ from tests.views.samples import HOSTILE, Told, network, sick_diagnosis
 from gradwatch.run import Run
 from gradwatch.views.model import build
 from gradwatch.views.terminal import Wanted, screen, signals_table
-from gradwatch.views.terminal.glyphs import label, sparkline, squeezed
+from gradwatch.views.terminal.glyphs import label, on_one_axis, sparkline, squeezed
 
 
 def drawn(run: Run, told: Told | None = None, *, width: int = 80, **wanted: Any) -> str:
@@ -118,3 +118,14 @@ def test_signs_that_are_no_level_are_explained_where_they_occur() -> None:
     healthy = drawn(network(4, 40))
     assert "NaN or Inf" not in healthy
     assert "not measured" not in healthy
+
+
+def test_curves_under_one_another_tell_the_same_time() -> None:
+    ends_early = on_one_axis([0, 10, 20, 30, 40], [1.0, 5.0, 2.0, None, None], (0, 99), 10)
+    assert ends_early == [1.0, 5.0, 2.0, None, None, *[None] * 5]
+    sparse = on_one_axis([0, 40, 80], [1.0, 2.0, 3.0], (0, 99), 10)
+    assert sparse == [1.0] * 4 + [2.0] * 4 + [3.0, None]
+    dense = on_one_axis(range(100), [float(step) for step in range(100)], (0, 99), 10)
+    assert dense == [float(10 * column + 9) for column in range(10)]
+    assert on_one_axis([7], [1.0], (7, 7), 40) == [1.0]
+    assert on_one_axis([], [], (0, 99), 4) == [None] * 4

@@ -61,6 +61,28 @@ def squeezed(codes: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
     return found
 
 
+def on_one_axis(
+    steps: Sequence[int], values: Sequence[float | None], window: Sequence[int], width: int
+) -> list[float | None]:
+    """The curve on the steps of `window`, so that lines under one another tell the same time.
+
+    A column shows the highest value in it, one between two points the earlier of them.
+    """
+    first, last = window
+    count = max(1, min(width, last - first + 1))
+    columns: list[float | None] = [None] * count
+    seen: dict[int, float | None] = {}
+    for step, value in zip(steps, values, strict=True):
+        column = min((step - first) * count // (last - first + 1), count - 1)
+        other = seen.get(column)
+        seen[column] = value if other is None or (value is not None and value > other) else other
+    held: float | None = None
+    for column in range(min(seen, default=0), max(seen, default=-1) + 1):
+        held = seen.get(column, held)
+        columns[column] = held
+    return columns
+
+
 def sparkline(values: Sequence[float | None], width: int, log: bool) -> str:
     """A curve in one line; gaps stay gaps, and a bucket shows its highest value."""
     numbers = np.array([np.nan if value is None else value for value in values], float)

@@ -11,7 +11,7 @@ from rich.text import Text
 from gradwatch.views.model.cells import decoded
 from gradwatch.views.model.heat import codes_of
 from gradwatch.views.model.titles import GRAD_RMS
-from gradwatch.views.terminal.glyphs import sparkline
+from gradwatch.views.terminal.glyphs import on_one_axis, sparkline
 from gradwatch.views.terminal.heatmap import heatmap
 from gradwatch.views.text import number, plain, shortened
 
@@ -88,18 +88,13 @@ def _finding(finding: dict[str, Any], width: int) -> list[Text]:
 def _curves(model: dict[str, Any], width: int) -> list[Text]:
     """Loss, gradient and update ratio, each in one line with its first and last value."""
     lines = []
-    for curve in _chosen(model):
-        known = [
-            (step, value)
-            for step, value in zip(curve.steps, curve.values, strict=True)
-            if value is not None
-        ]
-        if not known:
-            continue
+    curves = [(curve, known) for curve in _chosen(model) if (known := curve.known)]
+    ends = [f" {number(known[-1][1])}{_early_end(model, known[-1][0])}" for _, known in curves]
+    room = max(width - 23 - max([9, *map(len, ends)]), 8)
+    for (curve, known), ended in zip(curves, ends, strict=True):
         text = Text(f"{curve.title[:13]:<13} {number(known[0][1]):>8} ")
-        ended = f" {number(known[-1][1])}{_early_end(model, known[-1][0])}"
-        room = max(width - 23 - max(len(ended), 9), 8)
-        text.append(sparkline(curve.values, room, curve.log), style="cyan")
+        drawn = on_one_axis(curve.steps, curve.values, model["window"], room)
+        text.append(sparkline(drawn, room, curve.log).ljust(room), style="cyan")
         text.append(ended)
         lines.append(text)
     return lines
@@ -111,6 +106,11 @@ class _Curve:
     steps: Sequence[int]
     values: Sequence[float | None]
     log: bool
+
+    @property
+    def known(self) -> list[tuple[int, float]]:
+        pairs = zip(self.steps, self.values, strict=True)
+        return [(step, value) for step, value in pairs if value is not None]
 
 
 def _chosen(model: dict[str, Any]) -> Iterator[_Curve]:
