@@ -66,7 +66,7 @@ export function Notes({ model }) {
     ${model.unseen.length > 0 && html`<ul>${model.unseen.map((line) => html`<li>${plain(line)}</li>`)}</ul>`}
     ${model.events.length > 0 &&
     html`<details>
-      <summary>${model.events.length} events</summary>
+      <summary>${model.events.length} ${model.events.length === 1 ? "event" : "events"}</summary>
       <table><tbody>
         ${model.events.map(
           (event) => html`<tr><td class="num">${whole(event.step)}</td><td>${plain(event.kind)}</td><td>${plain(event.text)}</td></tr>`,

@@ -38,7 +38,7 @@ export function Runs({ theme, setTheme }) {
       ${runs !== null && !runs.length && html`<p class="soft">No run is here yet: this list fills by itself.</p>`}
       ${shown.length > 0 &&
       html`<section><table class="runs">
-        <thead><tr><th>run</th><th>health</th><th>steps</th><th>loss</th><th></th></tr></thead>
+        <thead><tr><th>run</th><th>health</th><th>steps</th><th>loss</th><th>state</th></tr></thead>
         <tbody>
           ${shown.map(
             (run) => html`<tr key=${run.id}>

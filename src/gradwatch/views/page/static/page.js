@@ -340,7 +340,7 @@
     </table>`}
     ${e.unseen.length>0&&y`<ul>${e.unseen.map(t=>y`<li>${J(t)}</li>`)}</ul>`}
     ${e.events.length>0&&y`<details>
-      <summary>${e.events.length} events</summary>
+      <summary>${e.events.length} ${e.events.length===1?"event":"events"}</summary>
       <table><tbody>
         ${e.events.map(t=>y`<tr><td class="num">${ie(t.step)}</td><td>${J(t.kind)}</td><td>${J(t.text)}</td></tr>`)}
       </tbody></table>
@@ -403,7 +403,7 @@
       ${n===null&&!l&&y`<p class="soft" role="status">opening the runs …</p>`}
       ${n!==null&&!n.length&&y`<p class="soft">No run is here yet: this list fills by itself.</p>`}
       ${a.length>0&&y`<section><table class="runs">
-        <thead><tr><th>run</th><th>health</th><th>steps</th><th>loss</th><th></th></tr></thead>
+        <thead><tr><th>run</th><th>health</th><th>steps</th><th>loss</th><th>state</th></tr></thead>
         <tbody>
           ${a.map(u=>y`<tr key=${u.id}>
               <td><a href=${Rl({run:u.id})}>${de(u.name,80)}</a></td>
