@@ -83,3 +83,44 @@ def test_a_transfer_keeps_the_order_of_its_parts() -> None:
     found = Transfer(parts).parts()
     expected = [[0, 1, 2], [7], [], [1, 1]]
     assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("place", "what"),
+    [
+        ("gradwatch.record.far.gradients.bins", "histograms"),
+        ("gradwatch.record.far.weights.bins", "histograms"),
+        ("gradwatch.record.far.weights.spread", "spreads of rows"),
+        ("gradwatch.record.far.marks.Sketcher.sums", "sketches"),
+    ],
+)
+def test_what_a_device_cannot_do_is_left_out_and_said_once(
+    place: str,
+    what: str,
+    far_away: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def missing(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError("no such operation here")
+
+    monkeypatch.setattr("gradwatch.record.far.trying._unable", set())
+    monkeypatch.setattr(place, missing)
+    sink, model = MemorySink(), mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    watcher = watch_into(sink, model, optimizer)
+    for step in range(4):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+    watcher.close()
+    assert watcher._barrier.error is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f"gradwatch: {what} are not recorded on cpu: no such operation here"
+    ]
+    assert sink.steps(Family.GRAD) == [0, 1, 2, 3]
+    for (family, _, name), (row, state) in sink.rows.items():
+        assert state == State.MEASURED or family is Family.UPDATE, name
+        if family is Family.GRAD:
+            assert np.isfinite(row["grad_kurtosis"]), name
+            assert np.isnan(row["grad_sketch"]).all() == (what == "sketches")

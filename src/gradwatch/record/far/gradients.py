@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,6 +18,7 @@ from gradwatch.record.far.bins import bins, bins_of, histogram_of
 from gradwatch.record.far.marks import Place, Sketcher, turned
 from gradwatch.record.far.rows import FarRows, touched
 from gradwatch.record.far.transfer import Load, Parts
+from gradwatch.record.far.trying import tried
 from gradwatch.record.far.verdict import shift_to_raw
 from gradwatch.record.measuring import Measured, cosine
 from gradwatch.record.placement import local
@@ -53,7 +55,13 @@ class Memory:
             self.rows = FarRows(known | present)
         return self.rows
 
-    def sketcher(self, ward: Ward, group: Alike) -> Sketcher:
+    def sketch(self, ward: Ward, group: Alike) -> tuple[Sketcher, Tensor, Tensor]:
+        """Who sketches the group, the sums of whole groups of elements, and those outside."""
+        sketcher = self._sketcher(ward, group)
+        whole, edge = sketcher.sums(group)
+        return sketcher, turned(whole), edge
+
+    def _sketcher(self, ward: Ward, group: Alike) -> Sketcher:
         device, count = group.matrix.device, group.matrix.shape[1]
         key = device, count, *group.indices
         if key not in self._sketchers:
@@ -137,12 +145,13 @@ class Sent:
         if self.turned.start == self.turned.stop:
             return None
         found = np.full((self.total, SKETCH_WIDTH), np.nan, np.float32)
-        for group, buckets in zip(self.groups, arrived[self.turned], strict=True):
-            if group.sketcher is not None and group.outside is not None:
-                (outside,) = arrived[group.outside]
-                found[group.indices] = group.sketcher.finish(
-                    buckets.reshape(-1, SKETCH_WIDTH), outside
-                )
+        sketched = [group for group in self.groups if group.sketcher is not None]
+        for group, buckets in zip(sketched, arrived[self.turned], strict=True):
+            assert group.sketcher is not None
+            assert group.outside is not None
+            (outside,) = arrived[group.outside]
+            table = buckets.reshape(-1, SKETCH_WIDTH)
+            found[group.indices] = group.sketcher.finish(table, outside)
         return found
 
     def histograms(
@@ -188,13 +197,17 @@ class FarGradients:
         found, sums, marks = [], [], {}
         present: dict[int, tuple[torch.device, int]] = {}
         for group in alike(tensors, ward.offsets % SKETCH_WIDTH):
-            sketcher = memory.sketcher(ward, group) if sketches else None
-            outside = None
-            if sketcher is not None:
-                whole, edge = sketcher.sums(group)
+            device = group.matrix.device
+            sketch = binned = sketcher = outside = None
+            if sketches:
+                sketch = tried("sketches", device, partial(memory.sketch, ward, group))
+            if sketch is not None:
+                sketcher, whole, edge = sketch
                 sums.append(whole)
                 outside = load.add(edge)
-            counts = load.add(*bins(group, factor)) if histograms else None
+            if histograms:
+                binned = tried("histograms", device, partial(bins, group, factor))
+            counts = None if binned is None else load.add(*binned)
             widths = [piece.shape[1] for piece in group.pieces]
             place = load.add(*moments_of(group))
             found.append(_Group(list(group.indices), widths, place, counts, outside, sketcher))
@@ -208,7 +221,7 @@ class FarGradients:
             found,
             rows,
             load.add(*rows.remember(marks, void)),
-            load.add(*map(turned, sums)),
+            load.add(*sums),
             load.add(factor) if histograms and factor is not None else load.add(),
             ward.last_sketch,
         )

@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import gradwatch.kernel as kernel
-from gradwatch.record.far.alike import alike
+from gradwatch.record.far.alike import Alike, alike
 from gradwatch.record.far.arithmetic import moments_of, records_of
 from gradwatch.record.far.bins import bins, bins_of, histogram_of
 from gradwatch.record.far.marks import bits_sum, hashes_of
 from gradwatch.record.far.rows import spread, spread_of, zero_rows
 from gradwatch.record.far.transfer import Load, Parts
+from gradwatch.record.far.trying import tried
 from gradwatch.record.measuring import Measured
 from gradwatch.record.rows import moment_rows
 from gradwatch.run import Histogram
@@ -36,19 +37,23 @@ class Group:
 
 def send(load: Load, tensors: Sequence[Tensor | None], *, histograms: bool) -> list[Group]:
     """Measure the weights as they are now."""
-    return [
-        Group(
-            list(group.indices),
-            [piece.shape[1] for piece in group.pieces],
-            group.rows,
-            load.add(*moments_of(group)),
-            load.add(bits_sum(group)),
-            load.add(*([zero_rows(group)] if group.rows else [])),
-            load.add(*([spread(group)] if group.rows > 1 else [])),
-            load.add(*(bins(group) if histograms else ())),
-        )
-        for group in alike(tensors)
-    ]
+    return [_sent(load, group, histograms) for group in alike(tensors)]
+
+
+def _sent(load: Load, group: Alike, histograms: bool) -> Group:
+    device = group.matrix.device
+    counts = tried("histograms", device, lambda: bins(group)) if histograms else None
+    far = tried("spreads of rows", device, lambda: spread(group)) if group.rows > 1 else None
+    return Group(
+        list(group.indices),
+        [piece.shape[1] for piece in group.pieces],
+        group.rows,
+        load.add(*moments_of(group)),
+        load.add(bits_sum(group)),
+        load.add(*([zero_rows(group)] if group.rows else [])),
+        load.add(*([] if far is None else [far])),
+        load.add(*(counts or ())),
+    )
 
 
 def measured(groups: Sequence[Group], states: NDArray[np.uint8], arrived: Parts) -> Measured:
