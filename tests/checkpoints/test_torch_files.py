@@ -190,6 +190,7 @@ w, v = torch.randn(65, 8), torch.randn(10, 7)
 v[3] = 0
 state = {"w": distribute_tensor(w, mesh, [Shard(0)]), "v": distribute_tensor(v, mesh, [Shard(1)])}
 dcp.save({"model": state}, checkpoint_id=folder)
+dist.barrier()  # a rank that leaves while the other still talks to it makes gloo abort
 dist.destroy_process_group()
 """
 
