@@ -125,6 +125,17 @@ def test_a_thousand_strings_send_nothing_to_the_terminal() -> None:
         drawn.encode()
 
 
+def test_a_name_of_a_million_characters_is_cut_where_it_is_shown() -> None:
+    run, told = everywhere("n" * 1_000_000)
+    model = build(run, told, columns=80)
+    report(model).encode()
+    out = io.StringIO()
+    for line in screen(model, 80, Wanted()):
+        Console(file=out, width=80, no_color=True).print(line, soft_wrap=True)
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+    assert "…" in out.getvalue()
+
+
 def test_a_hundred_strings_reach_notebooks_and_text_files_harmless(tmp_path: Path) -> None:
     for text in strings(100):
         run, told = everywhere(text)
