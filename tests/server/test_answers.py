@@ -161,10 +161,14 @@ def test_strange_requests_are_bounded_and_the_server_lives(tmp_path: Path) -> No
             b"GET / HTTP/1.1\r\n" + own + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
             b"GET / HTTP/1.1\r\n" + own + b"Content-Length: -5\r\n\r\n",
             b"GET / HTTP/1.1\r\n" + own + b"Range: bytes=" + b"0-1," * 3000 + b"0-1\r\n\r\n",
+            b"GET /?" + b"a=1&" * 10_000 + b" HTTP/1.1\r\n" + own + b"\r\n",
+            (b"GET / HTTP/1.1\r\n" + own + b"\r\n") * 1000,  # all at once on one line
         ]
         for request in strange:
             answer = raw(host, request)
             assert not answer.startswith(b"HTTP/1.1 2"), (request[:60], answer[:60])
+            assert answer.count(b"HTTP/1.1 ") <= 1000
+            assert len(answer) < 2_000_000
         assert raw(host, b"GET / HTTP/1.1\r\n" + own + b"Connection: close\r\n\r\n").startswith(
             b"HTTP/1.1 401"
         )
