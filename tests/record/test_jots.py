@@ -1,5 +1,6 @@
 """Numbers logged in stretches that record nothing."""
 
+import gc
 import math
 
 import pytest
@@ -59,3 +60,21 @@ def test_what_is_no_plain_number_goes_the_long_way(odd: object) -> None:
     assert watcher.recording
     watcher.close()
     assert sink.logged[59]["loss"] == 1.0
+
+
+def test_a_model_that_dies_in_a_doze_loses_no_number() -> None:
+    sink, model = MemorySink(), mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    watcher = watch_into(sink, model, optimizer, every=None)
+    stretch(watcher)
+    for step in range(40):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+        watcher.log(loss=float(step))
+    assert watcher._conductor.doze.left
+    assert 39 not in sink.logged  # it waits
+    del model, optimizer
+    gc.collect()
+    assert sink.closed
+    assert [sink.logged[step]["loss"] for step in range(40)] == [float(s) for s in range(40)]

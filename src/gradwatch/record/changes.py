@@ -18,17 +18,18 @@ from gradwatch.stats import Family, State
 
 def changes(ward: Ward, *, update: bool, adam: bool) -> list[Measured]:
     """The families asked for, as far as there is something to say."""
-    parameters = ward.parameters()
-    pair = ward.copies.compare(parameters, ward.gradients()) if update else None
+    parameters, gradients = ward.parameters(), ward.gradients()
+    pair = ward.copies.compare(parameters, gradients) if update else None
     divided = divisors(ward) if adam else None
     if divided is not None and not any(second is not None for second in divided.seconds):
         divided = None
     if pair is None:
-        return [] if divided is None else _adam_alone(divided)
+        return [] if divided is None else _adam_alone(divided, gradients)
     if divided is None or pair.sampled:
         records = kernel.update(pair.before, pair.after, pair.gradients)
         pair.enlarge(records, parameters)
-        return [_update(records, pair.states), *([] if divided is None else _adam_alone(divided))]
+        found = [_update(records, pair.states)]
+        return found if divided is None else found + _adam_alone(divided, gradients)
     return _both(pair, divided, parameters)
 
 
@@ -54,12 +55,9 @@ def _both(pair: Pair, divided: Divisors, parameters: Sequence[Tensor | None]) ->
     return [_update(records, pair.states), *_adam(ratios, states)]
 
 
-def _adam_alone(divided: Divisors) -> list[Measured]:
+def _adam_alone(divided: Divisors, gradients: Sequence[Tensor | None]) -> list[Measured]:
     held = gather(
-        [
-            None if v is None else aligned(g, v)
-            for g, v in zip(divided.gradients, divided.seconds, strict=True)
-        ]
+        [g if v is None else aligned(g, v) for g, v in zip(gradients, divided.seconds, strict=True)]
     )
     second = gather(divided.seconds)
     states = _states(divided, held, second)

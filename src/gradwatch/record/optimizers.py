@@ -59,7 +59,6 @@ def second_moments(ward: Ward) -> list[SecondMoment]:
 class Divisors:
     """Of every parameter of a ward: what Adam's step divided by, None where there is nothing."""
 
-    gradients: list[Tensor | None]
     seconds: list[Tensor | None]
     correction: NDArray[np.float64]
     """v̂ = v / correction; NaN where the count of steps makes no sense."""
@@ -69,10 +68,9 @@ class Divisors:
 def divisors(ward: Ward) -> Divisors:
     """The second moments as the kernel wants them."""
     count = len(ward.tracks)
-    found = Divisors([None] * count, [None] * count, np.ones(count), np.zeros(count))
+    found = Divisors([None] * count, np.ones(count), np.zeros(count))
     for one in second_moments(ward):
         found.seconds[one.index] = one.second
-        found.gradients[one.index] = one.gradient
         decay = one.beta ** number(one.step)
         found.correction[one.index] = 1.0 - decay if decay < 1.0 else np.nan
         found.epsilon[one.index] = one.epsilon

@@ -157,6 +157,7 @@ class Watcher:
         if not self._conductor.clock.begun:
             log.warning("gradwatch: the watched model is gone; keep a reference to what you watch")
         try:
+            self._conductor.jots.drain()
             self._heartbeat.stop()
             self._conductor.detach()
             self._sink.close(0.0)

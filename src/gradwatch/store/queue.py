@@ -49,7 +49,7 @@ class Queue:
     def __init__(self, ring_bytes: int) -> None:
         self.ring = Ring(ring_bytes)
         self.side: deque[Side | Scalar] = deque()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a model may be collected, and its last logs come, inside it
         self.accepted = 0
         self.dropped = 0
         self._lost: Lost | None = None
