@@ -213,3 +213,27 @@ def test_nearly_equal_values_are_drawn_in_the_middle_of_the_scale(size: float) -
     assert np.all(np.abs(scale.level(values) - 0.5) < 0.05)
     wide = Scale.around(np.array([1e-9, 1.0]), log=True)
     assert (wide.low, wide.high) == (1e-9, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("info", "told"),
+    [
+        ({}, []),
+        ({"overhead": 0.0093}, ["Recording took 0.93 % of the run's time."]),
+        (
+            {"overhead": 0.47, "spent": 0.92, "allowance": 2.0},
+            [
+                "Recording took 0.92 s, 47 % of the run's time.",
+                "The first 2 s are free, so that short runs are recorded whole.",
+            ],
+        ),
+        (
+            {"overhead": 0.01, "spent": 4.1, "allowance": 2.0},
+            ["Recording took 4.1 s, 1 % of the run's time."],
+        ),
+        ({"overhead": "much", "spent": None, "allowance": math.nan}, []),
+    ],
+)
+def test_the_price_is_told_with_what_is_free(info: dict[str, object], told: list[str]) -> None:
+    run = make_run({"grad_norm": [[1.0], [2.0]]}, info=info)
+    assert build(run)["cost"] == told

@@ -18,7 +18,7 @@ from gradwatch.record.instrument import Instrument, Monitor, Sink
 from gradwatch.record.jots import Jot, Jots
 from gradwatch.record.manual import ManualSteps
 from gradwatch.record.options import Options
-from gradwatch.record.pace import Pace
+from gradwatch.record.pace import ALLOWANCE, Pace
 from gradwatch.record.recorder import Recorder
 from gradwatch.record.roster import Roster
 from gradwatch.record.scaling import Scaling
@@ -103,7 +103,9 @@ class Conductor:
             self.sink.event(Event(self.clock.first, EventKind.NOT_RECORDED, text))
         self.notes.end()
         self.sink.event(Event(self.clock.made, EventKind.CLOSED, text))
-        self.sink.note({"complete": True, "overhead": self.barrier.meter.overhead})
+        meter = self.barrier.meter
+        cost = {"overhead": meter.overhead, "spent": meter.spent, "allowance": ALLOWANCE}
+        self.sink.note({"complete": True, **cost})
 
     def detach(self) -> None:
         """Take away every hook but the heart-beat's."""

@@ -67,10 +67,19 @@ def nonfinite_loss(run: Run) -> dict[str, int] | None:
 def cost(run: Run) -> list[str]:
     """Sentences of the recorder about its own price."""
     told = [event.text for event in run.events if event.kind is EventKind.COST][-1:]
-    overhead = run.info.get("overhead")
-    if isinstance(overhead, int | float) and math.isfinite(overhead):
-        told.insert(0, f"Recording took {100 * overhead:.2g} % of the run's time.")
+    overhead, spent, free = (_finite(run.info.get(k)) for k in ("overhead", "spent", "allowance"))
+    if overhead is not None:
+        seconds = "" if spent is None else f"{spent:.2g} s, "
+        told.insert(0, f"Recording took {seconds}{100 * overhead:.2g} % of the run's time.")
+    if spent is not None and free is not None and spent <= free:
+        told.insert(1, f"The first {free:g} s are free, so that short runs are recorded whole.")
     return told
+
+
+def _finite(value: Any) -> float | None:
+    """What an untrusted note says, if it is a number."""
+    known = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if known else None
 
 
 def unseen(run: Run) -> list[str]:
