@@ -2,12 +2,13 @@
 
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.checkpoints.files import floats
 
-from gradwatch.checkpoints import scan, tasks, working
+from gradwatch.checkpoints import isolated, scan, tasks, working
 from gradwatch.checkpoints.access import mapped
 from gradwatch.checkpoints.readers import open_index
 from gradwatch.checkpoints.scanning import Means, measure_checkpoint
@@ -20,6 +21,19 @@ RNG = np.random.default_rng(7)
 def same_numbers_in_any_order():
     global RNG
     RNG = np.random.default_rng(7)
+
+
+@pytest.fixture
+def workers_know_this_file(monkeypatch):
+    """Workers import gradwatch and numpy only; here they also have to do what this file says."""
+    command = isolated.command
+
+    def command_with_tests(*arguments: str) -> list[str]:
+        *interpreter, program, pipe = command(*arguments)
+        root = str(Path(__file__).parents[2])
+        return [*interpreter, f"import sys\nsys.path.append({root!r})\n{program}", pipe]
+
+    monkeypatch.setattr(isolated, "command", command_with_tests)
 
 
 @pytest.fixture
@@ -57,12 +71,14 @@ def quiet(done: int, total: int) -> None:
     """No bar in tests."""
 
 
+@pytest.mark.usefixtures("workers_know_this_file")
 def test_a_file_that_shrinks_while_mapped_is_said_to_have_changed(path) -> None:
     work = list(tasks.cut(open_index(path), full=True, marked=False))
     with pytest.raises(GradwatchError, match="changed while reading"):
         working.done_together(work, shrink_and_map, quiet, workers=1)
 
 
+@pytest.mark.usefixtures("workers_know_this_file")
 def test_a_worker_that_dies_once_is_replaced(path, monkeypatch) -> None:
     monkeypatch.setattr(tasks, "TASK_BYTES", 20_000)
     work = list(tasks.cut(open_index(path), full=True, marked=False))
@@ -74,6 +90,7 @@ def test_a_worker_that_dies_once_is_replaced(path, monkeypatch) -> None:
         assert [part.moments[0].tobytes() for part in a] == [p.moments[0].tobytes() for p in b]
 
 
+@pytest.mark.usefixtures("workers_know_this_file")
 def test_workers_that_always_die_end_in_a_sentence(path) -> None:
     work = list(tasks.cut(open_index(path), full=True, marked=False))
     with pytest.raises(GradwatchError, match="died twice"):

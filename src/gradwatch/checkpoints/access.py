@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gradwatch.checkpoints.index import Checksum, FileId, Piece
 from gradwatch.checkpoints.limits import MIB
-from gradwatch.checkpoints.readers.files import identified, read_at
+from gradwatch.checkpoints.readers.files import identified, place, read_at
 from gradwatch.errors import GradwatchError
 
 Bytes = NDArray[np.uint8]
@@ -73,7 +73,7 @@ def changed(file: FileId) -> GradwatchError:
 def unchanged(file: FileId) -> bool:
     """Whether the file on the disk is still the one whose header was read."""
     try:
-        status = os.stat(file.path)
+        status = os.stat(place(file.path))
     except OSError:
         return False
     return (status.st_size, status.st_mtime_ns) == (file.size, file.modified)
@@ -114,7 +114,7 @@ def _descriptor(file: FileId) -> int:
     found = _own.descriptors.found
     if file not in found:
         try:
-            descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(place(file.path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             raise changed(file) from None
         now = identified(descriptor, file.path)

@@ -1,14 +1,14 @@
 """Doing the tasks: here, on a pool of processes, or on a Dask cluster; one function for all."""
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, as_completed
 from contextlib import contextmanager, nullcontext
 from typing import Protocol, TypeVar
 
 from gradwatch.checkpoints.access import changed, unchanged
 from gradwatch.checkpoints.index import FileId
+from gradwatch.checkpoints.isolated import Workers
 from gradwatch.errors import Exit, GradwatchError
 
 _Result = TypeVar("_Result")
@@ -41,7 +41,7 @@ def executor(workers: int, dask: str | None = None) -> Iterator[Executor]:
     """A pool of fresh processes, or the cluster at an address."""
     if dask is None:
         # Not forked: the caller may have threads, and a copy of its memory would be a waste.
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        with Workers(workers) as pool:
             yield pool
         return
     try:
@@ -118,6 +118,6 @@ def _explain(tasks: Sequence[Work], left: Sequence[int], *, last: bool) -> None:
                 raise changed(file) from None
     if last:
         raise GradwatchError(
-            "The worker processes died twice, although the files did not change. Memory may be "
-            "short; in a script, scan() belongs under `if __name__ == '__main__':`."
+            "The worker processes died twice, although the files did not change. "
+            "Memory may be short."
         ) from None

@@ -4,10 +4,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from gradwatch.checkpoints.index import Index, from_dict
+from gradwatch.checkpoints.isolated import NEUTRAL, command
 from gradwatch.checkpoints.limits import MIB
 from gradwatch.checkpoints.readers.pickled import SECONDS
 from gradwatch.errors import GradwatchError
@@ -15,21 +15,21 @@ from gradwatch.errors import GradwatchError
 _MODULE = "gradwatch.checkpoints.readers.pickled"
 _PATIENCE = 10
 """Times the child's own limit, which is in processor time, until it is ended by the clock."""
-_KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "VIRTUAL_ENV")
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE")
 
 
 def read(kind: str, path: Path) -> Index:
     """The index of a pickled checkpoint (`kind`: zip, stream or distributed)."""
     seconds = _seconds(path)
-    command = [sys.executable, "-m", _MODULE, kind, str(path), str(seconds)]
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    environment |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "random"}
+    environment["OPENBLAS_NUM_THREADS"] = "1"
     try:
         done = subprocess.run(
-            command,
+            command(_MODULE, kind, str(path), str(seconds)),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PATIENCE * seconds,
+            cwd=NEUTRAL,
             env=environment,
             start_new_session=True,
             check=False,

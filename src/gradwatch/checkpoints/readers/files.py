@@ -11,6 +11,14 @@ from gradwatch.checkpoints.index import FileId
 from gradwatch.checkpoints.limits import HOLES, MIB
 from gradwatch.errors import GradwatchError
 
+relative_to = ""
+"""The folder that relative paths start from, in processes that live in another; else empty."""
+
+
+def place(path: Path | str) -> Path:
+    """Where the file of that path is, as seen from this process; messages name the path itself."""
+    return Path(relative_to, path)
+
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
@@ -44,7 +52,7 @@ class OpenFile:
 def opened(path: Path) -> Iterator[OpenFile]:
     """Open a regular file; a pipe, device or folder is refused without waiting on it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(place(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise GradwatchError(f"There is no file {path}.") from None
     except (OSError, ValueError) as error:
@@ -90,8 +98,8 @@ def inside(folder: Path, name: str) -> Path:
             f"{folder} names a file {name[:80]!r}, which is not a plain file name; it is not read."
         )
     path = folder / name
-    home = folder.resolve()
-    target = path.resolve()
+    home = place(folder).resolve()
+    target = place(path).resolve()
     allowed = [home]
     if home.parent.name == "snapshots":  # a model hub's cache: snapshots/REVISION/NAME → blobs/HASH
         allowed.append(home.parent.parent / "blobs")
@@ -103,7 +111,7 @@ def inside(folder: Path, name: str) -> Path:
 def names_in(folder: Path, limit: int) -> list[str]:
     """The names in a folder, sorted, at most so many."""
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(place(folder)) as entries:
             found = []
             for entry in entries:
                 found.append(entry.name)

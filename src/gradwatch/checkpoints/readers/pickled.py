@@ -1,7 +1,7 @@
 """The side of the wall where pickled formats are read: a child process with little of everything.
 
-Run as `python -m gradwatch.checkpoints.readers.pickled KIND PATH SECONDS`; writes the index, or a
-refusal, as JSON to standard output.
+Started by `child.read` with the arguments KIND PATH SECONDS; writes the index, or a refusal, as
+JSON to standard output.
 """
 
 import json
@@ -64,7 +64,3 @@ def main() -> None:
     except RecursionError:
         answer = {"refused": f"{path} nests its contents too deeply."}
     sys.stdout.write(json.dumps(answer))
-
-
-if __name__ == "__main__":
-    main()
