@@ -7,7 +7,7 @@ EXTRAS := dev,torch,pictures,video,parquet,dask
 SOURCES_OF_THE_KERNEL := $(wildcard src/gradwatch/kernel/native/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench bench-peers bench-zoo clean browser page page-fresh
+.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench bench-peers bench-zoo clean browser golden page page-fresh
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ $(FRAMEWORKS)/.ok: frameworks.txt pyproject.toml setup.py constraints.txt $(SOUR
 
 test-frameworks: $(FRAMEWORKS)/.ok ## real trainings by Trainer, Lightning, Accelerate; real services offline
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks
+
+golden: $(STAMP) ## write the golden outputs of every command anew
+	$(BIN)/python -m tests.golden_output
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
