@@ -16,7 +16,8 @@ for _name in ("GRADWATCH_MODE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTI
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    suite = report.nodeid.split("/")[1] if "/" in report.nodeid else report.nodeid
+    parts = report.nodeid.split("::")[0].split("/")
+    suite = parts[1] if len(parts) > 1 else parts[0]
     _SECONDS[suite] += report.duration
     _COUNTS[suite] += report.when == "call"
 

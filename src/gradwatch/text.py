@@ -1,7 +1,8 @@
-"""Text for people: names made harmless, numbers made short."""
+"""Text for people: names made harmless, numbers and lists made short."""
 
 import math
 import unicodedata
+from collections.abc import Sequence
 from html import escape
 
 _ODD = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -45,3 +46,29 @@ def number(value: float) -> str:
     if 1e-2 <= size < 1e4:
         return f"{value:.3g}" if size < 999.5 else f"{value:.0f}"  # never "1e+03"
     return f"{value:.1e}"
+
+
+def percent(fraction: float) -> str:
+    """A fraction as whole per cent; the ends only when really reached."""
+    value = 100 * fraction
+    if 0 < value < 1:
+        return "under 1 %"
+    if 99 < value < 100:
+        return "over 99 %"
+    return f"{value:.0f} %"
+
+
+def several(layers: Sequence[str], shown: int = 2) -> str:
+    """`a`, `a and b`, `a, b and 3 more`."""
+    names = [layer or "the model itself" for layer in layers]
+    if len(names) <= 1:
+        return names[0] if names else "the whole network"
+    if len(names) <= shown:
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{', '.join(names[:shown])} and {len(names) - shown} more"
+
+
+def listed(numbers: Sequence[int], shown: int = 4) -> str:
+    """`3, 17, 40 …`"""
+    words = ", ".join(str(number) for number in numbers[:shown])
+    return f"{words} …" if len(numbers) > shown else words

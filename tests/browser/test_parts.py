@@ -13,10 +13,10 @@ from tests.views.samples import Told, network, sick_diagnosis
 from tests.views.stored import stored
 
 from gradwatch.checks import vanishing_gradient
+from gradwatch.text import number
 from gradwatch.views.animation.schemes import Scheme, ramp
 from gradwatch.views.model import build
 from gradwatch.views.page import player, report
-from gradwatch.views.text import number
 
 pytestmark = pytest.mark.browser
 PLAYED = [kind for kind in RUNS if kind not in ("weights only", "nothing")]

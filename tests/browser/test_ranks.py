@@ -8,9 +8,9 @@ from tests.server.visiting import listening
 from tests.views.ranked import CUT_AT, LOSS, SECONDS, four_ranks, left_behind
 from tests.views.samples import Told, network
 
+from gradwatch.text import number
 from gradwatch.views.model import build
 from gradwatch.views.page import report
-from gradwatch.views.text import number
 
 pytestmark = pytest.mark.browser
 

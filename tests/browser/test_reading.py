@@ -12,10 +12,10 @@ from tests.server.visiting import listening
 from tests.views.samples import HOSTILE, Told, network, sick_diagnosis
 from tests.views.stored import stored
 
+from gradwatch.text import number
 from gradwatch.views.animation.schemes import Scheme, luminance
 from gradwatch.views.model import build
 from gradwatch.views.page import report
-from gradwatch.views.text import number
 
 pytestmark = pytest.mark.browser
 

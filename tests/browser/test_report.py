@@ -10,9 +10,9 @@ from tests.views.samples import HOSTILE, Told, network, sick_diagnosis
 
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.text import number
 from gradwatch.views.model import build
 from gradwatch.views.page import player, report
-from gradwatch.views.text import number
 
 pytestmark = pytest.mark.browser
 

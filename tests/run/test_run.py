@@ -119,14 +119,6 @@ def test_layers_are_in_forward_order():
     assert run.graph.edges == (("stem", "body"), ("body", "head"), ("head", "unused"))
 
 
-def test_typical_is_the_median_of_the_last_finite_samples():
-    table = [[1.0, math.nan], [2.0, math.nan], [10.0, math.nan], [math.nan, math.nan]]
-    run = make_run({"grad_norm": table}, names=["a", "b"])
-    assert run.typical("grad_norm")[0] == 2
-    assert run.typical("grad_norm", window=2)[0] == 6
-    assert np.isnan(run.typical("grad_norm")[1])
-
-
 @pytest.mark.parametrize("points", [1, 7, 50, 1000])
 def test_thinning_loses_no_extreme(points):
     rng = np.random.default_rng(2)

@@ -13,6 +13,7 @@ from tests.making import make_run
 from tests.views.samples import HOSTILE, Told, network
 
 from gradwatch.errors import GradwatchError
+from gradwatch.files import write_whole
 from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Event, EventKind, Run
 from gradwatch.views.animation import Wanted as Moving
@@ -20,7 +21,6 @@ from gradwatch.views.animation import animate
 from gradwatch.views.model import build
 from gradwatch.views.page import player, report
 from gradwatch.views.terminal import Wanted, screen
-from gradwatch.views.writing import write_whole
 
 PIECES = [
     *(name for name in HOSTILE if len(name) < 100),

@@ -6,16 +6,15 @@ the field is null and the reasons stand beside it under `missing`.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
+import gradwatch.jsonio as jsonio
 from gradwatch.analysis.html import as_html
-
-_WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+from gradwatch.jsonio import loads as loads
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,14 +60,8 @@ def plain(value: Any) -> Any:
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """Strict JSON of a result (or of anything `plain` takes); NaN and Inf are spelt, reversibly."""
-    tree = _spell(plain(value))
-    return json.dumps(tree, indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def loads(text: str) -> Any:
-    """The plain form back from `dumps`, NaN and Inf included."""
-    return _unspell(json.loads(text))
+    """Strict JSON of a result, or of anything `plain` takes."""
+    return jsonio.dumps(plain(value), indent=indent)
 
 
 def _from_fields(result: Any) -> dict[str, Any]:
@@ -109,28 +102,3 @@ def _plain(value: Any, path: str, reasons: dict[str, str]) -> Any:
 
 def _key(key: Any) -> str:
     return str(key.value if isinstance(key, Enum) else key)
-
-
-def _spell(tree: Any) -> Any:
-    """Non-finite floats as words; a text that is such a word gets a backslash and stays a text."""
-    if isinstance(tree, float) and not np.isfinite(tree):
-        return "NaN" if tree != tree else "Infinity" if tree > 0 else "-Infinity"
-    if isinstance(tree, str):
-        return "\\" + tree if tree.lstrip("\\") in _WORDS else tree
-    if isinstance(tree, dict):
-        return {key: _spell(item) for key, item in tree.items()}
-    if isinstance(tree, list):
-        return [_spell(item) for item in tree]
-    return tree
-
-
-def _unspell(tree: Any) -> Any:
-    if isinstance(tree, str):
-        if tree in _WORDS:
-            return _WORDS[tree]
-        return tree[1:] if tree.lstrip("\\") in _WORDS else tree
-    if isinstance(tree, dict):
-        return {key: _unspell(item) for key, item in tree.items()}
-    if isinstance(tree, list):
-        return [_unspell(item) for item in tree]
-    return tree

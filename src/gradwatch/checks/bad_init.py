@@ -23,11 +23,11 @@ import numpy as np
 
 from gradwatch.checks.facts import Facts, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import share as percent
-from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
+from gradwatch.text import number
+from gradwatch.text import percent as percent
 
 NAME = "bad-init"
 NEEDS: frozenset[str] = frozenset()
@@ -116,7 +116,7 @@ def _first_loss(run: Run, known: Facts, times: float, weak: float) -> Said:
         run,
         Severity.WARNING if strong else Severity.INFO,
         layers,
-        f"the first loss is {short(first)}; a constant guess would give about {short(chance)}",
+        f"the first loss is {number(first)}; a constant guess would give about {number(chance)}",
         Evidence("loss", None, int(loss.steps[0]), first, (times if strong else weak) * chance),
         "The first outputs are large and wrong.",
     )
@@ -153,8 +153,8 @@ def _scales(run: Run, known: Facts, limit: float, weak: float) -> Said:
         run,
         Severity.WARNING if ratio > limit else Severity.INFO,
         layers,
-        f"layer outputs differ in spread by {short(ratio)} at the first step "
-        f"({short(float(values.min()))} to {short(float(values.max()))})",
+        f"layer outputs differ in spread by {number(ratio)} at the first step "
+        f"({number(float(values.min()))} to {number(float(values.max()))})",
         Evidence(Stat.ACT_STD, names[rows[int(values.argmax())]], int(run.steps[0]), ratio, limit),
         f"The signal grows or fades from layer to layer, most at {at}.",
     )

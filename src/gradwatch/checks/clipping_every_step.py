@@ -18,11 +18,11 @@ import numpy as np
 
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import share as percent
-from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.text import number
+from gradwatch.text import percent as percent
 
 NAME = "clipping-every-step"
 NEEDS = frozenset({"clip_factor"})
@@ -46,7 +46,7 @@ def check(run: Run, *, share: float = 0.95, tiny: float = 0.01, least: int = 20)
         layers=(),
         first_step=int(run.steps[rows[0]]),
         last_step=last,
-        message=f"clipping acts on {percent(often)} of steps, typical factor {short(factor)}",
+        message=f"clipping acts on {percent(often)} of steps, typical factor {number(factor)}",
         evidence=(Evidence("clip_factor", None, last, factor, tiny),),
         cause="The clipping limit is below the usual gradient norm.",
         advice=("Raise the limit to a few times the usual norm.", "Look for exploding gradients."),

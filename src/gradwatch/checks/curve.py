@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checks.medians import Array
+from gradwatch.stats.medians import Array
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,12 @@ import numpy as np
 
 from gradwatch.checks.facts import Facts, Mask, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.medians import Array, thinned
-from gradwatch.checks.wording import several
-from gradwatch.checks.wording import share as percent
 from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
+from gradwatch.stats.medians import Array, thinned
+from gradwatch.text import percent as percent
+from gradwatch.text import several
 
 NAME = "dead-units"
 NEEDS = frozenset({Stat.GRAD_DEAD_ROWS})

@@ -17,9 +17,9 @@ from gradwatch.checks.curve import Curve
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
 from gradwatch.checks.loss_spike import jumped
-from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
+from gradwatch.text import number
 
 NAME = "divergence"
 NEEDS = frozenset({"loss"})
@@ -34,7 +34,7 @@ def check(run: Run, *, times: float = 2.0, weak: float = 1.3, least: int = 8) ->
     went_bad = known.end < len(run.steps)
     start = max(abs(loss.start), loss.chance or 0.0)
     if loss.late < 0 and _unbounded(loss):
-        text = f"falls without bound, from {short(loss.start)} to {short(loss.late)}"
+        text = f"falls without bound, from {number(loss.start)} to {number(loss.late)}"
         limit = -20 * max(abs(loss.start), 1.0)
         middle = int(loss.steps[len(loss) // 2])
         yield _finding(run, loss, Severity.CRITICAL, middle, text, loss.late, limit)
@@ -50,7 +50,7 @@ def check(run: Run, *, times: float = 2.0, weak: float = 1.3, least: int = 8) ->
     else:
         return
     top = float(loss.values[-3:].max()) if blown else final
-    text = f"rose from {short(loss.start)} to {short(top)}" + (", then NaN" if went_bad else "")
+    text = f"rose from {number(loss.start)} to {number(top)}" + (", then NaN" if went_bad else "")
     yield _finding(run, loss, severity, _onset(loss, limit), text, top, limit)
 
 

@@ -23,11 +23,11 @@ import numpy as np
 
 from gradwatch.checks.facts import Facts, Mask, Rows, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.medians import Array, medians
-from gradwatch.checks.wording import several, short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.stats.medians import Array, medians
+from gradwatch.text import number, several
 
 NAME = "exploding-gradient"
 NEEDS = frozenset({Stat.GRAD_NORM})
@@ -71,8 +71,8 @@ def check(
         first_step=int(run.steps[rows[first]]),
         last_step=int(run.steps[rows[last]]),
         message=(
-            f"gradient norm {short(highest)} in {known.layer(peak)} at step {step}; "
-            f"{int(strong.sum())} parameters above {short(limit)}"
+            f"gradient norm {number(highest)} in {known.layer(peak)} at step {step}; "
+            f"{int(strong.sum())} parameters above {number(limit)}"
         ),
         evidence=(Evidence(Stat.GRAD_NORM, run.names[peak], step, highest, limit),),
         cause=f"Amplified on the way back; look at {several(layers)} first.",

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.checks.curve import Curve
-from gradwatch.checks.medians import Array, medians, thinned
 from gradwatch.run import Run, Subject
-from gradwatch.stats import Family, Stat, State, entry
+from gradwatch.stats import HAS_VALUE, Family, Stat, entry
+from gradwatch.stats.medians import Array, medians, thinned
 
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -180,7 +180,7 @@ class Facts:
             if stat in self._run.recorded:
                 whole = entry(stat).family is Family.WEIGHT and self._weights_finite_at_end
                 states = self._run.state(stat)[: self.end + whole]
-                self._rows[stat] = np.flatnonzero(_WITH_VALUE[states].any(axis=1))
+                self._rows[stat] = np.flatnonzero(HAS_VALUE[states].any(axis=1))
             else:
                 self._rows[stat] = np.empty(0, np.intp)
         return self._rows[stat]
@@ -263,10 +263,6 @@ class Facts:
             return np.full(len(self.parameters), np.nan)
         found: Array = self.first(Stat.WEIGHT_STD) * np.sqrt(self.fan_in)
         return found
-
-
-_WITH_VALUE = np.zeros(256, bool)
-_WITH_VALUE[[int(state) for state in State if state.has_value]] = True
 
 
 def _edge(values: Array) -> Array:

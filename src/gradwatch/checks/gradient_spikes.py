@@ -23,11 +23,11 @@ import numpy as np
 
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.medians import Array, medians, rolling_median
-from gradwatch.checks.wording import several, short
 from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.stats.medians import Array, medians, rolling_median
+from gradwatch.text import number, several
 
 NAME = "gradient-spikes"
 NEEDS = frozenset({Stat.GRAD_NORM})
@@ -87,7 +87,7 @@ def check(
         last_step=steps[-1],
         message=(
             f"{len(spikes)} {'step' if len(spikes) == 1 else 'steps'} with a gradient "
-            f"{short(float(ratio[worst]))} times the usual, worst at step "
+            f"{number(float(ratio[worst]))} times the usual, worst at step "
             f"{int(run.steps[rows[worst]])} in {several(layers, 1)}"
         ),
         evidence=(

@@ -15,10 +15,10 @@ import numpy as np
 
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import several, short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.text import number, several
 
 NAME = "heavy-tailed-gradients"
 NEEDS = frozenset({Stat.GRAD_KURTOSIS})
@@ -44,7 +44,7 @@ def check(run: Run, *, kurtosis: float = 1000.0, least: int = 20) -> Said:
         layers=layers[:8],
         first_step=int(run.steps[rows[len(rows) // 2]]),
         last_step=last,
-        message=f"the gradient of {run.names[worst]} has kurtosis {short(float(late[worst]))}",
+        message=f"the gradient of {run.names[worst]} has kurtosis {number(float(late[worst]))}",
         evidence=(
             Evidence(Stat.GRAD_KURTOSIS, run.names[worst], last, float(late[worst]), kurtosis),
         ),

@@ -16,9 +16,9 @@ import numpy as np
 
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
+from gradwatch.text import number
 
 NAME = "input-scale"
 NEEDS = frozenset({"input_rms"})
@@ -42,7 +42,7 @@ def check(run: Run, *, limit: float = 100.0, odd: float = 10.0) -> Said:
             layers=layers,
             first_step=first,
             last_step=last,
-            message=f"inputs have an RMS of {short(typical)}; networks are made for about 1",
+            message=f"inputs have an RMS of {number(typical)}; networks are made for about 1",
             evidence=(Evidence("input_rms", None, first, typical, limit),),
             cause="The data were not normalised.",
             advice=("Standardise the inputs (images: divide by 255 first).",),
@@ -57,8 +57,8 @@ def check(run: Run, *, limit: float = 100.0, odd: float = 10.0) -> Said:
             first_step=step,
             last_step=step,
             message=(
-                f"the batch of step {step} has an RMS of {short(float(values[worst]))}, usual is "
-                f"{short(typical)}"
+                f"the batch of step {step} has an RMS of {number(float(values[worst]))}, usual is "
+                f"{number(typical)}"
             ),
             evidence=(Evidence("input_rms", None, step, float(values[worst]), odd * typical),),
             cause="One batch holds values of another scale.",

@@ -18,12 +18,12 @@ import numpy as np
 
 from gradwatch.checks.facts import Facts, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.medians import Array
-from gradwatch.checks.wording import share as percent
-from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.stats.medians import Array
+from gradwatch.text import number
+from gradwatch.text import percent as percent
 
 NAME = "loss-oscillation"
 NEEDS = frozenset({"loss"})
@@ -60,7 +60,7 @@ def check(
         last_step=int(loss.steps[-1]),
         message=(
             f"the loss turns around on {percent(turned)} of steps and changes by {percent(swing)} "
-            f"of its level {short(level)}, without progress"
+            f"of its level {number(level)}, without progress"
         ),
         evidence=(Evidence("loss", None, step, swing, change if strong else weak_change),),
         cause="Steps overshoot: each undoes part of the one before.",

@@ -18,11 +18,11 @@ import numpy as np
 
 from gradwatch.checks.facts import Facts, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.medians import medians
-from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.stats.medians import medians
+from gradwatch.text import number
 
 NAME = "loss-spike"
 NEEDS = frozenset({"loss"})
@@ -61,7 +61,7 @@ def check(
         first_step=int(loss.steps[spikes[0][0]]),
         last_step=int(loss.steps[spikes[-1][0]]),
         message=(
-            f"the loss jumps from {short(median)} to {short(value)} at step {step} and comes back"
+            f"the loss jumps from {number(median)} to {number(value)} at step {step} and comes back"
             + (f"; {len(spikes)} spikes in all" if len(spikes) > 1 else "")
         ),
         evidence=(Evidence("loss", None, step, value, times * median),),

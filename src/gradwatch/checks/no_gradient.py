@@ -18,11 +18,11 @@ import numpy as np
 
 from gradwatch.checks.facts import Facts, Mask, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import several
-from gradwatch.checks.wording import share as percent
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat, State
+from gradwatch.text import percent as percent
+from gradwatch.text import several
 
 NAME = "no-gradient"
 NEEDS = frozenset({Stat.GRAD_NORM})

@@ -25,10 +25,10 @@ import numpy as np
 from gradwatch.checks.facts import Facts, facts
 from gradwatch.checks.form import Said
 from gradwatch.checks.origin import Origin, Phase, origin
-from gradwatch.checks.wording import several
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
+from gradwatch.text import several
 
 NAME = "nonfinite"
 NEEDS: frozenset[str] = frozenset()

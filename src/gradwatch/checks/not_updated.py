@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from gradwatch.checks.facts import Facts, Mask, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import several
 from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
+from gradwatch.text import several
 
 NAME = "not-updated"
 NEEDS: frozenset[str] = frozenset()

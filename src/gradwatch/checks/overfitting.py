@@ -15,9 +15,9 @@ import numpy as np
 
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
+from gradwatch.text import number
 
 NAME = "overfitting"
 NEEDS = frozenset({"loss", "val_loss"})
@@ -50,8 +50,8 @@ def check(
         first_step=step,
         last_step=int(valid.steps[-1]),
         message=(
-            f"validation loss was best at step {step} ({short(lowest)}) and is now {short(end)}, "
-            f"while training loss fell to {short(loss.late)}"
+            f"validation loss was best at step {step} ({number(lowest)}) and is now {number(end)}, "
+            f"while training loss fell to {number(loss.late)}"
         ),
         evidence=(Evidence("val_loss", None, int(valid.steps[-1]), end, times * lowest),),
         cause="More parameters or steps than the data can hold in check.",

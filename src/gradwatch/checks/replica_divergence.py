@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import several
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
+from gradwatch.text import several
 
 NAME = "replica-divergence"
 NEEDS = frozenset({Stat.WEIGHT_HASH})

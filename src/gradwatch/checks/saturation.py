@@ -22,12 +22,12 @@ import numpy as np
 
 from gradwatch.checks.facts import Facts, Mask, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.medians import Array
-from gradwatch.checks.wording import several, short
-from gradwatch.checks.wording import share as percent
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
+from gradwatch.stats.medians import Array
+from gradwatch.text import number, several
+from gradwatch.text import percent as percent
 
 NAME = "saturation"
 NEEDS = frozenset({Stat.ACT_FLAT_FRACTION})
@@ -82,7 +82,7 @@ def _said(
     series = sign * run.series[stat][rows, int(columns[0])]
     under = np.flatnonzero(np.isfinite(series) & (series < limit))
     onset = rows[min(int(under[-1]) + 1 if len(under) else 0, len(rows) - 1)]
-    number = abs(float(values[worst]))
+    level = abs(float(values[worst]))
     yield Finding(
         check=NAME,
         severity=severity,
@@ -90,11 +90,11 @@ def _said(
         first_step=int(run.steps[onset]),
         last_step=int(run.steps[rows[-1]]),
         message=(
-            f"attention entropy of {names[worst]} is {short(number)} of its maximum"
+            f"attention entropy of {names[worst]} is {number(level)} of its maximum"
             if stat is Stat.ACT_ENTROPY
-            else f"{percent(number)} of the outputs of {names[worst]} are in the flat part"
+            else f"{percent(level)} of the outputs of {names[worst]} are in the flat part"
         ),
-        evidence=(Evidence(stat, names[worst], int(run.steps[rows[-1]]), number, abs(limit)),),
+        evidence=(Evidence(stat, names[worst], int(run.steps[rows[-1]]), level, abs(limit)),),
         cause=f"What {several(layers)} feeds into the activation is too large.",
         advice=(
             ("Normalise queries and keys; check the 1/√d scaling.", "Lower the learning rate.")

@@ -18,11 +18,11 @@ import numpy as np
 
 from gradwatch.checks.facts import Facts, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import share as percent
-from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.text import number
+from gradwatch.text import percent as percent
 
 NAME = "slow-convergence"
 NEEDS = frozenset({"loss"})
@@ -50,7 +50,7 @@ def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40)
         first_step=int(loss.steps[0]),
         last_step=last,
         message=(
-            f"the loss went from {short(loss.start)} to {short(loss.late)}: "
+            f"the loss went from {number(loss.start)} to {number(loss.late)}: "
             f"{percent(max(gone, 0.0))} of the way to zero"
         ),
         evidence=(Evidence("loss", None, last, loss.late, (1 - share) * reference),),
@@ -71,7 +71,7 @@ def _reason(run: Run, known: Facts, gone: float, stuck: float, share: float) -> 
         return "The loss never left the level of a constant guess."
     moves = _movement(run, known)
     if moves is not None and moves < 1e-4 and gone < 0.2:
-        return f"A step changes the weights by only {short(moves)} of their norm."
+        return f"A step changes the weights by only {number(moves)} of their norm."
     if Stat.GRAD_COSINE in run.recorded:
         cosine = known.late(Stat.GRAD_COSINE, 0.5)[known.weights]
         agree = float(np.nanmedian(cosine)) if np.isfinite(cosine).any() else 0.0

@@ -16,9 +16,9 @@ Threshold: 90 % of steps; a correct loop has none.
 import numpy as np
 
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import share as percent
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
+from gradwatch.text import percent as percent
 
 NAME = "stale-gradients"
 NEEDS = frozenset({"stale"})

@@ -17,10 +17,10 @@ import numpy as np
 
 from gradwatch.checks.facts import Facts, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.text import number
 
 NAME = "stale-second-moment"
 NEEDS = frozenset({Stat.OPTIM_RATIO_RMS})
@@ -49,7 +49,7 @@ def check(run: Run, *, limit: float = 2.3, lead: int = 10, settle: int = 20) -> 
         first_step=step,
         last_step=int(run.steps[rows[np.flatnonzero(high.any(axis=1))[-1]]]),
         message=(
-            f"g/√v̂ of {run.names[column]} is {short(float(values[first, column]))} at step {step}"
+            f"g/√v̂ of {run.names[column]} is {number(float(values[first, column]))} at step {step}"
             + ("; the loss rose after it" if rises else "")
         ),
         evidence=(

@@ -16,10 +16,10 @@ import numpy as np
 
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import several, short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.text import number, several
 
 NAME = "symmetric-weights"
 NEEDS = frozenset({Stat.WEIGHT_ROW_SPREAD})
@@ -47,7 +47,7 @@ def check(run: Run, *, spread: float = 1e-4, apart: int = 10) -> Said:
         first_step=int(known.steps[rows[0]]),
         last_step=end,
         message=(
-            f"all rows of {run.names[column]} are equal (spread {short(float(last[column]))}) "
+            f"all rows of {run.names[column]} are equal (spread {number(float(last[column]))}) "
             f"at the start and at step {end}"
         ),
         evidence=(

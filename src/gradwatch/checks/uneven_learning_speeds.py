@@ -15,10 +15,10 @@ import numpy as np
 
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.text import number
 
 NAME = "uneven-learning-speeds"
 NEEDS = frozenset({Stat.UPDATE_RATIO})
@@ -47,8 +47,8 @@ def check(run: Run, *, times: float = 1e3, least: int = 8) -> Said:
         first_step=int(run.steps[rows[0]]),
         last_step=last,
         message=(
-            f"{run.names[fast]} moves {short(ratio)} times as fast as {run.names[slow]} "
-            f"({short(float(typical[slow]))} of its norm per step)"
+            f"{run.names[fast]} moves {number(ratio)} times as fast as {run.names[slow]} "
+            f"({number(float(typical[slow]))} of its norm per step)"
         ),
         evidence=(
             Evidence(

@@ -19,11 +19,11 @@ import numpy as np
 from gradwatch.checks.curve import Curve
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.medians import medians
-from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.stats.medians import medians
+from gradwatch.text import number
 
 NAME = "update-leads-loss"
 NEEDS = frozenset({Stat.UPDATE_NORM, "loss"})
@@ -58,7 +58,7 @@ def check(run: Run, *, times: float = 2.0, ahead: int = 20) -> Said:
         first_step=began,
         last_step=step,
         message=(
-            f"the update of {run.names[column]} was {short(float(ratio[row, column]))} times the "
+            f"the update of {run.names[column]} was {number(float(ratio[row, column]))} times the "
             f"usual at step {began}, the loss rose at step {step}"
         ),
         evidence=(

@@ -18,11 +18,11 @@ import numpy as np
 
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import several, short
-from gradwatch.checks.wording import share as percent
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.text import number, several
+from gradwatch.text import percent as percent
 
 NAME = "update-ratio-too-large"
 NEEDS = frozenset({Stat.UPDATE_RATIO})
@@ -69,8 +69,8 @@ def check(
         first_step=int(run.steps[rows[over[0]]]),
         last_step=int(run.steps[rows[over[-1]]]),
         message=(
-            f"a step changes {run.names[worst]} by up to {short(float(values[peak, worst]))} of "
-            f"its norm, by more than {short(limit)} on {percent(float(often[worst]))} of steps"
+            f"a step changes {run.names[worst]} by up to {number(float(values[peak, worst]))} of "
+            f"its norm, by more than {number(limit)} on {percent(float(often[worst]))} of steps"
         ),
         evidence=(
             Evidence(

@@ -18,10 +18,10 @@ import numpy as np
 
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.wording import short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.text import number
 
 NAME = "update-ratio-too-small"
 NEEDS = frozenset({Stat.UPDATE_RATIO})
@@ -60,7 +60,7 @@ def check(
         layers=known.layers(columns)[:4],
         first_step=int(run.steps[rows[0]]),
         last_step=last,
-        message=f"a step changes the weights by {short(typical)} of their norm (median)",
+        message=f"a step changes the weights by {number(typical)} of their norm (median)",
         evidence=(
             Evidence(
                 Stat.UPDATE_RATIO, run.names[middle], last, typical, ratio if strong else weak

@@ -21,11 +21,11 @@ import numpy as np
 
 from gradwatch.checks.facts import Facts, Rows, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.medians import medians, thinned
-from gradwatch.checks.wording import several, short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.stats.medians import medians, thinned
+from gradwatch.text import number, several
 
 NAME = "vanishing-gradient"
 NEEDS = frozenset({Stat.GRAD_NORM})
@@ -63,8 +63,8 @@ def check(run: Run, *, ratio: float = 1e-4, weak: float = 1e-2, least: int = 8) 
         first_step=int(run.steps[rows[0]]),
         last_step=int(run.steps[rows[-1]]),
         message=(
-            f"gradient RMS {short(float(typical[worst]))} in {layers[0]}, "
-            f"{short(float(relative[worst]))} of the {short(strongest)} in {known.layer(best)}"
+            f"gradient RMS {number(float(typical[worst]))} in {layers[0]}, "
+            f"{number(float(relative[worst]))} of the {number(strongest)} in {known.layer(best)}"
         ),
         evidence=(
             Evidence(

@@ -18,11 +18,11 @@ import numpy as np
 from gradwatch.checks.facts import facts
 from gradwatch.checks.form import Said
 from gradwatch.checks.weight_norms import against_start, onset
-from gradwatch.checks.wording import several, short
-from gradwatch.checks.wording import share as percent
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.text import number, several
+from gradwatch.text import percent as percent
 
 NAME = "weight-collapse"
 NEEDS = frozenset({Stat.WEIGHT_NORM})
@@ -51,7 +51,7 @@ def check(run: Run, *, share: float = 0.1, weak: float = 0.5, least: int = 3) ->
         first_step=onset(known, worst, norms <= weak * start),
         last_step=last,
         message=(
-            f"the norm of {run.names[worst]} fell from {short(start)} to "
+            f"the norm of {run.names[worst]} fell from {number(start)} to "
             f"{percent(float(ratio[worst]))} of it"
         ),
         evidence=(

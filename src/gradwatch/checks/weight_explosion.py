@@ -17,12 +17,12 @@ import numpy as np
 
 from gradwatch.checks.facts import Facts, facts
 from gradwatch.checks.form import Said
-from gradwatch.checks.medians import Array
 from gradwatch.checks.weight_norms import against_start, onset
-from gradwatch.checks.wording import several, short
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.stats.medians import Array
+from gradwatch.text import number, several
 
 NAME = "weight-explosion"
 NEEDS = frozenset({Stat.WEIGHT_NORM})
@@ -55,8 +55,8 @@ def check(
         first_step=onset(known, worst, norms >= weak * start),
         last_step=last,
         message=(
-            f"the norm of {run.names[worst]} grew from {short(start)} to "
-            f"{short(float(ratio[worst]) * start)}, {short(float(ratio[worst]))} times its start"
+            f"the norm of {run.names[worst]} grew from {number(start)} to "
+            f"{number(float(ratio[worst]) * start)}, {number(float(ratio[worst]))} times its start"
         ),
         evidence=(
             Evidence(

@@ -3,8 +3,8 @@
 import numpy as np
 
 from gradwatch.checks.facts import Facts, Mask
-from gradwatch.checks.medians import Array
 from gradwatch.stats import Stat
+from gradwatch.stats.medians import Array
 
 
 def against_start(known: Facts) -> Array:

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
+from gradwatch.files import refuse_taken
 from gradwatch.store import open_run
+from gradwatch.text import plain
 from gradwatch.views.animation import FORMATS, Scheme, Wanted, animate
 from gradwatch.views.model import diagnosed
-from gradwatch.views.text import plain
-from gradwatch.views.writing import refuse_taken
 
 
 @click.command("animate")

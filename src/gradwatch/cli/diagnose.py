@@ -12,7 +12,7 @@ from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.errors import Exit
 from gradwatch.finding import Finding, Severity
 from gradwatch.store import open_run
-from gradwatch.views.text import plain, shortened
+from gradwatch.text import plain, shortened
 
 WIDTH = 80
 _LEVELS = [severity.word for severity in Severity]

@@ -12,7 +12,7 @@ from gradwatch.cli.diagnose import strict
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.errors import Exit
 from gradwatch.finding import Severity
-from gradwatch.views.text import number, plain, shortened
+from gradwatch.text import number, plain, shortened
 
 _SHOWN = 40
 

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.files import refuse_taken, write_whole
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.store import open_run
+from gradwatch.text import plain
 from gradwatch.views.export import exported, write_csv, write_json, write_parquet
 from gradwatch.views.export.tensorboard import write_tensorboard
-from gradwatch.views.text import plain
-from gradwatch.views.writing import refuse_taken, write_whole
 
 FORMATS = ("csv", "json", "parquet")
 

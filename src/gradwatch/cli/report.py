@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
+from gradwatch.files import refuse_taken, write_whole
 from gradwatch.store import open_run
+from gradwatch.text import plain
 from gradwatch.views.model import build, diagnosed
 from gradwatch.views.page import report
-from gradwatch.views.text import plain
-from gradwatch.views.writing import refuse_taken, write_whole
 
 
 @click.command("report")

@@ -12,7 +12,7 @@ from rich.table import Table
 from gradwatch.cli.export import bar
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.store import RunSummary, delete_run, list_runs, open_run
-from gradwatch.views.text import plain, shortened
+from gradwatch.text import plain, shortened
 
 FORMAT = 1
 

@@ -18,11 +18,11 @@ from gradwatch.cli.diagnose import lines, strict
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.diagnosis import Diagnosis
 from gradwatch.errors import Exit
+from gradwatch.files import refuse_taken, write_whole
 from gradwatch.finding import Severity
+from gradwatch.text import number, plain, shortened
 from gradwatch.views.model import build
 from gradwatch.views.page import report
-from gradwatch.views.text import number, plain, shortened
-from gradwatch.views.writing import refuse_taken, write_whole
 
 _SHOWN = 40
 

@@ -3,11 +3,11 @@
 import numpy as np
 
 from gradwatch.checks.facts import Facts, facts
-from gradwatch.checks.medians import medians
 from gradwatch.diagnosis.diagnosis import Onset
 from gradwatch.finding import Finding
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat, entry
+from gradwatch.stats.medians import medians
 
 UNSTABLE = frozenset(
     {"loss-spike", "divergence", "nonfinite", "exploding-gradient", "gradient-spikes"}

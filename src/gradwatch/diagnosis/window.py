@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.run import MemorySource, Run, Subject
-from gradwatch.stats import Family, Kind, Stat, State, entry, row_dtype
+from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, entry, row_dtype
 
 FIRST, LAST = 16, 496
 KEPT: tuple[Stat, ...] = (
@@ -137,7 +137,9 @@ class RecentPast:
             rows = self._table(family)[order]
             taken = self._states[family][order]
             for name in _FIELDS[family]:
-                values[Stat(name)] = np.where(_EMPTY[taken], np.nan, rows[name].astype(np.float64))
+                values[Stat(name)] = np.where(
+                    HAS_VALUE[taken], rows[name].astype(np.float64), np.nan
+                )
                 states[Stat(name)] = taken
         return Run(
             MemorySource(
@@ -149,7 +151,3 @@ class RecentPast:
                 info=dict(self.info),
             )
         )
-
-
-_EMPTY = np.ones(256, bool)
-_EMPTY[[int(state) for state in State if state.has_value]] = False

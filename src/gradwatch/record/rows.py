@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.stats import Family, State, entry, family_stats, row_dtype
+from gradwatch.stats import HAS_VALUE, Family, entry, family_stats, row_dtype
 
 _SCALED = ("norm", "mean", "std", "abs_mean", "abs_max", "min", "max")
 _COPIED = ["count", "nan", "zero_rows", "skewness", "kurtosis", *_SCALED]
@@ -34,7 +34,7 @@ def moment_rows(
 
 def blank(family: Family, rows: NDArray[np.void], states: NDArray[np.uint8]) -> NDArray[np.void]:
     """Take the values out of rows whose state says there is none."""
-    without = ~_HAS_VALUE[states]
+    without = ~HAS_VALUE[states]
     if without.any():
         rows[without] = _EMPTY[family]
     return rows
@@ -49,4 +49,3 @@ def _empty_row(family: Family) -> NDArray[np.void]:
 
 
 _EMPTY = {family: _empty_row(family) for family in Family}
-_HAS_VALUE = np.array([s in set(State) and State(s).has_value for s in range(256)], bool)

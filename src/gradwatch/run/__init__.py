@@ -5,7 +5,7 @@ from gradwatch.run.histogram import Histogram
 from gradwatch.run.memory import MemorySource
 from gradwatch.run.run import Run
 from gradwatch.run.source import Loaded, Source
-from gradwatch.run.subject import Placement, Subject
+from gradwatch.run.subject import Placement, Subject, block_of, layer_of
 from gradwatch.run.window import Bands, Window
 
 __all__ = [
@@ -20,4 +20,6 @@ __all__ = [
     "Source",
     "Subject",
     "Window",
+    "block_of",
+    "layer_of",
 ]

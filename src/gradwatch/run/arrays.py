@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.kernel import measure_arrays
 from gradwatch.run.memory import MemorySource
-from gradwatch.run.subject import Subject
+from gradwatch.run.subject import Subject, layer_of
 from gradwatch.stats import Family, Kind, Stat, State, family_stats
 
 MEASURED = frozenset(
@@ -115,12 +115,6 @@ def _subject(name: str, listed: Sequence[ArrayLike | None]) -> Subject:
     return Subject(
         Kind.PARAMETER, name, layer, shape=first.shape, dtype=str(first.dtype), count=first.size
     )
-
-
-def layer_of(name: str) -> str:
-    """`fc.weight` belongs to `fc`; what does not end like a parameter is a layer's own name."""
-    owner, _, last = name.rpartition(".")
-    return owner if owner and last.startswith(("weight", "bias")) else name
 
 
 def _steps(steps: Sequence[int] | None, length: int) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from gradwatch.run.html import as_html
 from gradwatch.run.source import Loaded, Source
 from gradwatch.run.subject import Subject
 from gradwatch.run.window import Window
-from gradwatch.stats import Family, Kind, Stat, State, entry
+from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, entry
 
 
 class Run:
@@ -122,20 +122,8 @@ class Run:
 
     def measured(self, stat: Stat | str) -> NDArray[np.bool_]:
         """Where a value was really measured (sampled, partial and clipped ones included)."""
-        table = np.zeros(256, bool)
-        table[[int(state) for state in State if state.has_value]] = True
-        found: NDArray[np.bool_] = table[self.state(stat)]
+        found: NDArray[np.bool_] = HAS_VALUE[self.state(stat)]
         return found
-
-    def typical(self, stat: Stat | str, window: int | None = None) -> NDArray[np.float64]:
-        """Median of each subject's last `window` finite samples (all when None); NaN where none."""
-        values = self.series[_stat(stat)]
-        out = np.full(values.shape[1], np.nan)
-        for column in range(values.shape[1]):
-            finite = values[:, column][np.isfinite(values[:, column])]
-            if len(finite):
-                out[column] = np.median(finite[-window:] if window else finite)
-        return out
 
     def window(self, first: int | None = None, last: int | None = None, *, points: int) -> Window:
         """A stretch of the run, thinned without losing an extreme."""

@@ -1,5 +1,6 @@
 """Everything that has a series: parameters, layers, groups."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -87,6 +88,18 @@ _DEFAULTS: dict[str, Any] = {
     "module": "",
     "placement": None,
 }
+
+
+def layer_of(name: str) -> str:
+    """`fc.weight` belongs to `fc`; what does not end like a parameter is a layer's own name."""
+    owner, _, last = name.rpartition(".")
+    return owner if owner and last.startswith(("weight", "bias")) else name
+
+
+def block_of(layer: str) -> str:
+    """The path up to its first number: `layers.3.mlp.fc` is in `layers.3`; else the first part."""
+    numbered = re.match(r"(.*?\d+)(\.|$)", layer)
+    return numbered[1] if numbered else layer.partition(".")[0]
 
 
 def _ints(values: Any) -> tuple[int, ...]:

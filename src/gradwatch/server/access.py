@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gradwatch.views.text import plain
+from gradwatch.text import plain
 
 LOG = logging.getLogger(__name__)
 METHODS = frozenset({"GET", "HEAD"})

@@ -17,9 +17,9 @@ from gradwatch.server.made import Made
 from gradwatch.server.shelf import Gone, Shelf
 from gradwatch.server.stream import Streams, of_list, of_run
 from gradwatch.server.wish import BadWish, Wish
+from gradwatch.text import plain
 from gradwatch.views.model import to_json
 from gradwatch.views.page import asset, live_shell
-from gradwatch.views.text import plain
 
 LOG = logging.getLogger(__name__)
 FORMAT = 1

@@ -5,7 +5,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from gradwatch.views.text import plain
+from gradwatch.text import plain
 
 LOG = logging.getLogger(__name__)
 

@@ -12,10 +12,11 @@ from gradwatch.stats.catalogue import (
     family_stats,
     row_dtype,
 )
-from gradwatch.stats.states import State
+from gradwatch.stats.states import HAS_VALUE, State
 
 __all__ = [
     "ENTRIES",
+    "HAS_VALUE",
     "SKETCH_WIDTH",
     "Cadence",
     "Entry",

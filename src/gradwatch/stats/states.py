@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+import numpy as np
+
 
 class State(IntEnum):
     """NaN in a series only says "no finite value"; the state says why."""
@@ -19,7 +21,10 @@ class State(IntEnum):
     @property
     def has_value(self) -> bool:
         """Whether a number stands beside this state."""
-        return self in _WITH_VALUE
+        return bool(HAS_VALUE[self])
 
 
-_WITH_VALUE = frozenset({State.MEASURED, State.SAMPLED, State.PARTIAL, State.CLIPPED})
+HAS_VALUE = np.zeros(256, bool)
+"""`State.has_value` of every byte, for whole arrays of states: `HAS_VALUE[states]`."""
+HAS_VALUE[[State.MEASURED, State.SAMPLED, State.PARTIAL, State.CLIPPED]] = True
+HAS_VALUE.setflags(write=False)

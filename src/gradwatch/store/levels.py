@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.stats import State
+from gradwatch.stats import HAS_VALUE
 from gradwatch.store.columns import STATE, BlockHead, Column, Part
 
 FACTOR = 10
@@ -19,8 +19,6 @@ VALUED = "valued"
 LAST_ONLY = frozenset({"weight_hash"})
 """Columns of which only the last value means anything."""
 _BIG = np.iinfo(np.uint64).max
-_HAS_VALUE = np.zeros(256, bool)
-_HAS_VALUE[[int(state) for state in State if state.has_value]] = True
 _NONE = 255
 
 Table = dict[tuple[str, Part], NDArray[np.generic]]
@@ -65,7 +63,7 @@ def singles(
     breathe: Callable[[], None],
 ) -> Rolled:
     """Every row a bucket of its own. Vector columns (sketches) have no extremes and stay behind."""
-    valued = _HAS_VALUE[states]
+    valued = HAS_VALUE[states]
     table: Table = {
         (STATE, Part.VALUE): states,
         (VALUED, Part.VALUE): np.where(valued, states, _NONE).astype(np.uint8),

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from gradwatch.run.histogram import Histogram
 from gradwatch.run.source import Loaded
 from gradwatch.run.subject import Subject
-from gradwatch.stats import Kind, Stat, State, entry
+from gradwatch.stats import HAS_VALUE, Kind, Stat, State, entry
 from gradwatch.store.pooling import SHARED_ROWS, cosines, pool
 
 _UNKNOWN = (State.NOT_SAMPLED, State.DAMAGED)
-_VALUED = np.zeros(256, bool)
-_VALUED[[int(state) for state in State if state.has_value]] = True
 
 
 class Rank(Protocol):
@@ -175,7 +173,7 @@ class Pieces:
         there = chosen >= 0
         safe = np.maximum(chosen, 0)
         picked = np.take_along_axis(states, safe, axis=0) if len(states) else safe.astype(np.uint8)
-        valued = there & _VALUED[picked]
+        valued = there & HAS_VALUE[picked]
         slots = np.array([max(len(found), 1) for found in self._slots])
         first = np.full(states.shape[1:], State.NOT_SAMPLED, np.uint8)
         for slot in reversed(range(self._depth)):

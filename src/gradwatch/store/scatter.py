@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.stats import State
+from gradwatch.stats import HAS_VALUE
 
 
 def put(
@@ -34,8 +34,6 @@ def _contiguous(index: NDArray[np.int64]) -> bool:
 
 def blank(values: NDArray[Any], states: NDArray[np.uint8], fill: float) -> None:
     """No number beside a state that has none."""
-    valued = np.zeros(256, bool)
-    valued[[int(state) for state in State if state.has_value]] = True
-    without = ~valued[states]
+    without = ~HAS_VALUE[states]
     if without.any():
         values[without] = fill

@@ -9,15 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.run.window import Bands
-from gradwatch.stats import Stat, State
+from gradwatch.stats import HAS_VALUE, Stat
 from gradwatch.store.block import Block
 from gradwatch.store.column_file import ColumnBlock, Key
 from gradwatch.store.columns import Part
 from gradwatch.store.level_block import LevelBlock, is_in
 from gradwatch.store.levels import FACTOR, LEVELS
-
-_VALUED = np.zeros(256, bool)
-_VALUED[[int(state) for state in State if state.has_value]] = True
 
 
 class Piece(NamedTuple):
@@ -264,7 +261,7 @@ def _rows(
     column, states = block.column(stat), block.states(stat)
     if column is None or states is None:
         return
-    values = np.where(_VALUED[states[inside]], column[inside].astype(np.float64), np.nan)
+    values = np.where(HAS_VALUE[states[inside]], column[inside].astype(np.float64), np.nan)
     values = _slim(np.where(np.isfinite(values), values, np.nan))
     steps = steps[inside]
     ones = np.ones(len(steps), np.int64)

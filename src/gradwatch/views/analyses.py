@@ -7,7 +7,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from gradwatch.views.text import number, plain, shortened
+from gradwatch.text import number, plain, shortened
 
 NAME_WIDTH = 26
 MOST_ROWS = 40

@@ -25,8 +25,8 @@ from gradwatch.analysis.animator.summary import GradientFlowSummary, Recording, 
 from gradwatch.analysis.original.animator import OriginalAnimator
 from gradwatch.analysis.result import dumps
 from gradwatch.analysis.rules import Rules
-from gradwatch.analysis.writing import write_text
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.files import write_text
 from gradwatch.kernel import measure_arrays
 from gradwatch.run import Run
 from gradwatch.stats import Stat

@@ -1,6 +1,5 @@
 """Groups found in the model: blocks, kinds of layer, levels of gradient; coherence measured."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
@@ -12,7 +11,7 @@ from gradwatch.analysis.gradients.distribution import correlations
 from gradwatch.analysis.gradients.levels import Difficulty, InteractionDirection
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.analysis.result import Result, missing
-from gradwatch.run import Run
+from gradwatch.run import Run, block_of
 
 HALF_A_DECADE = 10**0.5
 FEWEST_COMMON = 8
@@ -67,7 +66,7 @@ def hierarchy(run: Run, series: LayerSeries, typical: NDArray[np.float64]) -> Gr
     """`typical` is the median RMS of each layer in the window."""
     measure = _Measure(series, typical)
     kinds = {s.layer: s.module for s in run.parameters if s.module}
-    blocks = _grouped(series.names, block)
+    blocks = _grouped(series.names, block_of)
     levels = {
         "block": blocks,
         "kind": _grouped(series.names, lambda name: kinds.get(name, "")),
@@ -87,12 +86,6 @@ def hierarchy(run: Run, series: LayerSeries, typical: NDArray[np.float64]) -> Gr
         ),
         tuple(_crossed(series, blocks)),
     )
-
-
-def block(name: str) -> str:
-    """The path up to its first number: `layers.3.mlp.fc` is in `layers.3`; else the first part."""
-    found = re.match(r"(.*?\d+)(\.|$)", name)
-    return found.group(1) if found else name.partition(".")[0]
 
 
 def _grouped(names: Iterable[str], key: object) -> dict[str, list[int]]:

@@ -4,7 +4,7 @@ import sys
 
 from gradwatch.analysis.map import SYSTEMS
 from gradwatch.analysis.map.page import page
-from gradwatch.analysis.writing import write_text
+from gradwatch.files import write_text
 
 
 def main(arguments: list[str]) -> None:

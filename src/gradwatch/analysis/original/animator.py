@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from gradwatch.analysis.original import floats
 from gradwatch.analysis.original.levels import GradientHealth
 from gradwatch.analysis.result import Result
-from gradwatch.analysis.writing import write_text
+from gradwatch.files import write_text
 
 COLUMNS = "step,layer,mean_abs_grad,max_abs_grad,grad_norm,is_vanishing,is_exploding"
 GLYPHS = " ░▒▓█"

@@ -11,9 +11,9 @@ What helps: random initialisation; for adapters, check that they were given to t
 """
 
 from gradwatch.checkpoints.checks.form import Case, Patient, Said, is_matrix, said
-from gradwatch.checkpoints.wording import short
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
+from gradwatch.text import number
 
 NAME = "constant-weights"
 
@@ -21,7 +21,7 @@ NAME = "constant-weights"
 def check(patient: Patient) -> Said:
     """One finding for all constant matrices."""
     cases = [
-        Case(measured, 0.0, f"all {measured.tensor.count} elements are {short(value)}")
+        Case(measured, 0.0, f"all {measured.tensor.count} elements are {number(value)}")
         for measured in patient.tensors
         if is_matrix(measured)
         and measured.finite > 1

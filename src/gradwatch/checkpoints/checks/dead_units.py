@@ -23,9 +23,9 @@ from gradwatch.checkpoints.checks.form import (
     worst_first,
 )
 from gradwatch.checkpoints.joining import Lines
-from gradwatch.checkpoints.wording import listed, percent
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
+from gradwatch.text import listed, percent
 
 NAME = "dead-units"
 

@@ -28,9 +28,9 @@ from gradwatch.checkpoints.checks.form import (
 )
 from gradwatch.checkpoints.joining import Measured
 from gradwatch.checkpoints.same import equal_rows
-from gradwatch.checkpoints.wording import percent
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
+from gradwatch.text import percent
 
 NAME = "duplicate-rows"
 _VERIFIED = 4096

@@ -15,9 +15,9 @@ than 35 %.
 """
 
 from gradwatch.checkpoints.checks.form import Case, Patient, Said, is_matrix, said
-from gradwatch.checkpoints.wording import short
 from gradwatch.finding import Severity, Skipped
 from gradwatch.stats import Stat
+from gradwatch.text import number
 
 NAME = "low-rank"
 
@@ -34,7 +34,7 @@ def check(patient: Patient, *, share: float = 0.02, least: int = 64) -> Said:
             continue
         rank = spectrum.effective_rank if spectrum.exact else spectrum.stable_rank
         if rank < share * spectrum.full_rank:
-            words = f"effective rank {short(rank)} of {spectrum.full_rank}"
+            words = f"effective rank {number(rank)} of {spectrum.full_rank}"
             cases.append(Case(measured, rank / spectrum.full_rank, words))
     yield from said(
         NAME,

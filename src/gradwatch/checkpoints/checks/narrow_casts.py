@@ -12,9 +12,9 @@ What helps: bfloat16 instead of float16; a scale for each tensor or channel with
 
 from gradwatch.checkpoints.casts import casts
 from gradwatch.checkpoints.checks.form import Case, Patient, Said, is_buffer, said, worst_first
-from gradwatch.checkpoints.wording import percent, short
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
+from gradwatch.text import number, percent
 
 NAME = "narrow-casts"
 
@@ -30,7 +30,7 @@ def check(patient: Patient, *, share: float = 0.5) -> Said:
             continue
         largest = float(measured.moments["abs_max"])
         if half.headroom < 1:
-            words = f"the largest element is {short(largest)}; float16 ends at 65504"
+            words = f"the largest element is {number(largest)}; float16 ends at 65504"
             over.append(Case(measured, largest, words))
         small = half.subnormal_fraction + half.vanishing_fraction
         if small >= share:

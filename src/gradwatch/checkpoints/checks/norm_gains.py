@@ -21,9 +21,9 @@ from gradwatch.checkpoints.checks.form import (
     worst_first,
 )
 from gradwatch.checkpoints.joining import Measured
-from gradwatch.checkpoints.wording import percent
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
+from gradwatch.text import percent
 
 NAME = "norm-gains-near-zero"
 _EXPONENT = -10  # 2^-10 is about a thousandth

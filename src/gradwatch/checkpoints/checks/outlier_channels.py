@@ -27,9 +27,9 @@ from gradwatch.checkpoints.checks.form import (
     worst_first,
 )
 from gradwatch.checkpoints.joining import Lines
-from gradwatch.checkpoints.wording import listed, short
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
+from gradwatch.text import listed, number
 
 NAME = "outlier-channels"
 
@@ -78,4 +78,4 @@ def _outliers(lines: Lines, word: str, weak: float, few: float) -> tuple[float, 
     worst = float(ratios.max())
     large = large[np.argsort(-ratios[large], kind="stable")]
     many = f"{len(large)} of {len(ratios)} {word}s"
-    return worst, f"{many} up to {short(worst)} × the median: {listed(large.tolist())}"
+    return worst, f"{many} up to {number(worst)} × the median: {listed(large.tolist())}"

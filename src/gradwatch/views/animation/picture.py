@@ -9,11 +9,11 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
+from gradwatch.text import number, plain, shortened
 from gradwatch.views.animation.moments import Film, Mark, Moment, level
 from gradwatch.views.animation.plan import LEFT, Box, Plan, plan, way
 from gradwatch.views.animation.schemes import BAD, Colour, Scheme, colour, ink_on, ramp
 from gradwatch.views.model.cells import Code, Scale
-from gradwatch.views.text import number, plain, shortened
 
 PAPER: Colour = (16, 21, 27)
 INK: Colour = (232, 237, 242)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from gradwatch.text import number, plain, shortened
 from gradwatch.views.animation.moments import Film, Moment, level
 from gradwatch.views.model.cells import Code
-from gradwatch.views.text import number, plain, shortened
 
 BAR = 40
 WORDS: dict[int, str] = {

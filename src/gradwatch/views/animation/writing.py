@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.files import write_whole
 from gradwatch.run import Run
 from gradwatch.views.animation.moments import Film, film
 from gradwatch.views.animation.schemes import Scheme
@@ -15,7 +16,6 @@ from gradwatch.views.model import build
 from gradwatch.views.model.health import Diagnosed
 from gradwatch.views.model.titles import GRAD_RMS
 from gradwatch.views.page import player
-from gradwatch.views.writing import write_whole
 
 Progress = Callable[[Iterable[Any]], Iterable[Any]]
 

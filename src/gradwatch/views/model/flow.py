@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradwatch.graph import Graph
-from gradwatch.views.model.rows import Layer, block_of
+from gradwatch.run import block_of
+from gradwatch.views.model.rows import Layer
 
 MOST_NODES = 64
 """More cannot be told apart on a screen: then layers are grouped into the blocks they belong to."""

@@ -1,14 +1,11 @@
 """The tables behind the rows of a map: tensors, their layers, and blocks of layers."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradwatch.run import Run
+from gradwatch.run import Run, block_of
 from gradwatch.stats import Kind
-
-_NUMBERED = re.compile(r"^(.*?)(\.?)(\d+)(\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +47,6 @@ def _main(run: Run, tensors: Sequence[int] | None) -> int | None:
     if not tensors:
         return None
     return max(tensors, key=lambda i: (not run.parameters[i].frozen, run.parameters[i].count, -i))
-
-
-def block_of(name: str) -> str:
-    """The repeated part a layer belongs to: `h.3` of `h.3.attn.proj`; or the layer itself."""
-    found = _NUMBERED.match(name)
-    return name if not found else f"{found[1]}{found[2]}{found[3]}"
 
 
 def tables(run: Run, found: Sequence[Layer], badness: Sequence[float]) -> dict[str, Any]:

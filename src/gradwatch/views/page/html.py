@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from gradwatch.text import plain, shortened
 from gradwatch.views.model import for_html
 from gradwatch.views.page.assets import asset, policy
-from gradwatch.views.text import plain, shortened
 
 NO_SCRIPT = "<noscript>This page draws itself with a script; please allow it.</noscript>"
 

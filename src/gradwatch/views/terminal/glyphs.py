@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from gradwatch.text import shortened
 from gradwatch.views.model.cells import LEVELS, Code
-from gradwatch.views.text import shortened
 
 BLOCKS = " ░▒▓█"
 BARS = "▁▂▃▄▅▆▇█"

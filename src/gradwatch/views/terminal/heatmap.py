@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
+from gradwatch.text import number
 from gradwatch.views.model.badness import worst_first
 from gradwatch.views.model.cells import Code, Scale, decoded
 from gradwatch.views.model.heat import codes_of, row_of
 from gradwatch.views.terminal.glyphs import BLOCKS, MEANINGS, OTHER, label, row, squeezed
-from gradwatch.views.text import number
 
 MOST_ROWS = 24
 """More layers than that are grouped into blocks."""

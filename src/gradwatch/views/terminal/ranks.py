@@ -5,9 +5,9 @@ import math
 from rich.table import Table
 
 from gradwatch.run import Run
+from gradwatch.text import number
 from gradwatch.views.model.ranks import rank_rows
 from gradwatch.views.terminal.glyphs import sparkline
-from gradwatch.views.text import number
 
 CURVE = 20
 

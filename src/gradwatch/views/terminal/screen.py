@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
+from gradwatch.text import number, plain, shortened
 from gradwatch.views.model.cells import decoded
 from gradwatch.views.model.heat import codes_of
 from gradwatch.views.model.titles import GRAD_RMS
 from gradwatch.views.terminal.glyphs import on_one_axis, sparkline
 from gradwatch.views.terminal.heatmap import heatmap
-from gradwatch.views.text import number, plain, shortened
 
 STYLES = {
     "healthy": "bold green",

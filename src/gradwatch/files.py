@@ -1,4 +1,4 @@
-"""Files for people: written beside, made durable, then renamed; nothing is overwritten silently."""
+"""Files are whole or absent: written beside, made durable, then renamed; never over another one."""
 
 import os
 import secrets
@@ -9,7 +9,7 @@ from typing import BinaryIO
 from gradwatch.errors import Exit, GradwatchError
 
 
-def refuse_taken(path: Path, force: bool) -> None:
+def refuse_taken(path: Path, force: bool, remedy: str = "add --force") -> None:
     """Say early that a file is in the way, before any work is done for it."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise GradwatchError(
@@ -18,18 +18,24 @@ def refuse_taken(path: Path, force: bool) -> None:
         )
     if path.exists() and not force:
         raise GradwatchError(
-            f"{path} already exists. Name another file, or add --force to replace it.", Exit.USAGE
+            f"{path} already exists. Name another file, or {remedy} to replace it.", Exit.USAGE
         )
     if not path.parent.is_dir():
         raise GradwatchError(f"There is no folder {path.parent} to write into.", Exit.USAGE)
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], None], *, force: bool = False) -> int:
+def write_whole(
+    path: Path,
+    write: Callable[[BinaryIO], object],
+    *,
+    force: bool = False,
+    remedy: str = "add --force",
+) -> int:
     """Call `write` with a new file beside `path`, then put it in place; return its size.
 
     Killed at any moment, the old file is intact or the new one whole.
     """
-    refuse_taken(path, force)
+    refuse_taken(path, force, remedy)
     beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}")
     try:
         with open(beside, "xb") as file:
@@ -43,3 +49,15 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None], *, force: bool = 
     finally:
         beside.unlink(missing_ok=True)
     return size
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -> Path:
+    """Write UTF-8 text as it is, from Python; folders on the way are made."""
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GradwatchError(f"Could not write {target}: {error.strerror}.") from None
+    raw = text.encode()
+    write_whole(target, lambda f: f.write(raw), force=overwrite, remedy="pass overwrite=True")
+    return target

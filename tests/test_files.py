@@ -1,0 +1,46 @@
+"""Files are whole or absent, and nothing is overwritten silently."""
+
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from gradwatch.errors import GradwatchError
+from gradwatch.files import write_text, write_whole
+
+
+def test_a_file_in_the_way_is_refused_unless_forced(tmp_path: Path) -> None:
+    target = tmp_path / "out.txt"
+    assert write_whole(target, lambda file: file.write(b"first")) == 5
+    with pytest.raises(GradwatchError, match=r"already exists.*--force"):
+        write_whole(target, lambda file: file.write(b"second"))
+    write_whole(target, lambda file: file.write(b"second"), force=True)
+    assert target.read_bytes() == b"second"
+
+
+def test_a_writer_that_fails_leaves_the_old_file_and_nothing_beside(tmp_path: Path) -> None:
+    target = tmp_path / "out.txt"
+    target.write_bytes(b"old")
+
+    def half(file: BinaryIO) -> None:
+        file.write(b"ha")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(GradwatchError, match="No space left"):
+        write_whole(target, half, force=True)
+    assert target.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
+
+
+def test_links_and_folders_are_never_written_to(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("link", "."):
+        with pytest.raises(GradwatchError, match="plain file"):
+            write_whole(tmp_path / name, lambda file: file.write(b"x"), force=True)
+
+
+def test_text_is_written_as_it_is_into_new_folders(tmp_path: Path) -> None:
+    target = write_text(tmp_path / "a" / "b.txt", "ε\r\n")
+    assert target.read_bytes() == "ε\r\n".encode()
+    with pytest.raises(GradwatchError, match="overwrite=True"):
+        write_text(target, "again")

@@ -1,0 +1,49 @@
+"""JSON: strict, and reversible for everything a run can hold."""
+
+import json
+import math
+from enum import StrEnum
+
+import numpy as np
+import pytest
+
+from gradwatch import jsonio
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (math.nan, '"NaN"'),
+        (math.inf, '"Infinity"'),
+        (-math.inf, '"-Infinity"'),
+        ("NaN", '"\\\\NaN"'),
+        ("\\NaN", '"\\\\\\\\NaN"'),
+        ("nan", '"nan"'),
+        ([1, 2.5, None, True], "[1,2.5,null,true]"),
+    ],
+)
+def test_every_value_is_strict_json_and_comes_back(value: object, text: str) -> None:
+    written = jsonio.dumps(value)
+    assert written == text
+    json.loads(written, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    again = jsonio.loads(written)
+    assert again == value or (again != again and value != value)
+
+
+def test_arrays_enums_sets_and_strangers_have_a_plain_form() -> None:
+    value = {Colour.RED: np.array([1.0, np.nan]), "set": {2, 1}, "odd": object, 3: np.float32(0.5)}
+    plain = jsonio.loads(jsonio.dumps(value))
+    assert plain["set"] == [1, 2]
+    assert plain["3"] == 0.5
+    assert plain["odd"] == str(object)
+    assert plain["red"][0] == 1.0
+    assert math.isnan(plain["red"][1])
+
+
+def test_characters_beyond_ascii_are_kept_or_escaped() -> None:
+    assert jsonio.dumps("ε") == '"ε"'
+    assert jsonio.dumps("ε", ascii_only=True) == '"\\u03b5"'
