@@ -126,7 +126,7 @@ def test_json_is_strict_and_brings_everything_back(tmp_path) -> None:
 def test_files_are_not_overwritten_by_accident(tmp_path) -> None:
     animator = animated([{"a": [1.0]}])
     path = animator.export_csv(tmp_path / "flow.csv")
-    with pytest.raises(GradwatchError, match="exists already"):
+    with pytest.raises(GradwatchError, match="already exists"):
         animator.export_csv(path)
     animator.export_csv(path, overwrite=True)
     with pytest.raises(GradwatchError, match="Could not write"):
