@@ -75,10 +75,10 @@ def table(title: str, batch: Batch, elements: int) -> dict[str, float]:
         elements,
         {
             "read": lambda: kernel.read(batch),
-            "moments": lambda: kernel.measure(batch),
-            "with histogram": lambda: kernel.measure_with_histograms(batch),
-            "with sketch": lambda: kernel.measure_with_sketches(batch, seeds, offsets),
-            "both": lambda: kernel.measure_all(batch, seeds, offsets),
+            "moments": lambda: kernel.measure(batch).records,
+            "with histogram": lambda: kernel.measure(batch, bins=True)[:2],
+            "with sketch": lambda: kernel.measure(batch, seeds=seeds, offsets=offsets)[::2],
+            "both": lambda: kernel.measure(batch, bins=True, seeds=seeds, offsets=offsets),
             "sketch alone": lambda: kernel.sketch(batch, seeds, offsets),
             "hashes": lambda: kernel.hashes(batch, offsets),
             "cells of a grid": lambda: kernel.count_cells(batch, widths, firsts, cells=256),
@@ -109,8 +109,8 @@ def steps(floats: np.ndarray, threads: int) -> None:
     constants = {"correction": [0.1], "eps": [1e-8]}
     variants: Variants = {
         "read": lambda: kernel.read(before),
-        "update": lambda: kernel.update(before, after, grads),
-        "adam": lambda: kernel.adam(grads, moments, **constants),
+        "update": lambda: kernel.step(before, after, grads)[0],
+        "adam": lambda: kernel.step(None, None, grads, moments, **constants)[1],
         "step": lambda: kernel.step(before, after, grads, moments, **constants),
         "copy": lambda: kernel.copy(before, room),
     }
@@ -127,9 +127,9 @@ def shared(floats: np.ndarray) -> None:
     batch, ones, zeros = one(floats, Dtype.F32), np.ones(1, np.uint64), np.zeros(1, np.int64)
     variants: Variants = {
         "read": lambda: kernel.read(batch),
-        "moments": lambda: kernel.measure(batch),
-        "with histogram": lambda: kernel.measure_with_histograms(batch),
-        "with sketch": lambda: kernel.measure_with_sketches(batch, ones, zeros),
+        "moments": lambda: kernel.measure(batch).records,
+        "with histogram": lambda: kernel.measure(batch, bins=True)[:2],
+        "with sketch": lambda: kernel.measure(batch, seeds=ones, offsets=zeros)[::2],
         "hashes": lambda: kernel.hashes(batch, zeros),
     }
     show("fp32, 16.8 M elements, 2 threads", LARGE, variants, 2)

@@ -24,12 +24,12 @@ def test_wrong_batches_are_refused(instruction_set: str, name: str) -> None:
     wrong, good = WRONG[name], Batch.of([AT], [6], [0])
     ones = np.ones(len(wrong))
     for call in (
-        lambda: kernel.measure(wrong),
-        lambda: kernel.measure_with_histograms(wrong),
-        lambda: kernel.update(wrong, good),
-        lambda: kernel.update(good, wrong),
-        lambda: kernel.update(good, good, wrong),
-        lambda: kernel.adam(wrong, good, correction=ones, eps=ones),
+        lambda: kernel.measure(wrong).records,
+        lambda: kernel.measure(wrong, bins=True)[:2],
+        lambda: kernel.step(wrong, good)[0],
+        lambda: kernel.step(good, wrong)[0],
+        lambda: kernel.step(good, good, wrong)[0],
+        lambda: kernel.step(None, None, wrong, good, correction=ones, eps=ones)[1],
         lambda: kernel.sketch(wrong, ones, ones),
         lambda: kernel.hashes(wrong, ones),
         lambda: kernel.copy(good, wrong),
@@ -47,16 +47,16 @@ def test_batches_must_match(instruction_set: str) -> None:
     other, two = Batch.of([AT], [6], [Dtype.BF16]), Batch.of([AT, AT], [3, 3], [0, 0])
     for second in (short, two):
         with pytest.raises(ValueError):
-            kernel.adam(good, second, correction=[1.0], eps=[1.0])
+            kernel.step(None, None, good, second, correction=[1.0], eps=[1.0])[1]
     for second in (short, other, two):
         with pytest.raises(ValueError):
-            kernel.update(good, second)
+            kernel.step(good, second)[0]
         with pytest.raises(ValueError):
             kernel.copy(good, second)
     with pytest.raises(ValueError):
-        kernel.update(good, good, short)
+        kernel.step(good, good, short)[0]
     with pytest.raises(ValueError):
-        kernel.adam(good, good, correction=[1.0, 2.0], eps=[1.0])
+        kernel.step(None, None, good, good, correction=[1.0, 2.0], eps=[1.0])[1]
 
 
 @pytest.mark.parametrize(

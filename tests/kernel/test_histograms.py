@@ -34,7 +34,7 @@ def references() -> list[tuple[Counter[int], Counter[int]]]:
 
 
 def test_every_element_is_in_its_bin(instruction_set: str) -> None:
-    records, histograms = kernel.measure_with_histograms(batch(cases()))
+    records, histograms = kernel.measure(batch(cases()), bins=True)[:2]
     wrong = [
         c.name
         for c, bins, wanted in zip(cases(), histograms, references(), strict=True)
@@ -52,7 +52,9 @@ def test_the_edges_of_every_bin(instruction_set: str) -> None:
     below = np.nextafter(powers.astype(np.float32), np.float32(0)).astype(np.float64)
     x = np.tile(np.concatenate([powers, -powers, below, -below]), 20)
     edges = case("edges", x, Dtype.F32)
-    assert counters(kernel.histograms(batch([edges]))[0]) == reference.bins(edges.values)
+    assert counters(kernel.measure(batch([edges]), bins=True).bins[0]) == reference.bins(
+        edges.values
+    )
 
 
 def layouts(rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
@@ -76,7 +78,7 @@ def layouts(rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
 def test_long_tensors(instruction_set: str, dtype: Dtype) -> None:
     rng = np.random.default_rng(11)
     some = [case(name, x, dtype) for name, x in layouts(rng, 2 * 131_072 + 4099).items()]
-    for c, bins in zip(some, kernel.histograms(batch(some)), strict=True):
+    for c, bins in zip(some, kernel.measure(batch(some), bins=True).bins, strict=True):
         assert counters(bins) == fast_counters(c.values), c.name
 
 
@@ -89,7 +91,7 @@ def test_shards_add_up(instruction_set: str) -> None:
         for a, b in itertools.pairwise(cuts)
     ]
     totals: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
-    for bins in kernel.histograms(batch(parts)):
+    for bins in kernel.measure(batch(parts), bins=True).bins:
         for total, part in zip(totals, counters(bins), strict=True):
             total.update(part)
-    assert totals == counters(kernel.histograms(batch([whole]))[0])
+    assert totals == counters(kernel.measure(batch([whole]), bins=True).bins[0])

@@ -46,7 +46,7 @@ def same(seen: float, wanted: float, relative: float, absolute: float = 0.0) -> 
 
 
 def test_every_statistic_matches_its_definition(instruction_set: str) -> None:
-    records = kernel.measure(batch(cases()))
+    records = kernel.measure(batch(cases())).records
     wrong = {
         c.name: {n: (float(r[n]), w[n]) for n in bad}
         for c, r, w in zip(cases(), records, references(), strict=True)
@@ -58,7 +58,7 @@ def test_every_statistic_matches_its_definition(instruction_set: str) -> None:
 @pytest.mark.parametrize("name", ["zeros", "std", "kurtosis", "min", "norm", "mean"])
 def test_the_reference_would_notice_a_wrong_value(name: str) -> None:
     index = next(i for i, c in enumerate(cases()) if c.name.startswith("heavy tails F32 (4097"))
-    record = kernel.measure(batch([cases()[index]]))[0].copy()
+    record = kernel.measure(batch([cases()[index]])).records[0].copy()
     assert not differences(record, references()[index])
     record[name] = record[name] + 1 if name == "zeros" else record[name] * (1 + 1e-4)
     assert differences(record, references()[index]) == [name]
@@ -79,17 +79,17 @@ def test_a_large_tensor_keeps_its_digits(instruction_set: str) -> None:
 
 def test_histogram_and_sketch_do_not_change_the_moments(instruction_set: str) -> None:
     some = batch(cases()[::7])
-    alone = kernel.measure(some)
+    alone = kernel.measure(some).records
     ones = np.ones(len(some), np.uint64)
-    assert kernel.measure_with_histograms(some)[0].tobytes() == alone.tobytes()
-    assert kernel.measure_with_sketches(some, ones, ones)[0].tobytes() == alone.tobytes()
+    assert kernel.measure(some, bins=True)[:2][0].tobytes() == alone.tobytes()
+    assert kernel.measure(some, seeds=ones, offsets=ones)[::2][0].tobytes() == alone.tobytes()
 
 
 def test_the_neighbours_in_a_batch_do_not_matter(instruction_set: str) -> None:
     some = cases()[::11]
-    together = kernel.measure(batch(some))
+    together = kernel.measure(batch(some)).records
     for c, record in zip(some, together, strict=True):
-        assert kernel.measure(batch([c]))[0].tobytes() == record.tobytes()
+        assert kernel.measure(batch([c])).records[0].tobytes() == record.tobytes()
 
 
 @pytest.mark.parametrize("dtype", list(Dtype))
@@ -101,8 +101,8 @@ def test_parts_merge_to_the_whole(instruction_set: str, dtype: Dtype) -> None:
     parts = [
         Case("part", dtype, whole.raw[a:b], whole.values[a:b]) for a, b in itertools.pairwise(cuts)
     ]
-    merged = kernel.merge(kernel.measure(batch(parts)))
-    full = kernel.measure(batch([whole]))[0]
+    merged = kernel.merge(kernel.measure(batch(parts)).records)
+    full = kernel.measure(batch([whole])).records[0]
     for name in (*COUNTS, *EXACT):
         assert merged[name] == full[name]
     for name in ("mean", "std", "norm", "abs_mean", "skewness", "kurtosis"):
@@ -138,9 +138,9 @@ def test_arrays_of_any_type_and_order(instruction_set: str) -> None:
 
 def test_threads_do_not_change_a_bit(instruction_set: str) -> None:
     some = batch(cases()[::5])
-    alone = kernel.measure_with_histograms(some)[0].tobytes()
+    alone = kernel.measure(some, bins=True)[:2][0].tobytes()
     with ThreadPoolExecutor(4) as pool:
-        for records, _ in pool.map(lambda _: kernel.measure_with_histograms(some), range(8)):
+        for records, _ in pool.map(lambda _: kernel.measure(some, bins=True)[:2], range(8)):
             assert records.tobytes() == alone
 
 
@@ -157,7 +157,7 @@ def test_every_float16_is_read_as_what_it_is(compiled_set: str) -> None:
     wide = np.repeat(halves, 32)  # 32 of each: whole vectors
     n = halves.size
     starts = wide.ctypes.data + 64 * np.arange(n)
-    records = kernel.measure(Batch.of(starts.tolist(), [32] * n, [Dtype.F16] * n))
+    records = kernel.measure(Batch.of(starts.tolist(), [32] * n, [Dtype.F16] * n)).records
     values = halves.astype(np.float64)
     finite = np.isfinite(values)
     np.testing.assert_array_equal(records["min"][finite], values[finite])

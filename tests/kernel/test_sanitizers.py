@@ -94,7 +94,7 @@ def test_the_sanitizers_would_notice_a_read_past_the_end(tmp_path: Path) -> None
         "from gradwatch import kernel\n"
         "def test_lie():\n"
         "    x = np.zeros(100, np.float32)\n"
-        "    kernel.measure(kernel.Batch.of([x.ctypes.data], [4096], [0]))\n"
+        "    kernel.measure(kernel.Batch.of([x.ctypes.data], [4096], [0])).records\n"
     )
     done = run(build(tmp_path), str(tmp_path / "test_lie.py"))
     assert done.returncode != 0

@@ -57,8 +57,10 @@ def test_sketches(instruction_set: str, dtype: Dtype, whole: int | None) -> None
     offsets = np.arange(len(tensors)) * 1003
     wholes = None if whole is None else [whole] * len(tensors)
     seen = kernel.sketch(batch(tensors), seeds, offsets, wholes)
-    _, fused = kernel.measure_with_sketches(batch(tensors), seeds, offsets, wholes=wholes)
-    _, _, with_bins = kernel.measure_all(batch(tensors), seeds, offsets, wholes=wholes)
+    _, fused = kernel.measure(batch(tensors), seeds=seeds, offsets=offsets, wholes=wholes)[::2]
+    _, _, with_bins = kernel.measure(
+        batch(tensors), bins=True, seeds=seeds, offsets=offsets, wholes=wholes
+    )
     for i, c in enumerate(tensors):
         wanted = wanted_sketch(
             dtype, i, int(seeds[i]), int(offsets[i]), c.raw.size if whole is None else whole
@@ -71,10 +73,12 @@ def test_sketches(instruction_set: str, dtype: Dtype, whole: int | None) -> None
 def test_everything_in_one_pass_is_what_the_passes_give_alone(instruction_set: str) -> None:
     tensors = batch(some(Dtype.F32))
     ones, zeros = np.ones(len(tensors), np.uint64), np.zeros(len(tensors), np.int64)
-    records, bins, sketches = kernel.measure_all(tensors, ones, zeros)
-    assert records.tobytes() == kernel.measure(tensors).tobytes()
-    np.testing.assert_array_equal(sketches, kernel.measure_with_sketches(tensors, ones, zeros)[1])
-    for one, other in zip(bins, kernel.histograms(tensors), strict=True):
+    records, bins, sketches = kernel.measure(tensors, bins=True, seeds=ones, offsets=zeros)
+    assert records.tobytes() == kernel.measure(tensors).records.tobytes()
+    np.testing.assert_array_equal(
+        sketches, kernel.measure(tensors, seeds=ones, offsets=zeros)[::2][1]
+    )
+    for one, other in zip(bins, kernel.measure(tensors, bins=True).bins, strict=True):
         assert one.first_exponent == other.first_exponent
         np.testing.assert_array_equal(one.negative, other.negative)
         np.testing.assert_array_equal(one.positive, other.positive)
@@ -92,7 +96,7 @@ def test_sketches_of_shards_add_up(instruction_set: str, dtype: Dtype, size: int
     n = len(parts)
     for sketch in (
         kernel.sketch(batch(parts), [9] * n, cuts[:-1], [size] * n),
-        kernel.measure_with_sketches(batch(parts), [9] * n, cuts[:-1], wholes=[size] * n)[1],
+        kernel.measure(batch(parts), seeds=[9] * n, offsets=cuts[:-1], wholes=[size] * n)[::2][1],
     ):
         full = kernel.sketch(batch([whole]), [9], [0])[0]
         np.testing.assert_allclose(sketch.sum(axis=0), full, atol=3e-3)

@@ -31,7 +31,7 @@ def test_update(instruction_set: str, dtype: Dtype) -> None:
     scales = {Dtype.F16: (1.0,), Dtype.F64: (1.0, 1e-200, 1e200)}.get(dtype, (1.0, 1e-30, 1e30))
     triples = [stepped(rng, n, dtype, scale) for n in SIZES for scale in scales]
     before, after, grads = (batch([t[i] for t in triples]) for i in range(3))
-    for (old, new, grad), record in zip(triples, kernel.update(before, after, grads), strict=True):
+    for (old, new, grad), record in zip(triples, kernel.step(before, after, grads)[0], strict=True):
         same = [a == b for a, b in zip(old.raw.tolist(), new.raw.tolist(), strict=True)]
         moved = [g != 0 for g in grad.values]
         assert record["changed"] == same.count(False)
@@ -47,8 +47,8 @@ def test_update_without_gradients(instruction_set: str) -> None:
     old, new, _grad = stepped(np.random.default_rng(1), 500, Dtype.F32, 1.0)
     none = Batch.of([0], [0], [Dtype.F32])
     for record in (
-        kernel.update(batch([old]), batch([new]))[0],
-        kernel.update(batch([old]), batch([new]), none)[0],
+        kernel.step(batch([old]), batch([new]))[0][0],
+        kernel.step(batch([old]), batch([new]), none)[0][0],
     ):
         assert record["with_gradient"] == 0
         assert record["lost"] == 0
@@ -58,7 +58,7 @@ def test_update_without_gradients(instruction_set: str) -> None:
 def test_update_with_non_finite_weights(instruction_set: str) -> None:
     old = case("old", np.array([1.0, np.nan, 2.0, np.inf] * 20), Dtype.F32)
     new = case("new", np.array([1.0, np.nan, 5.0, np.inf] * 20), Dtype.F32)
-    (record,) = kernel.update(batch([old]), batch([new]), batch([new]))
+    (record,) = kernel.step(batch([old]), batch([new]), batch([new]))[0]
     assert record["changed"] == 20
     assert record["update_norm"] == pytest.approx(math.sqrt(9 * 20))
     assert record["before_norm"] == pytest.approx(math.sqrt(5 * 20))
@@ -67,10 +67,10 @@ def test_update_with_non_finite_weights(instruction_set: str) -> None:
 
 def test_gradients_may_have_another_type(instruction_set: str) -> None:
     old, new, grad = stepped(np.random.default_rng(2), 5000, Dtype.F32, 1.0)
-    wanted = kernel.update(batch([old]), batch([new]), batch([grad]))[0]
+    wanted = kernel.step(batch([old]), batch([new]), batch([grad]))[0][0]
     for dtype in Dtype:
         other = case("grad", grad.values, dtype)
-        seen = kernel.update(batch([old]), batch([new]), batch([other]))[0]
+        seen = kernel.step(batch([old]), batch([new]), batch([other]))[0][0]
         assert seen["changed"] == wanted["changed"]
         assert seen["update_norm"] == pytest.approx(wanted["update_norm"])
 
@@ -99,7 +99,9 @@ def test_adam(instruction_set: str, dtype: Dtype, eps: float) -> None:
         pairs.append((case("g", g, dtype), case("v", v, Dtype.F32)))
     grads, second = (batch([p[i] for p in pairs]) for i in range(2))
     corrections = rng.uniform(1e-3, 1.0, len(pairs))
-    records = kernel.adam(grads, second, correction=corrections, eps=np.full(len(pairs), eps))
+    records = kernel.step(
+        None, None, grads, second, correction=corrections, eps=np.full(len(pairs), eps)
+    )[1]
     for (g, v), correction, record in zip(pairs, corrections, records, strict=True):
         rms, share = naive_adam(g.values, v.values, correction, eps)
         assert record["ratio_rms"] == pytest.approx(rms, rel=1e-6, nan_ok=True)
@@ -110,7 +112,9 @@ def test_adam_with_odd_numbers(instruction_set: str) -> None:
     g = np.array([1.0, np.nan, np.inf, 1e30, 1.0] * 13)
     v = np.array([4.0, 4.0, 4.0, 0.0, np.nan] * 13)
     first, second = case("g", g, Dtype.F32), case("v", v, Dtype.F32)
-    (record,) = kernel.adam(batch([first]), batch([second]), correction=[1.0], eps=[1e-10])
+    (record,) = kernel.step(
+        None, None, batch([first]), batch([second]), correction=[1.0], eps=[1e-10]
+    )[1]
     wanted = naive_adam(np.float32(g).astype(float), v, 1.0, 1e-10)
     assert record["ratio_rms"] == pytest.approx(wanted[0], rel=1e-6)
     assert record["eps_fraction"] == pytest.approx(wanted[1])
@@ -150,7 +154,7 @@ def test_adam_at_the_edges(instruction_set: str, eps: float, correction: float) 
         pairs.append(tuple(case("x", x, Dtype.F32) for x in ordinary))
     grads, second = (batch([p[i] for p in pairs]) for i in range(2))
     n = len(pairs)
-    records = kernel.adam(grads, second, correction=[correction] * n, eps=[eps] * n)
+    records = kernel.step(None, None, grads, second, correction=[correction] * n, eps=[eps] * n)[1]
     for (g, v), record in zip(pairs, records, strict=True):
         rms, share = naive_adam(g.values, v.values, correction, eps)
         assert record["ratio_rms"] == pytest.approx(rms, rel=1e-6, abs=0.0, nan_ok=True)
@@ -166,8 +170,11 @@ def test_a_step_is_update_and_adam_together(instruction_set: str, dtype: Dtype) 
     second, n = batch(moments), len(triples)
     correction, eps = rng.uniform(0.1, 1.0, n), np.full(n, 1e-4)
     updates, ratios = kernel.step(before, after, grads, second, correction=correction, eps=eps)
-    assert updates.tobytes() == kernel.update(before, after, grads).tobytes()
-    assert ratios.tobytes() == kernel.adam(grads, second, correction=correction, eps=eps).tobytes()
+    assert updates.tobytes() == kernel.step(before, after, grads)[0].tobytes()
+    assert (
+        ratios.tobytes()
+        == kernel.step(None, None, grads, second, correction=correction, eps=eps)[1].tobytes()
+    )
     assert (updates["lost"] > 0).sum() >= 3
     assert (ratios["ratio_rms"] > 0.5).sum() >= 3
 
@@ -193,8 +200,8 @@ def test_a_step_of_tensors_that_lack_something(instruction_set: str) -> None:
     updates, ratios = kernel.step(
         before, after, some_grads, some_second, correction=correction, eps=eps
     )
-    assert updates.tobytes() == kernel.update(before, after, some_grads).tobytes()
-    whole = kernel.adam(grads, second, correction=correction, eps=eps)
+    assert updates.tobytes() == kernel.step(before, after, some_grads)[0].tobytes()
+    whole = kernel.step(None, None, grads, second, correction=correction, eps=eps)[1]
     assert ratios[0].tobytes() == whole[0].tobytes()
     assert np.isnan(ratios["ratio_rms"][1:]).all()
     assert np.isnan(ratios["eps_fraction"][1:]).all()
@@ -209,7 +216,7 @@ def test_update_where_squares_leave_the_range_of_float(instruction_set: str, sca
         new = np.float32(old.astype(np.float64) + rng.uniform(-1, 1, 5000) * change)
         pairs.append((case("old", old, Dtype.F32), case("new", new, Dtype.F32)))
     before, after = (batch([p[i] for p in pairs]) for i in range(2))
-    for (old, new), record in zip(pairs, kernel.update(before, after), strict=True):
+    for (old, new), record in zip(pairs, kernel.step(before, after)[0], strict=True):
         assert record["before_norm"] == pytest.approx(reference.norm(old.values), rel=1e-6, abs=0)
         assert record["update_norm"] == pytest.approx(
             reference.norm(new.values.astype(np.longdouble) - old.values), rel=1e-6, abs=0

@@ -60,19 +60,21 @@ def results(cases: tuple[Case, ...]) -> Parts:
     room = [Case(c.name, c.dtype, np.zeros_like(c.raw), c.values) for c in cases]
     kernel.copy(x, batch(room))
     wholes = np.where(x.counts > 5000, 1_000_000, x.counts)
-    records, bins, sketches = kernel.measure_all(x, seeds, offsets, wholes=wholes, touched=touched)
+    records, bins, sketches = kernel.measure(
+        x, bins=True, seeds=seeds, offsets=offsets, wholes=wholes, touched=touched
+    )
     turned = [Case(c.name, c.dtype, c.raw.ravel()[::-1].copy(), c.values) for c in cases]
     updates, ratios = kernel.step(x, batch(turned), x, x, correction=ones, eps=eps)
     return (
-        kernel.measure(x).tobytes(),
+        kernel.measure(x).records.tobytes(),
         records.tobytes(),
         sketches.tobytes(),
         b"".join(b.negative.tobytes() + b.positive.tobytes() for b in bins),
         b"".join(mark.tobytes() for mark in touched),
         updates.tobytes(),
         ratios.tobytes(),
-        kernel.update(x, batch(turned)).tobytes(),
-        kernel.adam(x, x, correction=ones, eps=eps).tobytes(),
+        kernel.step(x, batch(turned))[0].tobytes(),
+        kernel.step(None, None, x, x, correction=ones, eps=eps)[1].tobytes(),
         kernel.hashes(x, offsets).tobytes(),
         kernel.sketch(x, seeds, offsets, wholes).tobytes(),
         np.float64(kernel.read(x)).tobytes(),
@@ -93,8 +95,8 @@ def test_pieces_give_what_numpy_gives(compiled_set: str) -> None:
     """Sums and rows over the boundaries of pieces, beside the kernel that has none."""
     cases = tensors()
     x, n = batch(list(cases)), len(cases)
-    seen, marks = kernel.measure(x), kernel.hashes(x, np.zeros(n))
-    bins = kernel.histograms(x)
+    seen, marks = kernel.measure(x).records, kernel.hashes(x, np.zeros(n))
+    bins = kernel.measure(x, bins=True).bins
     wanted, its_bins, its_marks = by_numpy()
     assert marks.tobytes() == its_marks.tobytes()
     for one, other in zip(bins, its_bins, strict=True):
@@ -113,7 +115,7 @@ def by_numpy() -> tuple[np.ndarray, list[kernel.Bins], np.ndarray]:
     before, x = kernel.instruction_set, batch(list(tensors()))
     kernel.select("none")
     try:
-        return *kernel.measure_with_histograms(x), kernel.hashes(x, np.zeros(len(x)))
+        return *kernel.measure(x, bins=True)[:2], kernel.hashes(x, np.zeros(len(x)))
     finally:
         kernel.select(before)
 
@@ -133,7 +135,7 @@ def test_rows_that_pieces_cut(instruction_set: str, length: int, zero: str) -> N
     table[which] = -0.0
     touched = np.zeros(rows, np.uint8)
     tensors, owners = kernel.batch_of([table])
-    (record,) = kernel.measure(tensors, touched=[touched])
+    (record,) = kernel.measure(tensors, touched=[touched]).records
     del owners
     wanted = table.any(axis=1)
     np.testing.assert_array_equal(touched, wanted)
@@ -192,7 +194,7 @@ import os, numpy as np
 from gradwatch import kernel
 x = np.random.default_rng(0).standard_normal(9 << 20, np.float32)
 tensors = kernel.Batch.of([x.ctypes.data], [x.size], [0])
-wanted = kernel.measure(tensors).tobytes()
+wanted = kernel.measure(tensors).records.tobytes()
 kernel.set_threads(8)
 """
 
@@ -200,9 +202,9 @@ kernel.set_threads(8)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_threads_too() -> None:
     done = run(
-        "assert kernel.measure(tensors).tobytes() == wanted\n"
+        "assert kernel.measure(tensors).records.tobytes() == wanted\n"
         "child = os.fork()\n"
-        "if child == 0: os._exit(0 if kernel.measure(tensors).tobytes() == wanted else 3)\n"
+        "if child == 0: os._exit(0 if kernel.measure(tensors).records.tobytes() == wanted else 3)\n"
         "print(os.waitpid(child, 0)[1])"
     )
     assert done.stdout.split() == ["0"], done.stderr
@@ -223,7 +225,7 @@ def test_where_no_thread_can_be_created_the_caller_works() -> None:
         "try:\n"
         "    threading.Thread(target=print).start()\n"
         "except RuntimeError:\n"
-        "    print('refused', kernel.measure(tensors).tobytes() == wanted)\n"
+        "    print('refused', kernel.measure(tensors).records.tobytes() == wanted)\n"
     )
     assert done.stdout.split() == ["refused", "True"], done.stderr
 

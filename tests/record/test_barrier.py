@@ -39,8 +39,8 @@ def _broken(*_: Any, **__: Any) -> Any:
 
 
 SEAMS = {
-    "weights": "gradwatch.kernel.measure_with_histograms",
-    "gradients": "gradwatch.kernel.measure_all",
+    "weights": "gradwatch.record.measuring.weights",
+    "gradients": "gradwatch.kernel.measure",
     "threads": "gradwatch.kernel.set_threads",
     "copy": "gradwatch.kernel.copy",
     "step": "gradwatch.kernel.step",

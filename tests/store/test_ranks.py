@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from tests.store.trial import WAIT, both_readers_agree
 
-from gradwatch.kernel import hashes, measure_arrays, merge
-from gradwatch.kernel.arrays import batch_of
+from gradwatch.kernel import batch_of, hashes, measure_arrays, merge
 from gradwatch.run import Histogram, Placement, Subject
 from gradwatch.stats import Family, Kind, Stat, State, row_dtype
 from gradwatch.store import Writer, open_run

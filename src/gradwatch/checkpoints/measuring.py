@@ -11,7 +11,7 @@ from gradwatch.checkpoints.elements import Element, as_floats, measurable
 from gradwatch.checkpoints.index import FileId, Piece
 from gradwatch.checkpoints.limits import ROWS_LOOKED_AT
 from gradwatch.checkpoints.structure import Structure, StructurePart
-from gradwatch.kernel import Batch, hashes, measure, measure_with_histograms, merge, row_spread
+from gradwatch.kernel import Batch, hashes, measure, merge, row_spread
 
 LOWEST, HIGHEST = -1074, 1023
 """Exponents of float64, hence of everything."""
@@ -89,14 +89,14 @@ def _look(part: Part, item: Item, block: Block, structure: Structure | None) -> 
         begin = block.first_line - item.first
         touched = [part.touched[begin : begin + block.lines]]
     if item.full:
-        records, (bins,) = measure_with_histograms(batch, touched=touched)
+        records, (bins,), _ = measure(batch, bins=True, touched=touched)
         if part.bins is None:
             part.bins = np.zeros((2, HIGHEST - LOWEST + 1), np.uint64)
         begin = bins.first_exponent - LOWEST
         part.bins[0, begin : begin + len(bins.negative)] += bins.negative
         part.bins[1, begin : begin + len(bins.positive)] += bins.positive
     else:
-        records = measure(batch, touched=touched)
+        records = measure(batch, touched=touched).records
     part.moments.append(records)
     if item.marked:
         part.mark = (part.mark + _mark(item, block, values, int(dtype))) % (1 << 64)

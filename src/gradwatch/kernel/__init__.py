@@ -1,21 +1,25 @@
 """The one pass over memory: moments, counts, histograms, updates, sketches and hashes of tensors.
 
-Every function exists twice, in C (`_native`, built where there is a compiler) and in numpy
-(`plain`); the C one is used where it was built. The environment variable GRADWATCH_KERNEL
-(avx512, avx2, base, none) forces one instruction set or, with none, numpy. A batch that must not be
-read (a null pointer, a negative count, an unknown type, lengths that differ) raises ValueError.
+Every operation exists twice behind these functions: in C (`_native`, built where there is a
+compiler) and in numpy (`plain`). Both fill arrays that are made here, and both refuse a batch that
+must not be read (a null pointer, a negative count, an unknown type, lengths that differ) with
+ValueError. The environment variable GRADWATCH_KERNEL (avx512, avx2, base, none) forces one
+instruction set or, with none, numpy.
 """
 
+import os
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradwatch.kernel import choice
-from gradwatch.kernel.arrays import batch_of
+from gradwatch.kernel import plain
 from gradwatch.kernel.batch import (
     ADAM,
+    DOUBLE_BINS,
+    FLOAT_BINS,
     MOMENTS,
     SKETCH_WIDTH,
     UPDATE,
@@ -24,9 +28,16 @@ from gradwatch.kernel.batch import (
     Bins,
     Cells,
     Dtype,
+    Measurement,
+    batch_of,
     per_tensor,
 )
 from gradwatch.kernel.merging import merge
+
+try:
+    from gradwatch.kernel import _native
+except ImportError:  # not built for this Python and machine
+    _native = None  # type: ignore[assignment]
 
 __all__ = [
     "ADAM",
@@ -38,20 +49,16 @@ __all__ = [
     "Bins",
     "Cells",
     "Dtype",
-    "adam",
+    "Measurement",
     "available",
     "batch_of",
     "copy",
     "count_cells",
     "hashes",
-    "histograms",
     "instruction_set",
     "list_beyond",
     "measure",
-    "measure_all",
     "measure_arrays",
-    "measure_with_histograms",
-    "measure_with_sketches",
     "merge",
     "nonfinite",
     "read",
@@ -59,25 +66,31 @@ __all__ = [
     "select",
     "set_threads",
     "sketch",
+    "sparse_bins",
     "step",
-    "update",
 ]
 
-Touched = Sequence[NDArray[np.uint8] | None] | None
+VARIABLE = "GRADWATCH_KERNEL"
+NUMPY = "none"
+MOST_THREADS = 64
 
-available = choice.available
-instruction_set: str = choice.first()
-_kernel = choice.module(instruction_set)
 
-nonfinite = _kernel.nonfinite
-"""nonfinite(pointer, count, dtype, stride): how many of the elements 0, stride, 2·stride … < count
-are NaN or infinite. The C function itself, for callers to whom a Python frame is dear."""
+# -- which implementation answers ----------------------------------------------------------------
+
+
+def available() -> tuple[str, ...]:
+    """The instruction sets of this machine and build, the best first; "none" (numpy) always."""
+    return (*(_native.instruction_sets() if _native else ()), NUMPY)
 
 
 def select(name: str) -> None:
     """Use this instruction set (one of `available()`) from now on, for tests and benchmarks."""
     global instruction_set, nonfinite, _kernel
-    _kernel = choice.module(name)
+    if name not in available():
+        raise ValueError(f"{name!r} is none of {', '.join(available())}")
+    if name != NUMPY:
+        _native.select(name)
+    _kernel = plain if name == NUMPY else _native
     nonfinite = _kernel.nonfinite
     instruction_set = name
 
@@ -85,92 +98,60 @@ def select(name: str) -> None:
 def set_threads(most: int) -> None:
     """Let every pass over at least two million elements use up to this many threads (at first one).
 
-    They live as long as the call. The results are the same, bit for bit, for any number.
+    They live as long as the call. The results are the same, bit for bit, for any number. numpy's
+    kernel works in the calling thread.
     """
-    choice.set_threads(most)
+    if most < 1:
+        raise ValueError(f"expected at least one thread, got {most}")
+    if _native:
+        _native.set_threads(min(most, MOST_THREADS))
 
 
-def measure(batch: Batch, *, touched: Touched = None) -> NDArray[np.void]:
-    """The record (MOMENTS) of every tensor.
-
-    Sets `touched[i][row]` to 1 where a row of tensor i has an element that is not zero.
-    """
-    return _kernel.measure(batch, touched)
-
-
-def measure_with_histograms(
-    batch: Batch, *, touched: Touched = None
-) -> tuple[NDArray[np.void], list[Bins]]:
-    """The records and the exact signed power-of-two histograms of every tensor, in one pass."""
-    return _kernel.measure_with_histograms(batch, touched)
+def _first() -> str:
+    """What the environment asks for, or the best there is."""
+    wanted = os.environ.get(VARIABLE) or available()[0]
+    if wanted not in available():
+        raise ValueError(
+            f"{VARIABLE} is {wanted!r}; on this machine it can be {', '.join(available())}."
+        )
+    return wanted
 
 
-def measure_with_sketches(
+instruction_set = ""
+_kernel: ModuleType = plain
+nonfinite = plain.nonfinite
+"""nonfinite(pointer, count, dtype, stride): how many of the elements 0, stride, 2·stride … < count
+are NaN or infinite. The C function itself, for callers to whom a Python frame is dear."""
+select(_first())
+
+
+# -- one pass over tensors -----------------------------------------------------------------------
+
+
+def measure(
     batch: Batch,
-    seeds: ArrayLike,
-    offsets: ArrayLike,
     *,
+    bins: bool = False,
+    seeds: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
     wholes: ArrayLike | None = None,
-    touched: Touched = None,
-) -> tuple[NDArray[np.void], NDArray[np.float32]]:
-    """The records and the sketches (see `sketch`) of every tensor, in one pass."""
-    return _kernel.measure_with_sketches(batch, *_places(batch, seeds, offsets, wholes), touched)
+    touched: Sequence[NDArray[np.uint8] | None] | None = None,
+) -> Measurement:
+    """The record (MOMENTS) of every tensor, and what else is asked for, in one pass.
 
-
-def measure_all(
-    batch: Batch,
-    seeds: ArrayLike,
-    offsets: ArrayLike,
-    *,
-    wholes: ArrayLike | None = None,
-    touched: Touched = None,
-) -> tuple[NDArray[np.void], list[Bins], NDArray[np.float32]]:
-    """The records, the histograms and the sketches of every tensor, in one pass."""
-    return _kernel.measure_all(batch, *_places(batch, seeds, offsets, wholes), touched)
-
-
-def histograms(batch: Batch) -> list[Bins]:
-    """The histograms alone."""
-    return measure_with_histograms(batch)[1]
-
-
-def update(before: Batch, after: Batch, grads: Batch | None = None) -> NDArray[np.void]:
-    """What a step changed (UPDATE); a gradient with count 0 is no gradient."""
-    return _kernel.update(before, after, grads)
-
-
-def adam(
-    grads: Batch, second_moments: Batch, *, correction: ArrayLike, eps: ArrayLike
-) -> NDArray[np.void]:
-    """How g/(√v̂+ε) is distributed (ADAM), with v̂ = v / correction."""
-    return _kernel.adam(
-        grads,
-        second_moments,
-        per_tensor(correction, grads, np.float64),
-        per_tensor(eps, grads, np.float64),
-    )
-
-
-def step(
-    before: Batch,
-    after: Batch,
-    grads: Batch,
-    second_moments: Batch,
-    *,
-    correction: ArrayLike,
-    eps: ArrayLike,
-) -> tuple[NDArray[np.void], NDArray[np.void]]:
-    """`update` and `adam` in one pass.
-
-    A gradient or second moment with count 0 is none: then the ADAM record is all NaN.
+    With `bins` also the exact signed power-of-two histograms; with `seeds` and `offsets` also the
+    sketches (see `sketch`). Sets `touched[i][row]` to 1 where a row of tensor i has an element that
+    is not zero.
     """
-    return _kernel.step(
-        before,
-        after,
-        grads,
-        second_moments,
-        per_tensor(correction, before, np.float64),
-        per_tensor(eps, before, np.float64),
+    records = np.empty(len(batch), MOMENTS)
+    places = None if seeds is None else _places(batch, seeds, offsets, wholes)
+    counts = None
+    if bins:
+        lowest, width = DOUBLE_BINS if (batch.dtypes == Dtype.F64).any() else FLOAT_BINS
+        counts = np.zeros((len(batch), 2, width), np.uint64)
+    _kernel.measure(batch.arrays, records, touched, counts, places)
+    return Measurement(
+        records, [] if counts is None else sparse_bins(counts, lowest), places and places[3]
     )
 
 
@@ -183,22 +164,78 @@ def sketch(
     tensors' sizes (without: the counts): shards add up. Of a whole of more than 65,536 elements one
     eighth is read: of every 256 elements 32 neighbours, chosen by the seed.
     """
-    return _kernel.sketch(batch, *_places(batch, seeds, offsets, wholes))
+    places = _places(batch, seeds, offsets, wholes)
+    _kernel.sketch(batch.arrays, places)
+    return places[3]
 
 
 def _places(
-    batch: Batch, seeds: ArrayLike, offsets: ArrayLike, wholes: ArrayLike | None
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
+    batch: Batch, seeds: ArrayLike, offsets: ArrayLike | None, wholes: ArrayLike | None
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Seeds, offsets and sizes of the wholes, and room for the sketches."""
     return (
         per_tensor(seeds, batch, np.uint64),
-        per_tensor(offsets, batch, np.int64),
+        per_tensor(np.zeros(len(batch)) if offsets is None else offsets, batch, np.int64),
         per_tensor(batch.counts if wholes is None else wholes, batch, np.int64),
+        np.empty((len(batch), SKETCH_WIDTH), np.float32),
     )
 
 
+def sparse_bins(counts: NDArray[np.uint64], lowest: int) -> list[Bins]:
+    """Each tensor's dense counts cut down to the stretch that is occupied (views, no copies)."""
+    used = (counts[:, 0] | counts[:, 1]) != 0
+    first = used.argmax(axis=1)
+    last = used.shape[1] - used[:, ::-1].argmax(axis=1)
+    # Without an occupied bin argmax is 0 from both ends: an empty stretch at exponent 0.
+    empty = ~used[np.arange(len(used)), first]
+    first[empty] = last[empty] = -lowest
+    stretches = zip(counts, first.tolist(), last.tolist(), strict=True)
+    return [Bins(lowest + a, both[0, a:b], both[1, a:b]) for both, a, b in stretches]
+
+
+def step(
+    before: Batch | None,
+    after: Batch | None,
+    grads: Batch | None = None,
+    second_moments: Batch | None = None,
+    *,
+    correction: ArrayLike | None = None,
+    eps: ArrayLike | None = None,
+) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """What an optimizer's step changed (UPDATE) and Adam's ratio (ADAM), in one pass.
+
+    The second is how g/(√v̂+ε) is distributed, with v̂ = v / correction. A gradient or second moment
+    with count 0 is none, and its ratio NaN. Without `before` and `after` only the ratios are
+    taken, without `second_moments` only the updates; the other array is empty.
+    """
+    tensors = grads if before is None else before
+    if tensors is None:
+        raise ValueError("expected weights before and after the step, or gradients")
+    updates = np.empty(0 if before is None else len(tensors), UPDATE)
+    ratios = np.empty(0 if second_moments is None else len(tensors), ADAM)
+    batches = (before, after, grads, second_moments)
+    _kernel.step(
+        *(None if batch is None else batch.arrays for batch in batches),
+        None if correction is None else per_tensor(correction, tensors, np.float64),
+        None if eps is None else per_tensor(eps, tensors, np.float64),
+        None if before is None else updates,
+        None if second_moments is None else ratios,
+    )
+    return updates, ratios
+
+
 def hashes(batch: Batch, offsets: ArrayLike) -> NDArray[np.uint64]:
-    """A 64-bit mark of the bits of every tensor; the marks of shards add up modulo 2^64."""
-    return _kernel.hashes(batch, per_tensor(offsets, batch, np.int64))
+    """A 64-bit hash of the bits of every tensor; the hashes of shards add up modulo 2^64."""
+    sums = np.empty(len(batch), np.uint64)
+    _kernel.hashes(batch.arrays, per_tensor(offsets, batch, np.int64), sums)
+    return sums
+
+
+def row_spread(batch: Batch) -> NDArray[np.float32]:
+    """How far up to 16 fixed rows lie from row 0, relative to the largest row norm among them."""
+    spreads = np.empty(len(batch), np.float32)
+    _kernel.row_spread(batch.arrays, spreads)
+    return spreads
 
 
 def count_cells(batch: Batch, exponents: ArrayLike, firsts: ArrayLike, *, cells: int) -> Cells:
@@ -206,42 +243,36 @@ def count_cells(batch: Batch, exponents: ArrayLike, firsts: ArrayLike, *, cells:
 
     The first begins at first · 2^exponent; `firsts` are whole numbers.
     """
-    return _kernel.count_cells(
-        batch,
-        per_tensor(exponents, batch, np.int64),
-        per_tensor(firsts, batch, np.float64),
-        cells,
-    )
+    counts = np.empty((len(batch), max(cells, 0)), np.uint64)
+    outside = np.empty((len(batch), 3), np.uint64)
+    widths, starts = per_tensor(exponents, batch, np.int64), per_tensor(firsts, batch, np.float64)
+    _kernel.count_cells(batch.arrays, (widths, starts, counts, outside), cells)
+    return Cells(counts, *outside.T)
 
 
 def list_beyond(batch: Batch, lows: ArrayLike, highs: ArrayLike, *, most: int) -> Beyond:
     """The finite elements x ≤ low or x ≥ high of every tensor: how many, where the first `most`."""
-    return _kernel.list_beyond(
-        batch,
-        per_tensor(lows, batch, np.float64),
-        per_tensor(highs, batch, np.float64),
-        most,
-    )
+    totals = np.empty(len(batch), np.uint64)
+    indices = np.empty((len(batch), max(most, 0)), np.int64)
+    low, high = (per_tensor(limits, batch, np.float64) for limits in (lows, highs))
+    _kernel.list_beyond(batch.arrays, (low, high, totals, indices), most)
+    return Beyond(totals, [row[:n] for row, n in zip(indices, totals.tolist(), strict=True)])
 
 
 def copy(source: Batch, target: Batch) -> None:
     """Copy every tensor's bytes into memory of the same size and type."""
-    _kernel.copy(source, target)
+    _kernel.copy(source.arrays, target.arrays)
 
 
 def read(batch: Batch) -> float:
     """Read every byte once and do next to nothing: the floor the benchmark compares with."""
-    return _kernel.read(batch)
-
-
-def row_spread(batch: Batch) -> NDArray[np.float32]:
-    """How far up to 16 fixed rows lie from row 0, relative to the largest row norm among them."""
-    return _kernel.row_spread(batch)
+    total: float = _kernel.read(batch.arrays)
+    return total
 
 
 def measure_arrays(arrays: Sequence[NDArray[Any]]) -> NDArray[np.void]:
     """The records (MOMENTS) of numpy arrays of any type and memory order."""
     batch, owners = batch_of(arrays)
-    records = measure(batch)
+    records = measure(batch).records
     del owners  # they had to live until here
     return records

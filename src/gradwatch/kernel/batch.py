@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 SKETCH_WIDTH = 32
+FLOAT_BINS = (-149, 277)
+DOUBLE_BINS = (-1074, 2098)
+"""Lowest exponent and number of bins, for batches without and with float64."""
 
 _Kind = TypeVar("_Kind", bound=np.generic)
+Arrays = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
+"""A batch as it crosses into C: pointers, counts, dtypes, rows."""
 
 
 class Dtype(IntEnum):
@@ -76,6 +81,14 @@ class Bins(NamedTuple):
     positive: NDArray[np.uint64]
 
 
+class Measurement(NamedTuple):
+    """What one pass over the tensors gave; what was not asked for is empty or None."""
+
+    records: NDArray[np.void]
+    bins: list[Bins]
+    sketches: NDArray[np.float32] | None
+
+
 class Cells(NamedTuple):
     """Counts of every tensor on a uniform grid of its own.
 
@@ -117,6 +130,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.pointers)
 
+    @property
+    def arrays(self) -> Arrays:
+        """As the kernel takes it."""
+        return self.pointers, self.counts, self.dtypes, self.rows
+
     @classmethod
     def of(
         cls,
@@ -140,3 +158,35 @@ def per_tensor(values: ArrayLike, batch: Batch, kind: type[_Kind]) -> NDArray[_K
     if array.shape != (len(batch),):
         raise ValueError(f"expected one value per tensor ({len(batch)}), got {array.shape}")
     return array
+
+
+_KINDS = {
+    np.dtype(np.float32): Dtype.F32,
+    np.dtype(np.float64): Dtype.F64,
+    np.dtype(np.float16): Dtype.F16,
+}
+
+
+def batch_of(arrays: Sequence[NDArray[Any]]) -> tuple[Batch, list[NDArray[Any]]]:
+    """A batch over the arrays, and the arrays that own its memory: keep them while it is used."""
+    owners = [_readable(np.asarray(array)) for array in arrays]
+    batch = Batch.of(
+        [owner.ctypes.data if owner.size else 0 for owner in owners],
+        [owner.size for owner in owners],
+        [_KINDS[owner.dtype] for owner in owners],
+        [owner.shape[0] if owner.ndim >= 2 else 0 for owner in owners],
+    )
+    return batch, owners
+
+
+def _readable(array: NDArray[Any]) -> NDArray[Any]:
+    """The array in C order and in a type the kernel reads; integers and truth values as float64."""
+    if array.dtype.kind == "c":
+        # Real and imaginary parts are two elements, as torch's view_as_real has them.
+        narrow = array.dtype == np.complex64
+        pairs = np.ascontiguousarray(array, np.complex64 if narrow else np.complex128)
+        array = pairs.view(np.float32 if narrow else np.float64)
+    if array.dtype not in _KINDS:
+        array = array.astype(np.float64)
+    # Also to addresses that are multiples of the size: a view into a file may begin anywhere.
+    return np.require(array, requirements=("C", "ALIGNED"))

@@ -26,7 +26,7 @@ def changes(ward: Ward, *, update: bool, adam: bool) -> list[Measured]:
     if pair is None:
         return [] if divided is None else _adam_alone(divided, gradients)
     if divided is None or pair.sampled:
-        records = kernel.update(pair.before, pair.after, pair.gradients)
+        records, _ = kernel.step(pair.before, pair.after, pair.gradients)
         pair.enlarge(records, parameters)
         found = [_update(records, pair.states)]
         return found if divided is None else found + _adam_alone(divided, gradients)
@@ -62,7 +62,9 @@ def _adam_alone(divided: Divisors, gradients: Sequence[Tensor | None]) -> list[M
     second = gather(divided.seconds)
     states = _states(divided, held, second)
     fits = states == State.MEASURED
-    ratios = kernel.adam(
+    _, ratios = kernel.step(
+        None,
+        None,
         only(held.batch, fits),
         only(second.batch, fits),
         correction=np.where(fits, divided.correction, 1.0),

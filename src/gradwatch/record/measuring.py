@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import gradwatch.kernel as kernel
-from gradwatch.kernel import Batch, Bins
+from gradwatch.kernel import Bins
 from gradwatch.record.rows import blank, empty_rows, moment_rows
 from gradwatch.record.sparse import sparse_record
 from gradwatch.record.tracks import Gathered, gather
@@ -40,18 +40,14 @@ def gradients(
     grads = ward.gradients()
     found = gather(grads)
     touched = ward.memory.fresh(found.batch.rows)
-    bins: list[Bins] = []
-    sketch = None
-    if sketches and histograms:
-        records, bins, sketch = kernel.measure_all(
-            found.batch, ward.seeds, ward.offsets, wholes=ward.wholes, touched=touched
-        )
-    elif sketches:
-        records, sketch = kernel.measure_with_sketches(
-            found.batch, ward.seeds, ward.offsets, wholes=ward.wholes, touched=touched
-        )
-    else:
-        records, bins = _measure(found.batch, touched, histograms)
+    records, bins, sketch = kernel.measure(
+        found.batch,
+        bins=histograms,
+        seeds=ward.seeds if sketches else None,
+        offsets=ward.offsets,
+        wholes=ward.wholes,
+        touched=touched,
+    )
     states = found.states.copy()
     for index in np.flatnonzero(states == State.UNSUPPORTED):
         _measure_sparse(ward, int(index), grads[index], records, states)
@@ -69,7 +65,7 @@ def gradients(
         ward.last_sketch[seen] = sketch[seen]
     if histograms and frexp(multiplier)[0] != 0.5:
         raw = _scaled(found, multiplier)  # named, so that its memory lives through the call
-        bins = kernel.histograms(raw.batch)
+        bins = kernel.measure(raw.batch, bins=True).bins
         shift = 0
     else:
         shift = frexp(multiplier)[1] - 1
@@ -122,7 +118,7 @@ def mark_cut(measured: Measured) -> bool:
 def weights(ward: Ward, *, histograms: bool = False) -> Measured:
     """The weights as they are now, their hashes and the spread of their rows."""
     found = gather(ward.parameters())
-    records, bins = _measure(found.batch, None, histograms)
+    records, bins, _ = kernel.measure(found.batch, bins=histograms)
     rows = moment_rows(Family.WEIGHT, records, found.states)
     rows["weight_row_spread"] = kernel.row_spread(found.batch)
     rows["weight_hash"] = kernel.hashes(found.batch, ward.offsets)
@@ -137,14 +133,6 @@ def weights(ward: Ward, *, histograms: bool = False) -> Measured:
 def nothing(family: Family, count: int, state: State) -> Measured:
     """Rows that only say why there is no value."""
     return Measured(family, empty_rows(family, count), np.full(count, state, np.uint8))
-
-
-def _measure(
-    batch: Batch, touched: Sequence[NDArray[np.uint8] | None] | None, histograms: bool
-) -> tuple[NDArray[np.void], list[Bins]]:
-    if histograms:
-        return kernel.measure_with_histograms(batch, touched=touched)
-    return kernel.measure(batch, touched=touched), []
 
 
 def cosine(now: NDArray[np.float32], last: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ def sparse_record(gradient: Tensor) -> tuple[np.void, NDArray[np.int64]] | None:
     whole = gradient.coalesce()
     values = whole.values()
     held = gather([values.reshape(-1)])
-    (entries,) = kernel.measure(held.batch)
+    (entries,) = kernel.measure(held.batch).records
     zeros = np.zeros((), kernel.MOMENTS)
     zeros["count"] = zeros["zeros"] = whole.numel() - values.numel()
     zeros["skewness"] = zeros["kurtosis"] = np.nan

@@ -50,9 +50,9 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 SEAMS = {
-    "kernel: gradients": "gradwatch.kernel.measure_all",
-    "kernel: weights": "gradwatch.kernel.measure_with_histograms",
-    "kernel: update": "gradwatch.kernel.update",
+    "gradients": "gradwatch.record.measuring.gradients",
+    "weights": "gradwatch.record.measuring.weights",
+    "kernel: step": "gradwatch.kernel.step",
     "kernel: activations": "gradwatch.record.signals.activations.moments",
     "hook: probe": "gradwatch.record.signals.probe.nonfinite",
     "hook: inputs": "gradwatch.record.signals.inputs.sampled_moments",

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.kernel import Bins
-from gradwatch.kernel.plain.moments import sparse
+from gradwatch.kernel import Bins, sparse_bins
 from gradwatch.record.far.alike import Alike, pieces
 from gradwatch.record.far.arithmetic import at_least_single
 from gradwatch.run import Histogram
@@ -92,7 +91,7 @@ def bins_of(counts: NDArray[np.float64]) -> list[Bins]:
         start = int(exponents[0]) - form.lift * lifted - lowest
         for sign in (0, 1):
             dense[:, 1 - sign, start : start + len(exponents)] += table[:, lifted, sign]
-    return [sparse(one, lowest) for one in dense]
+    return sparse_bins(dense, lowest)
 
 
 def histogram_of(record: np.void, found: Bins, above: float, shift: int = 0) -> Histogram:

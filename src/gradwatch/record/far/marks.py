@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradwatch.kernel import SKETCH_WIDTH
-from gradwatch.kernel.plain.marks import scramble
+from gradwatch.kernel.plain import scramble
 from gradwatch.record.far.alike import LIMIT, Alike
 from gradwatch.record.far.arithmetic import BITS, cleaned, wide
 

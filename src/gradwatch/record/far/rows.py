@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.kernel.plain.rows import spread_rows
+from gradwatch.kernel.plain import spread_rows
 from gradwatch.record.far.alike import Alike
 from gradwatch.record.far.arithmetic import wide
 from gradwatch.record.row_memory import WINDOW

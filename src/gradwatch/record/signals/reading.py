@@ -36,7 +36,7 @@ def moments(tensor: torch.Tensor) -> NDArray[np.void]:
     """The kernel's record of a readable tensor, as an array of one."""
     flat = _in_one_piece(tensor)
     pointer = flat.data_ptr() if flat.numel() else 0
-    return kernel.measure(Batch.of([pointer], [flat.numel()], [_KERNEL_DTYPES[flat.dtype]]))
+    return kernel.measure(Batch.of([pointer], [flat.numel()], [_KERNEL_DTYPES[flat.dtype]])).records
 
 
 def _in_one_piece(tensor: torch.Tensor) -> torch.Tensor:
@@ -96,7 +96,7 @@ def sampled_moments(tensor: torch.Tensor) -> NDArray[np.void]:
     size, kind = flat.numel(), _KERNEL_DTYPES[flat.dtype]
     address = flat.data_ptr()
     if size <= _CHUNKS * PROBED:
-        return kernel.measure(Batch.of([address], [size], [kind]))
+        return kernel.measure(Batch.of([address], [size], [kind])).records
     last = size - PROBED
     starts = [address + last * index // (_CHUNKS - 1) * flat.itemsize for index in range(_CHUNKS)]
-    return kernel.measure(Batch.of(starts, [PROBED] * _CHUNKS, [kind] * _CHUNKS))
+    return kernel.measure(Batch.of(starts, [PROBED] * _CHUNKS, [kind] * _CHUNKS)).records
