@@ -34,7 +34,7 @@ from gradwatch.checks import (
     weight_collapse,
     weight_explosion,
 )
-from gradwatch.checks.form import Check
+from gradwatch.checks.check import Check
 
 CHECKS: tuple[Check, ...] = (
     nonfinite,

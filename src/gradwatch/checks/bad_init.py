@@ -21,8 +21,8 @@ first loss.
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
@@ -41,15 +41,15 @@ _ADVICE = (
 def check(
     run: Run, *, scales: float = 1e3, weak_scales: float = 50.0, times: float = 10.0,
     weak_times: float = 4.0, flat: float = 0.5, spread: float = 1e-4,
-) -> Said:  # fmt: skip
+) -> Outcome:  # fmt: skip
     """Yield a finding for each kind of bad start, the clearest first."""
-    known = facts(run)
-    yield from _constant(run, known, spread)
-    yield from _first_loss(run, known, times, weak_times)
-    if Stat.ACT_STD in run.recorded and _at_start(known, Stat.ACT_STD):
-        yield from _scales(run, known, scales, weak_scales)
-    if Stat.ACT_FLAT_FRACTION in run.recorded and _at_start(known, Stat.ACT_FLAT_FRACTION):
-        yield from _flat(run, known, flat)
+    ctx = context(run)
+    yield from _constant(run, ctx, spread)
+    yield from _first_loss(run, ctx, times, weak_times)
+    if Stat.ACT_STD in run.recorded and _at_start(ctx, Stat.ACT_STD):
+        yield from _scales(run, ctx, scales, weak_scales)
+    if Stat.ACT_FLAT_FRACTION in run.recorded and _at_start(ctx, Stat.ACT_FLAT_FRACTION):
+        yield from _flat(run, ctx, flat)
 
 
 def _finding(
@@ -64,54 +64,54 @@ def _finding(
     return Finding(NAME, severity, layers[:4], step, step, message, (evidence,), cause, _ADVICE)
 
 
-def _at_start(known: Facts, stat: Stat) -> bool:
-    rows = known.rows(stat)
+def _at_start(ctx: CheckContext, stat: Stat) -> bool:
+    rows = ctx.rows(stat)
     return len(rows) > 0 and rows[0] == 0
 
 
-def _constant(run: Run, known: Facts, spread: float) -> Said:
-    rows = known.rows(Stat.WEIGHT_ROW_SPREAD)
-    later = rows[known.steps[rows] >= 10] if len(rows) else rows
+def _constant(run: Run, ctx: CheckContext, spread: float) -> Outcome:
+    rows = ctx.rows(Stat.WEIGHT_ROW_SPREAD)
+    later = rows[ctx.steps[rows] >= 10] if len(rows) else rows
     if not len(later) or Stat.WEIGHT_STD not in run.recorded:
         return
-    std, size = known.first(Stat.WEIGHT_STD), known.first(Stat.WEIGHT_NORM) * known.rms_gradient
-    constant = (std <= 1e-6 * np.maximum(size, 1e-30)) & known.weights
-    wide = np.array([len(p.shape) >= 2 and p.shape[0] > 1 for p in known.parameters], bool)
-    still = known.values(Stat.WEIGHT_ROW_SPREAD, later[:1])[0] <= spread
+    std, size = ctx.first(Stat.WEIGHT_STD), ctx.first(Stat.WEIGHT_NORM) * ctx.rms_gradient
+    constant = (std <= 1e-6 * np.maximum(size, 1e-30)) & ctx.weights
+    wide = np.array([len(p.shape) >= 2 and p.shape[0] > 1 for p in ctx.parameters], bool)
+    still = ctx.values(Stat.WEIGHT_ROW_SPREAD, later[:1])[0] <= spread
     columns = np.flatnonzero(constant & wide & still)
     if not len(columns):
         return
-    layers = known.layers(columns)
+    layers = ctx.layers(columns)
     name = run.names[int(columns[0])]
     yield _finding(
         run,
         Severity.CRITICAL,
         layers,
-        f"{name} starts constant and its units are still equal at step {known.steps[later[0]]}",
+        f"{name} starts constant and its units are still equal at step {ctx.steps[later[0]]}",
         Evidence(Stat.WEIGHT_STD, name, int(run.steps[0]), float(std[columns[0]]), None),
         "Equal weights get equal gradients.",
     )
 
 
-def loudest(known: Facts) -> tuple[str, ...]:
+def loudest(ctx: CheckContext) -> tuple[str, ...]:
     """The layer whose weights amplify far more (or less) than usual, else nothing."""
-    gains = np.where(known.weights, known.gains, np.nan)
+    gains = np.where(ctx.weights, ctx.gains, np.nan)
     odd = np.abs(np.log(np.where(gains > 0, gains, np.nan)))
     columns = np.flatnonzero(np.nan_to_num(odd) > np.log(4))
-    return known.layers(columns[np.argsort(-odd[columns], kind="stable")])
+    return ctx.layers(columns[np.argsort(-odd[columns], kind="stable")])
 
 
-def _first_loss(run: Run, known: Facts, times: float, weak: float) -> Said:
-    loss = known.loss
+def _first_loss(run: Run, ctx: CheckContext, times: float, weak: float) -> Outcome:
+    loss = ctx.loss
     if loss is None or loss.steps[0] > run.steps[0] + 1:
         return
     first = float(loss.values[0])
-    chance = loss.chance or _chance_of_squares(run, known, first)
+    chance = loss.chance or _chance_of_squares(run, ctx, first)
     if chance is None or first < weak * chance:
         return
     strong = first >= times * chance
-    output = known.output_layer
-    layers = tuple(dict.fromkeys((*loudest(known), *((output,) if output else ()))))
+    output = ctx.output_layer
+    layers = tuple(dict.fromkeys((*loudest(ctx), *((output,) if output else ()))))
     yield _finding(
         run,
         Severity.WARNING if strong else Severity.INFO,
@@ -122,12 +122,12 @@ def _first_loss(run: Run, known: Facts, times: float, weak: float) -> Said:
     )
 
 
-def _chance_of_squares(run: Run, known: Facts, first: float) -> float | None:
+def _chance_of_squares(run: Run, ctx: CheckContext, first: float) -> float | None:
     """Mean square of the targets: first loss minus mean square of outputs still unrelated."""
-    if run.info.get("loss_kind") != "mse" or not _at_start(known, Stat.ACT_STD):
+    if run.info.get("loss_kind") != "mse" or not _at_start(ctx, Stat.ACT_STD):
         return None
     names = {subject.name: i for i, subject in enumerate(run.by_kind[Kind.LAYER])}
-    column = names.get(known.output_layer or "")
+    column = names.get(ctx.output_layer or "")
     if column is None:
         return None
     spread, mean = (float(run.series[s][0, column]) for s in (Stat.ACT_STD, Stat.ACT_MEAN))
@@ -135,20 +135,20 @@ def _chance_of_squares(run: Run, known: Facts, first: float) -> float | None:
     return max(first - own, 0.03 * first) if own < 1.2 * first else None
 
 
-def _scales(run: Run, known: Facts, limit: float, weak: float) -> Said:
+def _scales(run: Run, ctx: CheckContext, limit: float, weak: float) -> Outcome:
     names = [subject.name for subject in run.by_kind[Kind.LAYER]]
     spreads = run.series[Stat.ACT_STD][0]
-    rows = [i for i, name in enumerate(names) if name in known.weighty and spreads[i] > 1e-12]
+    rows = [i for i, name in enumerate(names) if name in ctx.weighty and spreads[i] > 1e-12]
     if len(rows) < 2:
         return
-    rows.sort(key=lambda i: known.forward_order.get(names[i], 1 << 30))
+    rows.sort(key=lambda i: ctx.forward_order.get(names[i], 1 << 30))
     values = spreads[rows]
     ratio = float(values.max() / values.min())
     if not ratio > weak:
         return
     steps = np.abs(np.diff(np.log(values)))
     at = names[rows[int(steps.argmax()) + 1]]
-    layers = tuple(dict.fromkeys((*loudest(known), at)))
+    layers = tuple(dict.fromkeys((*loudest(ctx), at)))
     yield _finding(
         run,
         Severity.WARNING if ratio > limit else Severity.INFO,
@@ -160,13 +160,13 @@ def _scales(run: Run, known: Facts, limit: float, weak: float) -> Said:
     )
 
 
-def _flat(run: Run, known: Facts, limit: float) -> Said:
+def _flat(run: Run, ctx: CheckContext, limit: float) -> Outcome:
     names = [subject.name for subject in run.by_kind[Kind.LAYER]]
     values = np.nan_to_num(run.series[Stat.ACT_FLAT_FRACTION][0])
-    found = [n for n, v in zip(names, values, strict=True) if v >= limit and not known.is_output(n)]
+    found = [n for n, v in zip(names, values, strict=True) if v >= limit and not ctx.is_output(n)]
     if not found:
         return
-    found.sort(key=lambda name: known.forward_order.get(name, 1 << 30))
+    found.sort(key=lambda name: ctx.forward_order.get(name, 1 << 30))
     value = float(values[names.index(found[0])])
     yield _finding(
         run,

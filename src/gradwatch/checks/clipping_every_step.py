@@ -16,8 +16,8 @@ hundredth) and the weights hardly move: Adam takes the same step whatever the cl
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -28,10 +28,10 @@ NAME = "clipping-every-step"
 NEEDS = frozenset({"clip_factor"})
 
 
-def check(run: Run, *, share: float = 0.95, tiny: float = 0.01, least: int = 20) -> Said:
+def check(run: Run, *, share: float = 0.95, tiny: float = 0.01, least: int = 20) -> Outcome:
     """Yield one finding for the whole run."""
-    known = facts(run)
-    values = run.scalars["clip_factor"][: known.end]
+    ctx = context(run)
+    values = run.scalars["clip_factor"][: ctx.end]
     rows = np.flatnonzero(np.isfinite(values))
     rows = rows[len(rows) // 2 :]
     if len(rows) < least:
@@ -57,6 +57,6 @@ def _stands(run: Run) -> bool:
     """Whether the weights move by less than 1e-5 of themselves per step."""
     if Stat.UPDATE_RATIO not in run.recorded:
         return False
-    known = facts(run)
-    ratio = known.late(Stat.UPDATE_RATIO, 0.5)[known.weights]
+    ctx = context(run)
+    ratio = ctx.late(Stat.UPDATE_RATIO, 0.5)[ctx.weights]
     return bool(np.isfinite(ratio).any() and float(np.nanmedian(ratio)) < 1e-5)

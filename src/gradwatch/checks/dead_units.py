@@ -22,8 +22,8 @@ was a quarter, the median 6 %.
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, Mask, facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, Mask, context
 from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
@@ -42,41 +42,41 @@ _ROWS = ("Make the vocabulary fit the data, or check how tokens are numbered.",)
 _CLEAR = ("Norm", "Dropout", "Identity", "Pool", "Flatten")
 
 
-def check(run: Run, *, share: float = 0.5, weak: float = 0.2, least: int = 20) -> Said:
+def check(run: Run, *, share: float = 0.5, weak: float = 0.2, least: int = 20) -> Outcome:
     """Yield a finding for ReLU layers and one for embeddings."""
-    known = facts(run)
-    if len(known.rows(Stat.GRAD_DEAD_ROWS)) < least:
+    ctx = context(run)
+    if len(ctx.rows(Stat.GRAD_DEAD_ROWS)) < least:
         return
-    heights = np.array([float(p.shape[0]) if p.shape else np.nan for p in known.parameters])
-    dead = _silent(run, known) / heights
-    gates = _gates(run, known)
-    dead[~known.weights | known.embeddings | ~np.isfinite(gates)] = np.nan
+    heights = np.array([float(p.shape[0]) if p.shape else np.nan for p in ctx.parameters])
+    dead = _silent(run, ctx) / heights
+    gates = _gates(run, ctx)
+    dead[~ctx.weights | ctx.embeddings | ~np.isfinite(gates)] = np.nan
     dead[dead > gates + 0.1] = np.nan
-    yield from _said(run, known, dead, share, weak, Stat.GRAD_DEAD_ROWS, heights)
+    yield from _said(run, ctx, dead, share, weak, Stat.GRAD_DEAD_ROWS, heights)
     if Stat.ACT_GATE_ZERO_FRACTION not in run.recorded:
         yield Skipped(NAME, "activations were not recorded, so what feeds a ReLU is unknown")
-    if Stat.GRAD_UNTOUCHED_ROWS in run.recorded and known.embeddings.any():
-        unused = _unused(run, known, heights)
-        yield from _said(run, known, unused, share, weak, Stat.GRAD_UNTOUCHED_ROWS, heights)
+    if Stat.GRAD_UNTOUCHED_ROWS in run.recorded and ctx.embeddings.any():
+        unused = _unused(run, ctx, heights)
+        yield from _said(run, ctx, unused, share, weak, Stat.GRAD_UNTOUCHED_ROWS, heights)
 
 
 def _said(
     run: Run,
-    known: Facts,
+    ctx: CheckContext,
     fraction: Array,
     share: float,
     weak: float,
     stat: Stat,
     heights: Array,
-) -> Said:
+) -> Outcome:
     values = np.nan_to_num(fraction)
     limit = share if (values >= share).any() else weak
     columns = np.flatnonzero(values >= limit)
     if not len(columns):
         return
     columns = columns[np.argsort(-values[columns], kind="stable")]
-    layers, worst = known.layers(columns), int(columns[0])
-    rows = known.rows(stat)
+    layers, worst = ctx.layers(columns), int(columns[0])
+    rows = ctx.rows(stat)
     each = Stat.GRAD_ZERO_ROWS if stat is Stat.GRAD_DEAD_ROWS else stat
     series = run.series[each if each in run.recorded else stat][rows, worst] / heights[worst]
     under = np.flatnonzero(np.nan_to_num(series) < limit)
@@ -111,25 +111,25 @@ def _said(
     )
 
 
-def _silent(run: Run, known: Facts) -> Array:
+def _silent(run: Run, ctx: CheckContext) -> Array:
     """Rows without a gradient late in the run: over the window, or, where the last quarter is
     shorter than the window, the fewest that were zero on any of its steps."""
-    dead = known.last(Stat.GRAD_DEAD_ROWS)
-    rows = known.rows(Stat.GRAD_ZERO_ROWS)
+    dead = ctx.last(Stat.GRAD_DEAD_ROWS)
+    rows = ctx.rows(Stat.GRAD_ZERO_ROWS)
     tail = rows[-max(10, len(rows) // 4) :]
     if Stat.GRAD_ZERO_ROWS not in run.recorded or len(tail) >= 64:
         return dead
-    values = known.values(Stat.GRAD_ZERO_ROWS, tail)
+    values = ctx.values(Stat.GRAD_ZERO_ROWS, tail)
     fewest = np.min(np.where(np.isfinite(values), values, np.inf), axis=0)
     return np.where(np.isfinite(fewest), fewest, dead)
 
 
-def _gates(run: Run, known: Facts) -> Array:
+def _gates(run: Run, ctx: CheckContext) -> Array:
     """Share of zeros behind the ReLU each parameter's layer feeds; NaN where it feeds none."""
-    out = np.full(len(known.parameters), np.nan)
+    out = np.full(len(ctx.parameters), np.nan)
     if Stat.ACT_GATE_ZERO_FRACTION not in run.recorded:
         return out
-    late = known.late(Stat.ACT_GATE_ZERO_FRACTION)
+    late = ctx.late(Stat.ACT_GATE_ZERO_FRACTION)
     zeros = {s.name: float(late[i]) for i, s in enumerate(run.by_kind[Kind.LAYER])}
     kinds = {node.layer: node.kind for node in run.graph.nodes}
     for relu in (layer for layer, kind in kinds.items() if kind.startswith("ReLU")):
@@ -137,7 +137,7 @@ def _gates(run: Run, known: Facts) -> Array:
         seen = [zeros[f] for f in feeders if np.isfinite(zeros.get(f, np.nan))]
         for feeder in feeders if seen else ():
             zeros[feeder] = seen[0]
-    for column, parameter in enumerate(known.parameters):
+    for column, parameter in enumerate(ctx.parameters):
         if "Transpose" in parameter.module:
             continue
         layer: str | None = parameter.layer
@@ -153,23 +153,23 @@ def _gates(run: Run, known: Facts) -> Array:
     return out
 
 
-def _unused(run: Run, known: Facts, heights: Array) -> Array:
+def _unused(run: Run, ctx: CheckContext, heights: Array) -> Array:
     """Embedding rows that never got a gradient; NaN while new rows are still being met."""
-    rows = known.rows(Stat.GRAD_UNTOUCHED_ROWS)
+    rows = ctx.rows(Stat.GRAD_UNTOUCHED_ROWS)
     ends = np.array([rows[2 * len(rows) // 3], rows[-1]])
-    then, now = known.values(Stat.GRAD_UNTOUCHED_ROWS, ends) / heights
+    then, now = ctx.values(Stat.GRAD_UNTOUCHED_ROWS, ends) / heights
     met = (then - now) >= 0.01 * (1 - now)
-    judged = known.embeddings & known.trainable & ~met & ~_same_rows(run, known)
+    judged = ctx.embeddings & ctx.trainable & ~met & ~_same_rows(run, ctx)
     return np.where(judged, now, np.nan)
 
 
-def _same_rows(run: Run, known: Facts) -> Mask:
+def _same_rows(run: Run, ctx: CheckContext) -> Mask:
     """Tables of positions, longer than the sequences: every step uses the same rows."""
     if Stat.GRAD_ZERO_ROWS not in run.recorded:
-        return np.zeros(len(known.parameters), bool)
-    rows = thinned(known.rows(Stat.GRAD_UNTOUCHED_ROWS))
-    never, zero = (known.values(s, rows) for s in (Stat.GRAD_UNTOUCHED_ROWS, Stat.GRAD_ZERO_ROWS))
+        return np.zeros(len(ctx.parameters), bool)
+    rows = thinned(ctx.rows(Stat.GRAD_UNTOUCHED_ROWS))
+    never, zero = (ctx.values(s, rows) for s in (Stat.GRAD_UNTOUCHED_ROWS, Stat.GRAD_ZERO_ROWS))
     same = np.mean(never == zero, axis=0) >= 0.99
-    named = [any(word in p.name.lower() for word in ("pos", "wpe")) for p in known.parameters]
+    named = [any(word in p.name.lower() for word in ("pos", "wpe")) for p in ctx.parameters]
     found: Mask = np.logical_and(same, np.array(named, bool))
     return found

@@ -13,9 +13,9 @@ Threshold: twice (1.3 times, or twice at any time, is mentioned).
 
 import numpy as np
 
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.checks.curve import Curve
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
 from gradwatch.checks.loss_spike import jumped
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
@@ -25,13 +25,13 @@ NAME = "divergence"
 NEEDS = frozenset({"loss"})
 
 
-def check(run: Run, *, times: float = 2.0, weak: float = 1.3, least: int = 8) -> Said:
+def check(run: Run, *, times: float = 2.0, weak: float = 1.3, least: int = 8) -> Outcome:
     """Yield a finding when the run ends worse than it began."""
-    known = facts(run)
-    loss = known.loss
+    ctx = context(run)
+    loss = ctx.loss
     if loss is None:
         return
-    went_bad = known.end < len(run.steps)
+    went_bad = ctx.end < len(run.steps)
     start = max(abs(loss.start), loss.chance or 0.0)
     if loss.late < 0 and _unbounded(loss):
         text = f"falls without bound, from {number(loss.start)} to {number(loss.late)}"
@@ -74,7 +74,7 @@ def _finding(
     return Finding(
         check=NAME,
         severity=severity,
-        layers=jumped(run, facts(run), step),
+        layers=jumped(run, context(run), step),
         first_step=step,
         last_step=int(loss.steps[-1]),
         message=f"the loss {text}",

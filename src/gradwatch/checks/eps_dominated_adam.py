@@ -15,8 +15,8 @@ Threshold: half of the coordinates of half of the weights.
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -27,21 +27,21 @@ NAME = "eps-dominated-adam"
 NEEDS = frozenset({Stat.OPTIM_EPS_FRACTION})
 
 
-def check(run: Run, *, share: float = 0.5, moved: float = 0.3, least: int = 8) -> Said:
+def check(run: Run, *, share: float = 0.5, moved: float = 0.3, least: int = 8) -> Outcome:
     """Yield one finding; a warning only where the loss has hardly moved."""
-    known = facts(run)
-    rows = known.rows(Stat.OPTIM_EPS_FRACTION)
-    judged = known.weights & ~known.embeddings
+    ctx = context(run)
+    rows = ctx.rows(Stat.OPTIM_EPS_FRACTION)
+    judged = ctx.weights & ~ctx.embeddings
     if len(rows) < least or not judged.any():
         return
-    late = np.where(judged, np.nan_to_num(known.late(Stat.OPTIM_EPS_FRACTION, 0.5)), 0.0)
+    late = np.where(judged, np.nan_to_num(ctx.late(Stat.OPTIM_EPS_FRACTION, 0.5)), 0.0)
     columns = np.flatnonzero(late > share)
     if len(columns) < 0.5 * judged.sum():
         return
-    loss = known.loss
+    loss = ctx.loss
     hindered = loss is not None and len(loss) >= 30 and loss.progress < moved
     columns = columns[np.argsort(-late[columns], kind="stable")]
-    layers, worst = known.layers(columns), int(columns[0])
+    layers, worst = ctx.layers(columns), int(columns[0])
     last = int(run.steps[rows[-1]])
     yield Finding(
         check=NAME,

@@ -21,8 +21,8 @@ only an information is given.
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, Mask, Rows, facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, Mask, Rows, context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -40,14 +40,14 @@ def check(
     enormous: float = 1e6,
     growth: float = 1e3,
     large: float = 100.0,
-) -> Said:
+) -> Outcome:
     """Yield one finding for all parameters whose gradient explodes."""
-    known = facts(run)
-    rows = known.rows(Stat.GRAD_NORM)
+    ctx = context(run)
+    rows = ctx.rows(Stat.GRAD_NORM)
     if not len(rows):
         return
-    norms = np.nan_to_num(known.values(Stat.GRAD_NORM, rows))
-    norms[known.skipped[rows]] = 0.0
+    norms = np.nan_to_num(ctx.values(Stat.GRAD_NORM, rows))
+    norms[ctx.skipped[rows]] = 0.0
     grown = _grown(norms, growth)
     strong = ((norms > huge).sum(axis=0) >= 3) | (norms > enormous).any(axis=0) | grown
     limit = huge
@@ -56,10 +56,10 @@ def check(
         severity = Severity.INFO
     else:
         severity = Severity.CRITICAL if grown.any() or norms.max() > enormous else Severity.WARNING
-        severity = Severity.INFO if _summed_loss(run, known, norms) else severity
+        severity = Severity.INFO if _summed_loss(run, ctx, norms) else severity
     if not strong.any():
         return
-    layers = known.layers(_culprits(known, np.flatnonzero(strong), norms, limit))
+    layers = ctx.layers(_culprits(ctx, np.flatnonzero(strong), norms, limit))
     row, peak = (int(i) for i in np.unravel_index(int(norms.argmax()), norms.shape))
     over = np.flatnonzero((norms[:, strong] > limit).any(axis=1))
     first, last = (int(over[0]), int(over[-1])) if len(over) else (row, row)
@@ -71,7 +71,7 @@ def check(
         first_step=int(run.steps[rows[first]]),
         last_step=int(run.steps[rows[last]]),
         message=(
-            f"gradient norm {number(highest)} in {known.layer(peak)} at step {step}; "
+            f"gradient norm {number(highest)} in {ctx.layer(peak)} at step {step}; "
             f"{int(strong.sum())} parameters above {number(limit)}"
         ),
         evidence=(Evidence(Stat.GRAD_NORM, run.names[peak], step, highest, limit),),
@@ -94,22 +94,22 @@ def _grown(norms: Array, growth: float) -> Mask:
     return np.asarray(found, bool)
 
 
-def _summed_loss(run: Run, known: Facts, norms: Array) -> bool:
+def _summed_loss(run: Run, ctx: CheckContext, norms: Array) -> bool:
     """Large because the loss is a sum, not because anything grows."""
-    loss = known.loss
+    loss = ctx.loss
     if loss is None or len(loss) < 10 or loss.start < 30 or loss.progress < 0.5:
         return False
     if Stat.UPDATE_RATIO in run.recorded:
-        ratio = known.whole(Stat.UPDATE_RATIO)[known.weights]
+        ratio = ctx.whole(Stat.UPDATE_RATIO)[ctx.weights]
         if np.isfinite(ratio).any() and float(np.nanmax(ratio)) > 0.1:
             return False
     typical = float(np.median(np.sqrt((norms**2).sum(axis=1))))
     return typical < 3 * float(np.median(loss.values)) and loss.chance is None
 
 
-def _culprits(known: Facts, columns: Rows, norms: Array, limit: float) -> list[int]:
+def _culprits(ctx: CheckContext, columns: Rows, norms: Array, limit: float) -> list[int]:
     """Over-amplifying weights first, then by onset, then by size."""
-    gains = known.gains
+    gains = ctx.gains
     typical = float(np.nanmedian(gains)) if np.isfinite(gains).any() else np.nan
     loud = np.flatnonzero(np.nan_to_num(gains) > max(4.0, 4 * np.nan_to_num(typical)))
     over = norms[:, columns] > limit

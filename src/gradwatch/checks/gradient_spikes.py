@@ -21,8 +21,8 @@ further conditions. Needs every step: where recording was stretched the check sa
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -41,15 +41,15 @@ def check(
     within: int = 5,
     deviations: float = 6.0,
     crowd: int = 3,
-) -> Said:
+) -> Outcome:
     """Yield one finding for all spikes."""
-    known = facts(run)
-    total = known.total_gradient
+    ctx = context(run)
+    total = ctx.total_gradient
     rows = np.flatnonzero(np.isfinite(total))
     if len(rows) < 15:
         return
-    if known.stride(Stat.GRAD_NORM) > 1:
-        yield Skipped(NAME, f"gradients were recorded every {known.stride(Stat.GRAD_NORM)} steps")
+    if ctx.stride(Stat.GRAD_NORM) > 1:
+        yield Skipped(NAME, f"gradients were recorded every {ctx.stride(Stat.GRAD_NORM)} steps")
         return
     values = total[rows]
     before = rolling_median(values, 30)
@@ -75,9 +75,9 @@ def check(
     usual = medians(norms[rows[max(0, worst - 30) : worst]])
     with np.errstate(divide="ignore", invalid="ignore"):
         jump = np.where(usual > 0, norms[rows[worst]] / usual, np.nan)
-    jump[~known.matrices] = np.nan
+    jump[~ctx.matrices] = np.nan
     order = np.argsort(-np.nan_to_num(jump), kind="stable")
-    layers = known.layers(order)[:3]
+    layers = ctx.layers(order)[:3]
     steps = [int(run.steps[rows[row]]) for row in spikes]
     yield Finding(
         check=NAME,

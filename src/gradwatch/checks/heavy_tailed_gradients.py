@@ -13,8 +13,8 @@ Threshold: 1,000 (a Gaussian has 0).
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -24,19 +24,19 @@ NAME = "heavy-tailed-gradients"
 NEEDS = frozenset({Stat.GRAD_KURTOSIS})
 
 
-def check(run: Run, *, kurtosis: float = 1000.0, least: int = 20) -> Said:
+def check(run: Run, *, kurtosis: float = 1000.0, least: int = 20) -> Outcome:
     """Yield one information for all heavy-tailed weights."""
-    known = facts(run)
-    rows = known.rows(Stat.GRAD_KURTOSIS)
+    ctx = context(run)
+    rows = ctx.rows(Stat.GRAD_KURTOSIS)
     if len(rows) < least:
         return
-    judged = known.weights & ~known.embeddings
-    late = np.where(judged, np.nan_to_num(known.late(Stat.GRAD_KURTOSIS, 0.5)), 0.0)
+    judged = ctx.weights & ~ctx.embeddings
+    late = np.where(judged, np.nan_to_num(ctx.late(Stat.GRAD_KURTOSIS, 0.5)), 0.0)
     columns = np.flatnonzero(late > kurtosis)
     if not len(columns):
         return
     columns = columns[np.argsort(-late[columns], kind="stable")]
-    layers, worst = known.layers(columns), int(columns[0])
+    layers, worst = ctx.layers(columns), int(columns[0])
     last = int(run.steps[rows[-1]])
     yield Finding(
         check=NAME,

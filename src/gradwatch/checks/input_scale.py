@@ -14,8 +14,8 @@ Threshold: 100; standardised data have about one, raw bytes about 100 to 150.
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.text import number
@@ -24,15 +24,15 @@ NAME = "input-scale"
 NEEDS = frozenset({"input_rms"})
 
 
-def check(run: Run, *, limit: float = 100.0, odd: float = 10.0) -> Said:
+def check(run: Run, *, limit: float = 100.0, odd: float = 10.0) -> Outcome:
     """Yield a finding for the first layer."""
-    known = facts(run)
+    ctx = context(run)
     values = run.scalars["input_rms"]
     rows = np.flatnonzero(np.isfinite(values))
     if not len(rows):
         return
     typical = float(np.median(values[rows]))
-    layers = (known.input_layer,) if known.input_layer is not None else ()
+    layers = (ctx.input_layer,) if ctx.input_layer is not None else ()
     last = int(run.steps[rows[-1]])
     if typical > limit:
         first = int(run.steps[rows[0]])

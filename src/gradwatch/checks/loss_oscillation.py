@@ -16,8 +16,8 @@ Thresholds: 40 % and 20 % of the level (30 % and 8 % are mentioned).
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -32,10 +32,10 @@ NEEDS = frozenset({"loss"})
 def check(
     run: Run, *, flips: float = 0.4, change: float = 0.2, weak_flips: float = 0.3,
     weak_change: float = 0.08, least: int = 30,
-) -> Said:  # fmt: skip
+) -> Outcome:  # fmt: skip
     """Yield a finding when the second half overshoots."""
-    known = facts(run)
-    loss = known.loss
+    ctx = context(run)
+    loss = ctx.loss
     if loss is None or len(loss) < least:
         return
     tail = loss.values[len(loss) // 2 :]
@@ -46,11 +46,11 @@ def check(
     if turned <= weak_flips or swing <= weak_change or loss.gain(0.5) > 0.05:
         return
     stuck = level > 0.5 * loss.reference
-    overshoot = _overshoot(run, known, tail)
+    overshoot = _overshoot(run, ctx, tail)
     strong = turned > flips and swing > change and stuck and overshoot
     if not stuck:
         return
-    layers = _largest_movers(run, known)
+    layers = _largest_movers(run, ctx)
     step = int(loss.steps[len(loss) // 2])
     yield Finding(
         check=NAME,
@@ -68,7 +68,7 @@ def check(
     )
 
 
-def _overshoot(run: Run, known: Facts, tail: Array) -> bool:
+def _overshoot(run: Run, ctx: CheckContext, tail: Array) -> bool:
     """Whether the ups and downs come from the steps rather than from the batches."""
     centred = tail - tail.mean()
     power = float((centred**2).sum())
@@ -76,19 +76,19 @@ def _overshoot(run: Run, known: Facts, tail: Array) -> bool:
     if power > 0 and float((centred[1:] * centred[:-1]).sum()) / power < -surely:
         return True
     if Stat.GRAD_COSINE in run.recorded:
-        cosine = known.late(Stat.GRAD_COSINE, 0.5)[known.weights]
+        cosine = ctx.late(Stat.GRAD_COSINE, 0.5)[ctx.weights]
         if np.isfinite(cosine).any() and float(np.nanmedian(cosine)) < -0.2:
             return True
     if Stat.UPDATE_RATIO in run.recorded:
-        late = np.nan_to_num(known.late(Stat.UPDATE_RATIO, 0.5))
-        weights = late[known.weights]
+        late = np.nan_to_num(ctx.late(Stat.UPDATE_RATIO, 0.5))
+        weights = late[ctx.weights]
         wild = len(weights) > 0 and float(np.median(weights)) > 0.05
-        return wild or bool((late[known.trainable] > 0.5).any())
+        return wild or bool((late[ctx.trainable] > 0.5).any())
     return False
 
 
-def _largest_movers(run: Run, known: Facts) -> tuple[str, ...]:
+def _largest_movers(run: Run, ctx: CheckContext) -> tuple[str, ...]:
     if Stat.UPDATE_RATIO not in run.recorded:
         return ()
-    ratio = np.where(known.weights, np.nan_to_num(known.late(Stat.UPDATE_RATIO, 0.5)), -1.0)
-    return known.layers(np.argsort(-ratio, kind="stable"))[:2]
+    ratio = np.where(ctx.weights, np.nan_to_num(ctx.late(Stat.UPDATE_RATIO, 0.5)), -1.0)
+    return ctx.layers(np.argsort(-ratio, kind="stable"))[:2]

@@ -15,7 +15,7 @@ then one in two thousand.
 
 import numpy as np
 
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.text import percent as percent
@@ -24,7 +24,7 @@ NAME = "loss-scale-overflow"
 NEEDS = frozenset({"skipped"})
 
 
-def check(run: Run, *, share: float = 0.1, settle: int = 20, least: int = 10) -> Said:
+def check(run: Run, *, share: float = 0.1, settle: int = 20, least: int = 10) -> Outcome:
     """Yield one finding for the whole run."""
     values = np.nan_to_num(run.scalars["skipped"])
     rows = np.flatnonzero(run.steps >= run.steps[0] + settle) if len(run.steps) else run.steps

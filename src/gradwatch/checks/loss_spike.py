@@ -16,8 +16,8 @@ noisy small ones.
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -30,10 +30,10 @@ NEEDS = frozenset({"loss"})
 
 def check(
     run: Run, *, deviations: float = 15.0, times: float = 3.0, within: int = 15, window: int = 60
-) -> Said:
+) -> Outcome:
     """Yield one finding for all spikes, with the layer that moved first."""
-    known = facts(run)
-    loss = known.loss
+    ctx = context(run)
+    loss = ctx.loss
     if loss is None or len(loss) < 20:
         return
     above = loss.chance if loss.chance is not None else loss.start
@@ -57,7 +57,7 @@ def check(
     yield Finding(
         check=NAME,
         severity=Severity.WARNING,
-        layers=jumped(run, known, step),
+        layers=jumped(run, ctx, step),
         first_step=int(loss.steps[spikes[0][0]]),
         last_step=int(loss.steps[spikes[-1][0]]),
         message=(
@@ -74,21 +74,21 @@ def check(
     )
 
 
-def jumped(run: Run, known: Facts, step: int, back: int = 5) -> tuple[str, ...]:
+def jumped(run: Run, ctx: CheckContext, step: int, back: int = 5) -> tuple[str, ...]:
     """Layers whose gradient or update left its usual size by most in the steps up to this one."""
     best: tuple[float, tuple[str, ...]] = (3.0, ())
     for stat in (Stat.UPDATE_RATIO, Stat.GRAD_NORM):
-        rows = known.rows(stat)
-        near = rows[(known.steps[rows] <= step) & (known.steps[rows] >= step - back)]
-        usual = rows[known.steps[rows] < step - back][-60:]
+        rows = ctx.rows(stat)
+        near = rows[(ctx.steps[rows] <= step) & (ctx.steps[rows] >= step - back)]
+        usual = rows[ctx.steps[rows] < step - back][-60:]
         if not len(near) or len(usual) < 5:
             continue
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.nanmax(np.nan_to_num(known.values(stat, near)), axis=0) / medians(
-                known.values(stat, usual)
+            ratio = np.nanmax(np.nan_to_num(ctx.values(stat, near)), axis=0) / medians(
+                ctx.values(stat, usual)
             )
-        ratio[~known.weights | ~np.isfinite(ratio)] = 0.0
+        ratio[~ctx.weights | ~np.isfinite(ratio)] = 0.0
         order = np.argsort(-ratio, kind="stable")
         if len(order) and ratio[order[0]] > best[0]:
-            best = (float(ratio[order[0]]), known.layers(order)[:2])
+            best = (float(ratio[order[0]]), ctx.layers(order)[:2])
     return best[1]

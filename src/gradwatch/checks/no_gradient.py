@@ -16,8 +16,8 @@ on the first), or three where the gradient is None.
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, Mask, facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, Mask, context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat, State
@@ -28,29 +28,29 @@ NAME = "no-gradient"
 NEEDS = frozenset({Stat.GRAD_NORM})
 
 
-def check(run: Run, *, share: float = 0.95, least: int = 5, least_none: int = 3) -> Said:
+def check(run: Run, *, share: float = 0.95, least: int = 5, least_none: int = 3) -> Outcome:
     """Yield one finding for weights, or an information for vectors only."""
-    known = facts(run)
-    states = run.state(Stat.GRAD_NORM)[: known.end]
-    norms = run.series[Stat.GRAD_NORM][: known.end]
-    measured = run.measured(Stat.GRAD_NORM)[: known.end]
+    ctx = context(run)
+    states = run.state(Stat.GRAD_NORM)[: ctx.end]
+    norms = run.series[Stat.GRAD_NORM][: ctx.end]
+    measured = run.measured(Stat.GRAD_NORM)[: ctx.end]
     none = states == State.NO_GRADIENT
     looked = measured | none
-    looked[known.skipped[: known.end] | _nothing_left(run, known)] = False
+    looked[ctx.skipped[: ctx.end] | _nothing_left(run, ctx)] = False
     empty = (none | (measured & (norms == 0))) & looked
     counts = looked.sum(axis=0)
     fraction = empty.sum(axis=0) / np.maximum(counts, 1)
     absent = none.sum(axis=0) == counts  # None is certain sooner than zero
     enough = (counts >= least) | (absent & (counts >= least_none))
-    starved = (fraction >= share) & enough & known.trainable
-    everything = bool((fraction[known.trainable] >= share).all())
-    weights = np.flatnonzero(starved & known.matrices)
+    starved = (fraction >= share) & enough & ctx.trainable
+    everything = bool((fraction[ctx.trainable] >= share).all())
+    weights = np.flatnonzero(starved & ctx.matrices)
     columns = weights if len(weights) else np.flatnonzero(starved)
     if not len(columns):
         return
-    order = known.forward_order
-    columns = np.array(sorted(columns, key=lambda c: -order.get(known.layer(int(c)), -1)))
-    layers = known.layers(columns)
+    order = ctx.forward_order
+    columns = np.array(sorted(columns, key=lambda c: -order.get(ctx.layer(int(c)), -1)))
+    layers = ctx.layers(columns)
     column = int(columns[0])
     rows = np.flatnonzero(looked.any(axis=1))
     kind = "is None" if none[:, column].mean() > 0.5 * looked[:, column].mean() else "is zero"
@@ -78,10 +78,10 @@ def check(run: Run, *, share: float = 0.95, least: int = 5, least_none: int = 3)
     )
 
 
-def _nothing_left(run: Run, known: Facts) -> Mask:
+def _nothing_left(run: Run, ctx: CheckContext) -> Mask:
     """Steps on which the loss is zero: then no gradient is the right one (hinge losses)."""
-    out = np.zeros(known.end, bool)
-    if known.loss is not None and "loss" in run.scalars:
-        values = run.scalars["loss"][: known.end]
-        out = np.nan_to_num(np.abs(values), nan=1.0) <= 1e-6 * abs(known.loss.start)
+    out = np.zeros(ctx.end, bool)
+    if ctx.loss is not None and "loss" in run.scalars:
+        values = run.scalars["loss"][: ctx.end]
+        out = np.nan_to_num(np.abs(values), nan=1.0) <= 1e-6 * abs(ctx.loss.start)
     return out

@@ -22,9 +22,9 @@ gradients stay finite (masks).
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, facts
-from gradwatch.checks.form import Said
-from gradwatch.checks.origin import Origin, Phase, origin
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, context
+from gradwatch.checks.origin import Origin, StepPhase, origin
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
@@ -34,52 +34,52 @@ NAME = "nonfinite"
 NEEDS: frozenset[str] = frozenset()
 
 _CAUSE = {
-    Phase.INPUT: "The batch itself held NaN or Inf.",
-    Phase.FORWARD: "A finite input became non-finite inside this layer.",
-    Phase.LOSS: "All layer outputs were finite; the loss function made it.",
-    Phase.BACKWARD: "The forward pass and the loss were finite; the derivative was not.",
-    Phase.UPDATE: "The gradients were finite; the optimizer's step was not.",
+    StepPhase.INPUT: "The batch itself held NaN or Inf.",
+    StepPhase.FORWARD: "A finite input became non-finite inside this layer.",
+    StepPhase.LOSS: "All layer outputs were finite; the loss function made it.",
+    StepPhase.BACKWARD: "The forward pass and the loss were finite; the derivative was not.",
+    StepPhase.UPDATE: "The gradients were finite; the optimizer's step was not.",
 }
 _ADVICE = {
-    Phase.INPUT: ("Look at that batch; drop or repair rows that are not finite.",),
-    Phase.FORWARD: (
+    StepPhase.INPUT: ("Look at that batch; drop or repair rows that are not finite.",),
+    StepPhase.FORWARD: (
         "Look for log, sqrt, division or exp without a guard in this layer.",
         "Lower the learning rate or clip gradients if values had been growing.",
         "In float16 keep this layer in float32.",
     ),
-    Phase.LOSS: (
+    StepPhase.LOSS: (
         "Use the loss that takes logits, or clamp what goes into the log.",
         "Check the targets of that batch.",
     ),
-    Phase.BACKWARD: (
+    StepPhase.BACKWARD: (
         "Look for sqrt, norm or pow at zero, and for masked branches (0 × Inf).",
         "Add a small constant inside the root.",
     ),
-    Phase.UPDATE: (
+    StepPhase.UPDATE: (
         "Lower the learning rate; clip gradients by norm.",
         "Check the optimizer's epsilon and the precision of its state.",
     ),
 }
 
 
-def check(run: Run, *, mask_share: float = 0.9) -> Said:
+def check(run: Run, *, mask_share: float = 0.9) -> Outcome:
     """Yield the first non-finite value with its layer and phase."""
     found = origin(run)
     if found is not None:
-        yield _finding(run, facts(run), found)
+        yield _finding(run, context(run), found)
         return
     yield from _outputs_only(run, mask_share)
 
 
-def _finding(run: Run, known: Facts, found: Origin) -> Finding:
+def _finding(run: Run, ctx: CheckContext, found: Origin) -> Finding:
     where = f" in {several(found.layers)}" if found.layers else ""
-    phase = "forward pass" if found.phase is Phase.FORWARD else found.phase.value
+    phase = "forward pass" if found.phase is StepPhase.FORWARD else found.phase.value
     return Finding(
         check=NAME,
         severity=Severity.CRITICAL,
         layers=found.layers,
         first_step=found.step,
-        last_step=int(run.steps[np.flatnonzero(known.nonfinite_rows)[-1]]),
+        last_step=int(run.steps[np.flatnonzero(ctx.nonfinite_rows)[-1]]),
         message=f"NaN or Inf first appears at step {found.step}, in the {phase}{where}",
         evidence=(Evidence(found.stat, found.subject, found.step, found.measured, 0.0),),
         cause=_CAUSE[found.phase],
@@ -87,7 +87,7 @@ def _finding(run: Run, known: Facts, found: Origin) -> Finding:
     )
 
 
-def _outputs_only(run: Run, mask_share: float) -> Said:
+def _outputs_only(run: Run, mask_share: float) -> Outcome:
     """Layer outputs that are not finite while loss, gradients and weights are."""
     if Stat.PROBE_NONFINITE not in run.recorded:
         return
@@ -109,6 +109,6 @@ def _outputs_only(run: Run, mask_share: float) -> Said:
         last_step=int(run.steps[rows[-1]]),
         message=f"{layer} gives NaN or Inf from step {step}; loss and gradients are finite",
         evidence=(Evidence(Stat.PROBE_NONFINITE, layer, step, float(bad[first].sum()), 0.0),),
-        cause="Looks like a mask." if by_design else _CAUSE[Phase.FORWARD],
-        advice=_ADVICE[Phase.FORWARD][:1],
+        cause="Looks like a mask." if by_design else _CAUSE[StepPhase.FORWARD],
+        advice=_ADVICE[StepPhase.FORWARD][:1],
     )

@@ -14,8 +14,8 @@ Threshold: 90 % of steps.
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
@@ -26,20 +26,20 @@ NAME = "norm-misuse"
 NEEDS = frozenset({Stat.PROBE_TRAINING})
 
 
-def check(run: Run, *, share: float = 0.9, least: int = 3) -> Said:
+def check(run: Run, *, share: float = 0.9, least: int = 3) -> Outcome:
     """Yield one finding for all BatchNorm layers in the wrong mode."""
-    known = facts(run)
-    gains = {p.layer for p in known.parameters if "BatchNorm" in p.module and not p.frozen}
-    rows = known.rows(Stat.PROBE_TRAINING)
+    ctx = context(run)
+    gains = {p.layer for p in ctx.parameters if "BatchNorm" in p.module and not p.frozen}
+    rows = ctx.rows(Stat.PROBE_TRAINING)
     if not gains or len(rows) < least:
         return
-    values = known.values(Stat.PROBE_TRAINING, rows)
+    values = ctx.values(Stat.PROBE_TRAINING, rows)
     resting = {
         subject.name: float((column[np.isfinite(column)] == 0).mean())
         for subject, column in zip(run.by_kind[Kind.LAYER], values.T, strict=True)
         if subject.name in gains and np.isfinite(column).sum() >= least
     }
-    order = known.forward_order
+    order = ctx.forward_order
     layers = sorted(
         (name for name, often in resting.items() if often >= share),
         key=lambda name: order.get(name, 1 << 30),

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checks.facts import Facts, Mask, facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, Mask, context
 from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
@@ -41,23 +41,23 @@ class _Reason:
     severity: Severity = Severity.CRITICAL
 
 
-def check(run: Run, *, least: int = 3) -> Said:
+def check(run: Run, *, least: int = 3) -> Outcome:
     """Yield a finding for each reason why weights stand still."""
-    known = facts(run)
+    ctx = context(run)
     if not len(run.names):
         return
-    same = _unchanged(run, known, least)
+    same = _unchanged(run, ctx, least)
     if same is None:
         yield Skipped(NAME, "neither weights nor updates were recorded on enough steps")
         same = np.zeros(len(run.names), bool)
-    for reason in _reasons(run, known, same):
+    for reason in _reasons(run, ctx, same):
         columns = np.flatnonzero(reason.mask)
         if not len(columns):
             continue
-        order = known.forward_order
-        columns = np.array(sorted(columns, key=lambda c: order.get(known.layer(int(c)), 1 << 30)))
-        layers = known.layers(columns)
-        last = int(run.steps[max(known.end - 1, 0)])
+        order = ctx.forward_order
+        columns = np.array(sorted(columns, key=lambda c: order.get(ctx.layer(int(c)), 1 << 30)))
+        layers = ctx.layers(columns)
+        last = int(run.steps[max(ctx.end - 1, 0)])
         yield Finding(
             check=NAME,
             severity=reason.severity,
@@ -81,18 +81,18 @@ def _why_unknown(run: Run) -> str:
     return "The parameter is in the model but in no optimizer group."
 
 
-def _reasons(run: Run, known: Facts, same: Mask) -> list[_Reason]:
-    owned = np.array([p.group is not None for p in known.parameters], bool)
+def _reasons(run: Run, ctx: CheckContext, same: Mask) -> list[_Reason]:
+    owned = np.array([p.group is not None for p in ctx.parameters], bool)
     somebody = owned.any()
-    unknown = ~owned & known.trainable & somebody
-    frozen = ~known.trainable & owned & same
-    gradient = _has_gradient(run, known)
-    rested = same & known.trainable & owned & gradient
-    rate_zero = rested & _rate_zero(run, known)
-    silent = same & known.trainable & owned & ~gradient & known.matrices
+    unknown = ~owned & ctx.trainable & somebody
+    frozen = ~ctx.trainable & owned & same
+    gradient = _has_gradient(run, ctx)
+    rested = same & ctx.trainable & owned & gradient
+    rate_zero = rested & _rate_zero(run, ctx)
+    silent = same & ctx.trainable & owned & ~gradient & ctx.matrices
     return [
         _Reason(
-            unknown & (known.matrices | ~_any_matrix_in_layer(known, unknown)),
+            unknown & (ctx.matrices | ~_any_matrix_in_layer(ctx, unknown)),
             "no optimizer was given it",
             _why_unknown(run),
             (
@@ -107,7 +107,7 @@ def _reasons(run: Run, known: Facts, same: Mask) -> list[_Reason]:
             ("Set the learning rate of its group; check the scheduler.",),
         ),
         _Reason(
-            rested & ~rate_zero & ~_reached(known, rested & ~rate_zero),
+            rested & ~rate_zero & ~_reached(ctx, rested & ~rate_zero),
             "bit-identical at the end although it has gradients",
             "The optimizer's step leaves it as it is, or its update is lost in rounding.",
             (
@@ -135,10 +135,10 @@ def _reasons(run: Run, known: Facts, same: Mask) -> list[_Reason]:
     ]
 
 
-def _unchanged(run: Run, known: Facts, least: int) -> Mask | None:
+def _unchanged(run: Run, ctx: CheckContext, least: int) -> Mask | None:
     """Whether each parameter's bits are what they were; None when that cannot be told."""
-    rows = known.rows(Stat.WEIGHT_HASH)
-    if len(rows) >= 2 and known.steps[rows[-1]] - known.steps[rows[0]] >= least:
+    rows = ctx.rows(Stat.WEIGHT_HASH)
+    if len(rows) >= 2 and ctx.steps[rows[-1]] - ctx.steps[rows[0]] >= least:
         bits = run.integers(Stat.WEIGHT_HASH)[rows]
         there = run.measured(Stat.WEIGHT_HASH)[rows]
         first, last = there.argmax(axis=0), len(rows) - 1 - there[::-1].argmax(axis=0)
@@ -146,26 +146,26 @@ def _unchanged(run: Run, known: Facts, least: int) -> Mask | None:
         equal: NDArray[np.bool_] = bits[first, columns] == bits[last, columns]
         found: Mask = np.logical_and(equal, last > first)
         return found
-    rows = known.rows(Stat.UPDATE_NORM)
+    rows = ctx.rows(Stat.UPDATE_NORM)
     if len(rows) >= least:
-        values = known.values(Stat.UPDATE_NORM, rows)
+        values = ctx.values(Stat.UPDATE_NORM, rows)
         enough = np.isfinite(values).sum(axis=0) >= least
         rested: Mask = np.logical_and(enough, np.all(np.nan_to_num(values) == 0, axis=0))
         return rested
     return None
 
 
-def _has_gradient(run: Run, known: Facts) -> Mask:
+def _has_gradient(run: Run, ctx: CheckContext) -> Mask:
     """A gradient that would move the weight: for vectors, more than a rounding error's worth."""
     if Stat.GRAD_NORM not in run.recorded:
         return np.zeros(len(run.names), bool)
-    typical = known.whole(Stat.GRAD_NORM)
+    typical = ctx.whole(Stat.GRAD_NORM)
     found: Mask = np.nan_to_num(typical) > 0
     strongest = np.nanmax(typical) if np.isfinite(typical).any() else 0.0
-    return found & (known.matrices | (np.nan_to_num(typical) > 1e-5 * strongest))
+    return found & (ctx.matrices | (np.nan_to_num(typical) > 1e-5 * strongest))
 
 
-def _rate_zero(run: Run, known: Facts) -> Mask:
+def _rate_zero(run: Run, ctx: CheckContext) -> Mask:
     if Stat.LR not in run.recorded or not run.by_kind[Kind.GROUP]:
         return np.zeros(len(run.names), bool)
     rates = run.series[Stat.LR]
@@ -173,21 +173,21 @@ def _rate_zero(run: Run, known: Facts) -> Mask:
     return np.array(
         [
             p.group is not None and p.group < len(zero) and bool(zero[p.group])
-            for p in known.parameters
+            for p in ctx.parameters
         ],
         bool,
     )
 
 
-def _reached(known: Facts, mask: Mask) -> Mask:
+def _reached(ctx: CheckContext, mask: Mask) -> Mask:
     """Vectors of a layer whose weight is already named need no naming of their own."""
-    named = {known.layer(int(c)) for c in np.flatnonzero(mask & known.matrices)}
+    named = {ctx.layer(int(c)) for c in np.flatnonzero(mask & ctx.matrices)}
     return np.array(
-        [not m and p.layer in named for p, m in zip(known.parameters, known.matrices, strict=True)],
+        [not m and p.layer in named for p, m in zip(ctx.parameters, ctx.matrices, strict=True)],
         bool,
     )
 
 
-def _any_matrix_in_layer(known: Facts, mask: Mask) -> Mask:
-    named = {known.layer(int(c)) for c in np.flatnonzero(mask & known.matrices)}
-    return np.array([p.layer in named for p in known.parameters], bool)
+def _any_matrix_in_layer(ctx: CheckContext, mask: Mask) -> Mask:
+    named = {ctx.layer(int(c)) for c in np.flatnonzero(mask & ctx.matrices)}
+    return np.array([p.layer in named for p in ctx.parameters], bool)

@@ -6,12 +6,12 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checks.facts import Facts, facts
+from gradwatch.checks.context import CheckContext, context
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
 
 
-class Phase(StrEnum):
+class StepPhase(StrEnum):
     """The parts of a training step, in the order of time."""
 
     INPUT = "input"
@@ -26,7 +26,7 @@ class Origin:
     """The first non-finite value of a run."""
 
     step: int
-    phase: Phase
+    phase: StepPhase
     layers: tuple[str, ...]
     stat: str
     subject: str | None
@@ -35,21 +35,21 @@ class Origin:
 
 def origin(run: Run) -> Origin | None:
     """The origin of what made loss, gradients or weights non-finite; None in a finite run."""
-    known = facts(run)
-    if known.end >= len(run.steps):
+    ctx = context(run)
+    if ctx.end >= len(run.steps):
         return None
-    row = known.end
+    row = ctx.end
     early = _input_or_forward(run, row)
     if early is not None:
         return early
-    weights = _first_bad(run, known, row, (Stat.WEIGHT_NAN, Stat.WEIGHT_INF))
+    weights = _first_bad(run, ctx, row, (Stat.WEIGHT_NAN, Stat.WEIGHT_INF))
     if weights is not None:  # bad before this step's forward: the update of the step before
-        return _update(run, known, row, weights)
+        return _update(run, ctx, row, weights)
     if _scalar(run, "loss_nonfinite", row) or not np.isfinite(_scalar(run, "loss", row)):
         step = int(run.steps[row])
-        last = known.output_layer
-        return Origin(step, Phase.LOSS, (last,) if last else (), "loss", None, float("nan"))
-    return _backward(run, known, row)
+        last = ctx.output_layer
+        return Origin(step, StepPhase.LOSS, (last,) if last else (), "loss", None, float("nan"))
+    return _backward(run, ctx, row)
 
 
 def _scalar(run: Run, name: str, row: int) -> float:
@@ -64,9 +64,9 @@ def _input_or_forward(run: Run, row: int) -> Origin | None:
             continue
         step = int(run.steps[at])
         if count := _scalar(run, "input_nonfinite", at):
-            first = facts(run).input_layer
+            first = context(run).input_layer
             entry = (first,) if first else ()
-            return Origin(step, Phase.INPUT, entry, "input_nonfinite", None, count)
+            return Origin(step, StepPhase.INPUT, entry, "input_nonfinite", None, count)
         if Stat.PROBE_NONFINITE not in run.recorded or _weights_bad(run, at):
             continue
         out = np.nan_to_num(run.series[Stat.PROBE_NONFINITE][at])
@@ -77,7 +77,7 @@ def _input_or_forward(run: Run, row: int) -> Origin | None:
             layer = run.by_kind[Kind.LAYER][column].name
             layers = (layer,) if len(born) else _between(run, column, out)
             measured = float(out[column])
-            return Origin(step, Phase.FORWARD, layers, Stat.PROBE_NONFINITE, layer, measured)
+            return Origin(step, StepPhase.FORWARD, layers, Stat.PROBE_NONFINITE, layer, measured)
     return None
 
 
@@ -92,7 +92,7 @@ def _earliest(run: Run, columns: NDArray[np.intp], out: NDArray[np.float64]) -> 
     """The first of these layers in forward order; among all bad ones where none had clean input."""
     if not len(columns):
         columns = np.flatnonzero(out > 0)
-    order = facts(run).forward_order
+    order = context(run).forward_order
     names = run.by_kind[Kind.LAYER]
     return int(min(columns, key=lambda column: order.get(names[column].name, 1 << 30)))
 
@@ -100,7 +100,7 @@ def _earliest(run: Run, columns: NDArray[np.intp], out: NDArray[np.float64]) -> 
 def _between(run: Run, column: int, out: NDArray[np.float64]) -> tuple[str, ...]:
     """No layer made it of a finite input: it was made between two, in a layer that holds both."""
     names = [subject.name for subject in run.by_kind[Kind.LAYER]]
-    order = facts(run).forward_order
+    order = context(run).forward_order
     here = order.get(names[column], 0)
     before = [n for n, bad in zip(names, out, strict=True) if not bad and order.get(n, here) < here]
     if not before:
@@ -115,7 +115,7 @@ def _between(run: Run, column: int, out: NDArray[np.float64]) -> tuple[str, ...]
 
 
 def _first_bad(
-    run: Run, known: Facts, row: int, stats: tuple[Stat, ...]
+    run: Run, ctx: CheckContext, row: int, stats: tuple[Stat, ...]
 ) -> NDArray[np.intp] | None:
     """Parameters with a positive count in this row, in forward order."""
     found = np.zeros(len(run.names), bool)
@@ -125,26 +125,26 @@ def _first_bad(
     columns = np.flatnonzero(found)
     if not len(columns):
         return None
-    keys = [known.forward_order.get(known.layer(int(c)), 1 << 30) for c in columns]
+    keys = [ctx.forward_order.get(ctx.layer(int(c)), 1 << 30) for c in columns]
     return columns[np.argsort(keys, kind="stable")]
 
 
-def _update(run: Run, known: Facts, row: int, columns: NDArray[np.intp]) -> Origin:
+def _update(run: Run, ctx: CheckContext, row: int, columns: NDArray[np.intp]) -> Origin:
     """Bad weights: their gradient was bad (backward, not seen in its own row) or the step was."""
     column = int(columns[0])
-    layers = known.layers(columns)[:3]
+    layers = ctx.layers(columns)[:3]
     step = int(run.steps[max(row - 1, 0)])
     name = run.names[column]
-    return Origin(step, Phase.UPDATE, layers, Stat.WEIGHT_NAN, name, 1.0)
+    return Origin(step, StepPhase.UPDATE, layers, Stat.WEIGHT_NAN, name, 1.0)
 
 
-def _backward(run: Run, known: Facts, row: int) -> Origin:
+def _backward(run: Run, ctx: CheckContext, row: int) -> Origin:
     """Gradients flow backwards, so the last layer in forward order is where it began."""
-    columns = _first_bad(run, known, row, (Stat.GRAD_NAN, Stat.GRAD_INF))
+    columns = _first_bad(run, ctx, row, (Stat.GRAD_NAN, Stat.GRAD_INF))
     step = int(run.steps[row])
     if columns is None:
-        return Origin(step, Phase.BACKWARD, (), Stat.GRAD_NAN, None, float("nan"))
+        return Origin(step, StepPhase.BACKWARD, (), Stat.GRAD_NAN, None, float("nan"))
     column = int(columns[-1])
     measured = float(np.nan_to_num(run.series[Stat.GRAD_NAN][row, column]))
-    layer = known.layer(column)
-    return Origin(step, Phase.BACKWARD, (layer,), Stat.GRAD_NAN, run.names[column], measured)
+    layer = ctx.layer(column)
+    return Origin(step, StepPhase.BACKWARD, (layer,), Stat.GRAD_NAN, run.names[column], measured)

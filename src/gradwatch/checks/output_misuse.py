@@ -12,8 +12,8 @@ NLLLoss.
 Threshold: none; the structure of the graph decides.
 """
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 
@@ -21,16 +21,16 @@ NAME = "output-misuse"
 NEEDS: frozenset[str] = frozenset()
 
 
-def check(run: Run) -> Said:
+def check(run: Run) -> Outcome:
     """Yield a finding for the layer that makes the probabilities."""
     if run.info.get("loss_fed_with") != "probabilities" or not len(run.steps):
         return
-    known = facts(run)
+    ctx = context(run)
     softmax = [node.layer for node in run.graph.nodes if node.kind == "Softmax"]
-    output = known.output_layer
+    output = ctx.output_layer
     layers = tuple(dict.fromkeys([*softmax[-1:], *([output] if output else [])]))
     first = int(run.steps[0])
-    loss = known.loss
+    loss = ctx.loss
     yield Finding(
         check=NAME,
         severity=Severity.CRITICAL,

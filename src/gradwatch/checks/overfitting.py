@@ -13,8 +13,8 @@ Thresholds: 1.5 × the minimum, 0.3 × the start, over at least four validations
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.text import number
@@ -25,10 +25,10 @@ NEEDS = frozenset({"loss", "val_loss"})
 
 def check(
     run: Run, *, times: float = 1.5, low: float = 0.3, matters: float = 0.1, least: int = 4
-) -> Said:
+) -> Outcome:
     """Yield a finding that begins where the validation loss was best."""
-    known = facts(run)
-    loss, valid = known.loss, known.curve("val_loss")
+    ctx = context(run)
+    loss, valid = ctx.loss, ctx.curve("val_loss")
     if loss is None or valid is None or len(valid) < least:
         return
     best = int(np.argmin(valid.values))

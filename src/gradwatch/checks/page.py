@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradwatch.checks import CHECKS, Check
-from gradwatch.checks.measured import CHECK_FIGURES, HEALTHY_RUNS
+from gradwatch.checks.figures import CHECK_FIGURES, HEALTHY_RUNS
 
 _HEAD = """# The checks
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
@@ -43,7 +43,7 @@ class Left:
     was_equal: bool
 
 
-def check(run: Run) -> Said:
+def check(run: Run) -> Outcome:
     """Yield one finding: the first parameter and step that left, and the rank it left on."""
     if len(run.ranks) < 2:
         return  # one copy cannot differ from itself

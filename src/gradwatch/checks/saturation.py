@@ -20,8 +20,8 @@ the lowest entropy 0.9.
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, Mask, facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, Mask, context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
@@ -41,43 +41,41 @@ def check(
     entropy: float = 0.15,
     weak_entropy: float = 0.35,
     least: int = 3,
-) -> Said:
+) -> Outcome:
     """Yield a finding for flat activations and one for collapsed attention."""
-    known = facts(run)
+    ctx = context(run)
     names = [subject.name for subject in run.by_kind[Kind.LAYER]]
-    hidden = np.array([not known.is_output(name) for name in names], bool)
-    if len(known.rows(Stat.ACT_FLAT_FRACTION)) >= least:
-        late = np.where(hidden, known.late(Stat.ACT_FLAT_FRACTION, 0.5), np.nan)
-        yield from _said(run, known, late, flat, weak_flat, Stat.ACT_FLAT_FRACTION)
-    if len(known.rows(Stat.ACT_ENTROPY)) >= least:
-        late = np.where(hidden, known.late(Stat.ACT_ENTROPY, 0.5), np.nan)
-        yield from _said(run, known, -late, -entropy, -weak_entropy, Stat.ACT_ENTROPY)
+    hidden = np.array([not ctx.is_output(name) for name in names], bool)
+    if len(ctx.rows(Stat.ACT_FLAT_FRACTION)) >= least:
+        late = np.where(hidden, ctx.late(Stat.ACT_FLAT_FRACTION, 0.5), np.nan)
+        yield from _said(run, ctx, late, flat, weak_flat, Stat.ACT_FLAT_FRACTION)
+    if len(ctx.rows(Stat.ACT_ENTROPY)) >= least:
+        late = np.where(hidden, ctx.late(Stat.ACT_ENTROPY, 0.5), np.nan)
+        yield from _said(run, ctx, -late, -entropy, -weak_entropy, Stat.ACT_ENTROPY)
 
 
 def _said(
     run: Run,
-    known: Facts,
+    ctx: CheckContext,
     values: Array,
     limit: float,
     weak: float,
     stat: Stat,
-) -> Said:
+) -> Outcome:
     """Entropy comes with its sign turned, so that larger is worse for both."""
     values = np.where(np.isfinite(values), values, -np.inf)
-    severity = (
-        Severity.INFO if _learnt(run, known, values >= limit, weak, stat) else Severity.WARNING
-    )
+    severity = Severity.INFO if _learnt(run, ctx, values >= limit, weak, stat) else Severity.WARNING
     if not (values >= limit).any():
         limit, severity = weak, Severity.INFO
     columns = np.flatnonzero(values >= limit)
     if not len(columns):
         return
     names = [subject.name for subject in run.by_kind[Kind.LAYER]]
-    order = known.forward_order
+    order = ctx.forward_order
     columns = np.array(sorted(columns, key=lambda c: order.get(names[int(c)], 1 << 30)))
     layers = tuple(names[int(column)] for column in columns)
     worst = int(columns[np.argmax(values[columns])])
-    rows = known.rows(stat)
+    rows = ctx.rows(stat)
     sign = -1.0 if stat is Stat.ACT_ENTROPY else 1.0
     series = sign * run.series[stat][rows, int(columns[0])]
     under = np.flatnonzero(np.isfinite(series) & (series < limit))
@@ -108,10 +106,10 @@ def _said(
     )
 
 
-def _learnt(run: Run, known: Facts, over: Mask, weak: float, stat: Stat) -> bool:
+def _learnt(run: Run, ctx: CheckContext, over: Mask, weak: float, stat: Stat) -> bool:
     """A network that solved its task may have chosen to be this sure: it did not start so."""
-    rows = known.rows(stat)
-    if known.loss is None or not known.loss.converged or not over.any() or rows[0] > 0:
+    rows = ctx.rows(stat)
+    if ctx.loss is None or not ctx.loss.converged or not over.any() or rows[0] > 0:
         return False
     sign = -1.0 if stat is Stat.ACT_ENTROPY else 1.0
     first = sign * run.series[stat][rows[0]][over]

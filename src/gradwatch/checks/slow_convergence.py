@@ -16,8 +16,8 @@ Threshold: a fifth of the start (half is mentioned), after at least 40 logged st
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -28,10 +28,10 @@ NAME = "slow-convergence"
 NEEDS = frozenset({"loss"})
 
 
-def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40) -> Said:
+def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40) -> Outcome:
     """Yield a finding when little was learnt and more was possible."""
-    known = facts(run)
-    loss = known.loss
+    ctx = context(run)
+    loss = ctx.loss
     if loss is None or len(loss) < least or loss.start <= 0:
         return
     reference = loss.start
@@ -40,7 +40,7 @@ def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40)
     if (gone >= share and not level) or loss.converged:
         return
     reason = (
-        _reason(run, known, gone, stuck, share) if gone < share and not loss.trained_before else ""
+        _reason(run, ctx, gone, stuck, share) if gone < share and not loss.trained_before else ""
     )
     last = int(loss.steps[-1])
     yield Finding(
@@ -63,26 +63,26 @@ def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40)
     )
 
 
-def _reason(run: Run, known: Facts, gone: float, stuck: float, share: float) -> str:
+def _reason(run: Run, ctx: CheckContext, gone: float, stuck: float, share: float) -> str:
     """Why more was possible; empty when nothing says so."""
-    loss = known.loss
+    loss = ctx.loss
     assert loss is not None
     if loss.chance is not None and gone < share and loss.late > (1 - stuck) * loss.chance:
         return "The loss never left the level of a constant guess."
-    moves = _movement(run, known)
+    moves = _movement(run, ctx)
     if moves is not None and moves < 1e-4 and gone < 0.2:
         return f"A step changes the weights by only {number(moves)} of their norm."
     if Stat.GRAD_COSINE in run.recorded:
-        cosine = known.late(Stat.GRAD_COSINE, 0.5)[known.weights]
+        cosine = ctx.late(Stat.GRAD_COSINE, 0.5)[ctx.weights]
         agree = float(np.nanmedian(cosine)) if np.isfinite(cosine).any() else 0.0
         if agree > 0.5 and moves is not None and moves < 1e-3:
             return f"Successive gradients agree (cosine {agree:.2f}): larger steps would pay."
     return ""
 
 
-def _movement(run: Run, known: Facts) -> float | None:
+def _movement(run: Run, ctx: CheckContext) -> float | None:
     """Median update ratio of the weights over the whole run."""
     if Stat.UPDATE_RATIO not in run.recorded:
         return None
-    ratio = known.whole(Stat.UPDATE_RATIO)[known.weights]
+    ratio = ctx.whole(Stat.UPDATE_RATIO)[ctx.weights]
     return float(np.nanmedian(ratio)) if np.isfinite(ratio).any() else None

@@ -15,7 +15,7 @@ Threshold: 90 % of steps; a correct loop has none.
 
 import numpy as np
 
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.text import percent as percent
@@ -24,7 +24,7 @@ NAME = "stale-gradients"
 NEEDS = frozenset({"stale"})
 
 
-def check(run: Run, *, share: float = 0.9, least: int = 2) -> Said:
+def check(run: Run, *, share: float = 0.9, least: int = 2) -> Outcome:
     """Yield a finding for the whole run: the fault is in the loop, not in a layer."""
     values = run.scalars["stale"]
     rows = np.flatnonzero(np.isfinite(values))

@@ -15,8 +15,8 @@ Threshold: 2.3, as published with StableAdamW (arXiv 2304.13013).
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -26,14 +26,14 @@ NAME = "stale-second-moment"
 NEEDS = frozenset({Stat.OPTIM_RATIO_RMS})
 
 
-def check(run: Run, *, limit: float = 2.3, lead: int = 10, settle: int = 20) -> Said:
+def check(run: Run, *, limit: float = 2.3, lead: int = 10, settle: int = 20) -> Outcome:
     """Yield one finding for the first weight that passes the limit."""
-    known = facts(run)
-    rows = known.rows(Stat.OPTIM_RATIO_RMS)
-    rows = rows[known.steps[rows] >= settle]  # v̂ is young and noisy at first
+    ctx = context(run)
+    rows = ctx.rows(Stat.OPTIM_RATIO_RMS)
+    rows = rows[ctx.steps[rows] >= settle]  # v̂ is young and noisy at first
     if len(rows) < 10:
         return
-    values = np.where(known.weights, np.nan_to_num(known.values(Stat.OPTIM_RATIO_RMS, rows)), 0.0)
+    values = np.where(ctx.weights, np.nan_to_num(ctx.values(Stat.OPTIM_RATIO_RMS, rows)), 0.0)
     usual = np.median(values, axis=0)
     high = (values > limit) & (usual < limit / 1.5)
     if not high.any():
@@ -41,11 +41,11 @@ def check(run: Run, *, limit: float = 2.3, lead: int = 10, settle: int = 20) -> 
     first = int(high.any(axis=1).argmax())
     column = int(np.where(high[first], values[first], 0.0).argmax())
     step = int(run.steps[rows[first]])
-    rises = _rises(known, lead, [int(s) for s in run.steps[rows[high.any(axis=1)]]])
+    rises = _rises(ctx, lead, [int(s) for s in run.steps[rows[high.any(axis=1)]]])
     yield Finding(
         check=NAME,
         severity=Severity.WARNING if rises else Severity.INFO,
-        layers=(known.layer(column),),
+        layers=(ctx.layer(column),),
         first_step=step,
         last_step=int(run.steps[rows[np.flatnonzero(high.any(axis=1))[-1]]]),
         message=(
@@ -62,9 +62,9 @@ def check(run: Run, *, limit: float = 2.3, lead: int = 10, settle: int = 20) -> 
     )
 
 
-def _rises(known: Facts, lead: int, steps: list[int]) -> bool:
+def _rises(ctx: CheckContext, lead: int, steps: list[int]) -> bool:
     """Whether within `lead` steps of any of these the loss left its recent range."""
-    loss = known.loss
+    loss = ctx.loss
     if loss is None:
         return False
     for step in steps:

@@ -14,8 +14,8 @@ Threshold: 1e-4 relative at both ends, ten steps apart; rounding leaves about 1e
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -25,26 +25,26 @@ NAME = "symmetric-weights"
 NEEDS = frozenset({Stat.WEIGHT_ROW_SPREAD})
 
 
-def check(run: Run, *, spread: float = 1e-4, apart: int = 10) -> Said:
+def check(run: Run, *, spread: float = 1e-4, apart: int = 10) -> Outcome:
     """Yield one finding for all symmetric weights, in forward order."""
-    known = facts(run)
-    rows = known.rows(Stat.WEIGHT_ROW_SPREAD)
-    if len(rows) < 2 or known.steps[rows[-1]] - known.steps[rows[0]] < apart:
+    ctx = context(run)
+    rows = ctx.rows(Stat.WEIGHT_ROW_SPREAD)
+    if len(rows) < 2 or ctx.steps[rows[-1]] - ctx.steps[rows[0]] < apart:
         return
-    first, last = known.first(Stat.WEIGHT_ROW_SPREAD), known.last(Stat.WEIGHT_ROW_SPREAD)
-    several_rows = np.array([len(p.shape) >= 2 and p.shape[0] > 1 for p in known.parameters], bool)
-    columns = np.flatnonzero((first <= spread) & (last <= spread) & known.trainable & several_rows)
+    first, last = ctx.first(Stat.WEIGHT_ROW_SPREAD), ctx.last(Stat.WEIGHT_ROW_SPREAD)
+    several_rows = np.array([len(p.shape) >= 2 and p.shape[0] > 1 for p in ctx.parameters], bool)
+    columns = np.flatnonzero((first <= spread) & (last <= spread) & ctx.trainable & several_rows)
     if not len(columns):
         return
-    order = known.forward_order
-    columns = np.array(sorted(columns, key=lambda c: order.get(known.layer(int(c)), 1 << 30)))
-    layers, column = known.layers(columns), int(columns[0])
-    end = int(known.steps[rows[-1]])
+    order = ctx.forward_order
+    columns = np.array(sorted(columns, key=lambda c: order.get(ctx.layer(int(c)), 1 << 30)))
+    layers, column = ctx.layers(columns), int(columns[0])
+    end = int(ctx.steps[rows[-1]])
     yield Finding(
         check=NAME,
         severity=Severity.CRITICAL,
         layers=layers[:8],
-        first_step=int(known.steps[rows[0]]),
+        first_step=int(ctx.steps[rows[0]]),
         last_step=end,
         message=(
             f"all rows of {run.names[column]} are equal (spread {number(float(last[column]))}) "

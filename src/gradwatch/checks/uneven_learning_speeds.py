@@ -13,8 +13,8 @@ Threshold: 1,000; in one trial of each healthy family of the zoo the largest was
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -24,13 +24,13 @@ NAME = "uneven-learning-speeds"
 NEEDS = frozenset({Stat.UPDATE_RATIO})
 
 
-def check(run: Run, *, times: float = 1e3, least: int = 8) -> Said:
+def check(run: Run, *, times: float = 1e3, least: int = 8) -> Outcome:
     """Yield one information that names the slowest layer first, then the fastest."""
-    known = facts(run)
-    rows = known.rows(Stat.UPDATE_RATIO)
+    ctx = context(run)
+    rows = ctx.rows(Stat.UPDATE_RATIO)
     if len(rows) < least:
         return
-    typical = np.where(known.weights, known.whole(Stat.UPDATE_RATIO), np.nan)
+    typical = np.where(ctx.weights, ctx.whole(Stat.UPDATE_RATIO), np.nan)
     columns = np.flatnonzero(np.nan_to_num(typical) > 0)
     if len(columns) < 2:
         return
@@ -43,7 +43,7 @@ def check(run: Run, *, times: float = 1e3, least: int = 8) -> Said:
     yield Finding(
         check=NAME,
         severity=Severity.INFO,
-        layers=known.layers([slow, fast]),
+        layers=ctx.layers([slow, fast]),
         first_step=int(run.steps[rows[0]]),
         last_step=last,
         message=(

@@ -16,9 +16,9 @@ information.
 
 import numpy as np
 
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.checks.curve import Curve
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -29,32 +29,32 @@ NAME = "update-leads-loss"
 NEEDS = frozenset({Stat.UPDATE_NORM, "loss"})
 
 
-def check(run: Run, *, times: float = 2.0, ahead: int = 20) -> Said:
+def check(run: Run, *, times: float = 2.0, ahead: int = 20) -> Outcome:
     """Yield one information with the layer that moved first."""
-    known = facts(run)
-    loss = known.loss
+    ctx = context(run)
+    loss = ctx.loss
     rise = _rise(loss) if loss is not None else None
     if loss is None or rise is None:
         return
     step = int(loss.steps[rise])
-    rows = known.rows(Stat.UPDATE_NORM)
-    near = rows[(known.steps[rows] < step) & (known.steps[rows] >= step - ahead)]
-    usual = rows[known.steps[rows] < step - ahead][-30:]
+    rows = ctx.rows(Stat.UPDATE_NORM)
+    near = rows[(ctx.steps[rows] < step) & (ctx.steps[rows] >= step - ahead)]
+    usual = rows[ctx.steps[rows] < step - ahead][-30:]
     if len(near) < 1 or len(usual) < 10:
         return
-    base = medians(known.values(Stat.UPDATE_NORM, usual))
+    base = medians(ctx.values(Stat.UPDATE_NORM, usual))
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(known.weights & (base > 0), known.values(Stat.UPDATE_NORM, near) / base, 0)
+        ratio = np.where(ctx.weights & (base > 0), ctx.values(Stat.UPDATE_NORM, near) / base, 0)
     high = np.nan_to_num(ratio) > times
     if not high.any():
         return
     row = int(high.any(axis=1).argmax())
     column = int(np.where(high[row], ratio[row], 0).argmax())
-    began = int(known.steps[near[row]])
+    began = int(ctx.steps[near[row]])
     yield Finding(
         check=NAME,
         severity=Severity.INFO,
-        layers=(known.layer(column),),
+        layers=(ctx.layer(column),),
         first_step=began,
         last_step=step,
         message=(

@@ -16,8 +16,8 @@ loss decides.
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -28,21 +28,21 @@ NAME = "update-lost-to-rounding"
 NEEDS = frozenset({Stat.UPDATE_LOST_FRACTION})
 
 
-def check(run: Run, *, lost: float = 0.5, still: float = 0.05, least: int = 8) -> Said:
+def check(run: Run, *, lost: float = 0.5, still: float = 0.05, least: int = 8) -> Outcome:
     """Yield one finding for all weights that lose their updates."""
-    known = facts(run)
-    rows = known.rows(Stat.UPDATE_LOST_FRACTION)
-    judged = known.weights & known.low_precision
+    ctx = context(run)
+    rows = ctx.rows(Stat.UPDATE_LOST_FRACTION)
+    judged = ctx.weights & ctx.low_precision
     if len(rows) < least or not judged.any():
         return
-    late = np.where(judged, np.nan_to_num(known.late(Stat.UPDATE_LOST_FRACTION, 0.5)), 0.0)
+    late = np.where(judged, np.nan_to_num(ctx.late(Stat.UPDATE_LOST_FRACTION, 0.5)), 0.0)
     columns = np.flatnonzero(late > lost)
     if len(columns) < 0.5 * judged.sum():
         return
-    loss = known.loss
+    loss = ctx.loss
     stands = loss is not None and abs(loss.gain(0.5)) < still and not loss.converged
     columns = columns[np.argsort(-late[columns], kind="stable")]
-    layers, worst = known.layers(columns), int(columns[0])
+    layers, worst = ctx.layers(columns), int(columns[0])
     last = int(run.steps[rows[-1]])
     yield Finding(
         check=NAME,
@@ -52,7 +52,7 @@ def check(run: Run, *, lost: float = 0.5, still: float = 0.05, least: int = 8) -
         last_step=last,
         message=(
             f"{percent(float(late[worst]))} of the updates of {run.names[worst]} are rounded away "
-            f"in {known.parameters[worst].dtype}"
+            f"in {ctx.parameters[worst].dtype}"
         ),
         evidence=(
             Evidence(Stat.UPDATE_LOST_FRACTION, run.names[worst], last, float(late[worst]), lost),

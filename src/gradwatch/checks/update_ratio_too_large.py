@@ -16,8 +16,8 @@ family of the zoo the median late ratio was 4e-3, the largest of any weight 0.05
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -31,23 +31,21 @@ NEEDS = frozenset({Stat.UPDATE_RATIO})
 def check(
     run: Run, *, ratio: float = 0.3, weak: float = 0.1, share: float = 0.1, after: int = 10,
     least: int = 4,
-) -> Said:  # fmt: skip
+) -> Outcome:  # fmt: skip
     """Yield one finding for all weights that move too far, the worst first."""
-    known = facts(run)
-    rows = known.rows(Stat.UPDATE_RATIO)
-    rows = rows[known.steps[rows] > after]
+    ctx = context(run)
+    rows = ctx.rows(Stat.UPDATE_RATIO)
+    rows = rows[ctx.steps[rows] > after]
     if len(rows) < least:
         return
-    values = np.nan_to_num(known.values(Stat.UPDATE_RATIO, rows), posinf=np.inf)
-    values[:, ~known.weights] = 0.0
+    values = np.nan_to_num(ctx.values(Stat.UPDATE_RATIO, rows), posinf=np.inf)
+    values[:, ~ctx.weights] = 0.0
     if Stat.WEIGHT_NORM in run.recorded:
-        from_zero = (
-            np.nan_to_num(known.first(Stat.WEIGHT_NORM), nan=1.0) * known.rms_gradient < 1e-6
-        )
+        from_zero = np.nan_to_num(ctx.first(Stat.WEIGHT_NORM), nan=1.0) * ctx.rms_gradient < 1e-6
         values[: len(values) // 2, from_zero] = 0.0
     often = (values > ratio).mean(axis=0)
     often[(values > ratio).sum(axis=0) < 3] = 0.0  # one odd sample of few is no habit
-    counted = int(known.weights.sum())
+    counted = int(ctx.weights.sum())
     jumps = (values > 1).sum(axis=1) >= max(1, -(-counted // 4))
     strong = (often >= share) | ((values[jumps] > 1).any(axis=0) if jumps.any() else False)
     limit = ratio
@@ -60,7 +58,7 @@ def check(
     columns = columns[np.argsort(-often[columns], kind="stable")]
     worst = int(columns[0])
     over = np.flatnonzero((values[:, columns] > limit).any(axis=1))
-    layers = known.layers(columns)
+    layers = ctx.layers(columns)
     peak = int(values[:, worst].argmax())
     yield Finding(
         check=NAME,

@@ -16,8 +16,8 @@ since the median is over the second half.
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -29,19 +29,19 @@ NEEDS = frozenset({Stat.UPDATE_RATIO})
 
 def check(
     run: Run, *, ratio: float = 1e-6, weak: float = 1e-5, moved: float = 0.3, least: int = 10
-) -> Said:
+) -> Outcome:
     """Yield one finding for the whole network, smallest layer first."""
-    known = facts(run)
-    rows = known.rows(Stat.UPDATE_RATIO)
+    ctx = context(run)
+    rows = ctx.rows(Stat.UPDATE_RATIO)
     if len(rows) < least:
         return
-    late = known.late(Stat.UPDATE_RATIO, 0.5)
-    moved_once = (np.nan_to_num(known.values(Stat.UPDATE_RATIO, rows)) > 0).any(axis=0)
-    columns = np.flatnonzero(known.weights & moved_once & np.isfinite(late))
+    late = ctx.late(Stat.UPDATE_RATIO, 0.5)
+    moved_once = (np.nan_to_num(ctx.values(Stat.UPDATE_RATIO, rows)) > 0).any(axis=0)
+    columns = np.flatnonzero(ctx.weights & moved_once & np.isfinite(late))
     if not len(columns):
         return
     typical = float(np.median(late[columns]))
-    loss = known.loss
+    loss = ctx.loss
     far = (
         loss is not None
         and loss.progress < moved
@@ -57,7 +57,7 @@ def check(
     yield Finding(
         check=NAME,
         severity=Severity.WARNING if strong else Severity.INFO,
-        layers=known.layers(columns)[:4],
+        layers=ctx.layers(columns)[:4],
         first_step=int(run.steps[rows[0]]),
         last_step=last,
         message=f"a step changes the weights by {number(typical)} of their norm (median)",

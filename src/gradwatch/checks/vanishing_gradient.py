@@ -19,8 +19,8 @@ starting loss left) it is only mentioned.
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, Rows, facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, Rows, context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -31,20 +31,20 @@ NAME = "vanishing-gradient"
 NEEDS = frozenset({Stat.GRAD_NORM})
 
 
-def check(run: Run, *, ratio: float = 1e-4, weak: float = 1e-2, least: int = 8) -> Said:
+def check(run: Run, *, ratio: float = 1e-4, weak: float = 1e-2, least: int = 8) -> Outcome:
     """Yield one finding for all starved layers, the most starved first."""
-    known = facts(run)
-    rows = _before_convergence(known)
-    judged = known.weights & ~known.embeddings
+    ctx = context(run)
+    rows = _before_convergence(ctx)
+    judged = ctx.weights & ~ctx.embeddings
     if len(rows) < least or judged.sum() < 2:
         return
-    typical = medians(known.values(Stat.GRAD_NORM, thinned(rows))) * known.rms_gradient
+    typical = medians(ctx.values(Stat.GRAD_NORM, thinned(rows))) * ctx.rms_gradient
     typical[~judged | (typical == 0)] = np.nan
     if not np.isfinite(typical).any():
         return
     strongest = float(np.nanmax(typical))
     relative = typical / strongest
-    loss = known.loss
+    loss = ctx.loss
     learnt = loss is not None and len(loss) >= 10 and loss.late <= 0.1 * loss.start
     severity = Severity.INFO if learnt else Severity.WARNING
     starved = np.flatnonzero(relative <= ratio)
@@ -55,7 +55,7 @@ def check(run: Run, *, ratio: float = 1e-4, weak: float = 1e-2, least: int = 8) 
         return
     starved = starved[np.argsort(relative[starved], kind="stable")]
     worst, best = int(starved[0]), int(np.nanargmax(typical))
-    layers = known.layers(starved)
+    layers = ctx.layers(starved)
     yield Finding(
         check=NAME,
         severity=severity,
@@ -64,15 +64,15 @@ def check(run: Run, *, ratio: float = 1e-4, weak: float = 1e-2, least: int = 8) 
         last_step=int(run.steps[rows[-1]]),
         message=(
             f"gradient RMS {number(float(typical[worst]))} in {layers[0]}, "
-            f"{number(float(relative[worst]))} of the {number(strongest)} in {known.layer(best)}"
+            f"{number(float(relative[worst]))} of the {number(strongest)} in {ctx.layer(best)}"
         ),
         evidence=(
             Evidence(
                 Stat.GRAD_NORM,
                 run.names[worst],
                 int(run.steps[rows[-1]]),
-                float(typical[worst] / known.rms_gradient[worst]),
-                float(ratio * strongest / known.rms_gradient[worst]),
+                float(typical[worst] / ctx.rms_gradient[worst]),
+                float(ratio * strongest / ctx.rms_gradient[worst]),
             ),
         ),
         cause=f"The signal from the loss fades before it reaches {several(layers)}.",
@@ -84,15 +84,15 @@ def check(run: Run, *, ratio: float = 1e-4, weak: float = 1e-2, least: int = 8) 
     )
 
 
-def _before_convergence(known: Facts) -> Rows:
+def _before_convergence(ctx: CheckContext) -> Rows:
     """Gradient rows up to where the loss has fallen to a tenth; all of them when it never does."""
-    rows = known.rows(Stat.GRAD_NORM)
-    rows = rows[~known.skipped[rows]]
-    loss = known.loss
+    rows = ctx.rows(Stat.GRAD_NORM)
+    rows = rows[~ctx.skipped[rows]]
+    loss = ctx.loss
     if loss is None or len(loss) < 10:
         return rows
     low = loss.values <= 0.1 * loss.start
     if low.mean() < 0.2 or loss.start <= 0:
         return rows
     step = loss.steps[int(low.argmax())]
-    return rows[known.steps[rows] <= max(int(step), int(loss.steps[min(20, len(loss) - 1)]))]
+    return rows[ctx.steps[rows] <= max(int(step), int(loss.steps[min(20, len(loss) - 1)]))]

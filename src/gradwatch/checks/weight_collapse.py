@@ -15,8 +15,8 @@ the zoo every weight kept at least 85 %.
 
 import numpy as np
 
-from gradwatch.checks.facts import facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import context
 from gradwatch.checks.weight_norms import against_start, onset
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
@@ -28,27 +28,27 @@ NAME = "weight-collapse"
 NEEDS = frozenset({Stat.WEIGHT_NORM})
 
 
-def check(run: Run, *, share: float = 0.1, weak: float = 0.5, least: int = 3) -> Said:
+def check(run: Run, *, share: float = 0.1, weak: float = 0.5, least: int = 3) -> Outcome:
     """Yield one finding for all collapsed weights, the smallest first."""
-    known = facts(run)
-    rows = known.rows(Stat.WEIGHT_NORM)
-    if len(rows) < (2 if known.end < len(run.steps) else least):
+    ctx = context(run)
+    rows = ctx.rows(Stat.WEIGHT_NORM)
+    if len(rows) < (2 if ctx.end < len(run.steps) else least):
         return
-    ratio = against_start(known)
+    ratio = against_start(ctx)
     limit = share if (np.nan_to_num(ratio, nan=1.0) <= share).any() else weak
     columns = np.flatnonzero(np.nan_to_num(ratio, nan=1.0) <= limit)
     if not len(columns):
         return
     columns = columns[np.argsort(ratio[columns], kind="stable")]
-    layers, worst = known.layers(columns), int(columns[0])
+    layers, worst = ctx.layers(columns), int(columns[0])
     norms = run.series[Stat.WEIGHT_NORM][rows, worst]
-    start = float(known.first(Stat.WEIGHT_NORM)[worst])
+    start = float(ctx.first(Stat.WEIGHT_NORM)[worst])
     last = int(run.steps[rows[-1]])
     yield Finding(
         check=NAME,
         severity=Severity.WARNING if limit == share else Severity.INFO,
         layers=layers[:8],
-        first_step=onset(known, worst, norms <= weak * start),
+        first_step=onset(ctx, worst, norms <= weak * start),
         last_step=last,
         message=(
             f"the norm of {run.names[worst]} fell from {number(start)} to "

@@ -15,8 +15,8 @@ the zoo the largest growth was fourfold.
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, facts
-from gradwatch.checks.form import Said
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.context import CheckContext, context
 from gradwatch.checks.weight_norms import against_start, onset
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
@@ -30,29 +30,29 @@ NEEDS = frozenset({Stat.WEIGHT_NORM})
 
 def check(
     run: Run, *, times: float = 10.0, weak: float = 3.0, gain: float = 1.0, least: int = 3
-) -> Said:
+) -> Outcome:
     """Yield one finding for all grown weights, the largest growth first."""
-    known = facts(run)
-    rows = known.rows(Stat.WEIGHT_NORM)
-    if len(rows) < (2 if known.end < len(run.steps) else least):
+    ctx = context(run)
+    rows = ctx.rows(Stat.WEIGHT_NORM)
+    if len(rows) < (2 if ctx.end < len(run.steps) else least):
         return
-    ratio = against_start(known)
-    ratio[_amplification(known) < gain] = np.nan
+    ratio = against_start(ctx)
+    ratio[_amplification(ctx) < gain] = np.nan
     grown = np.nan_to_num(ratio)
     limit = times if (grown >= times).any() else weak
     columns = np.flatnonzero(grown >= limit)
     if not len(columns):
         return
     columns = columns[np.argsort(-grown[columns], kind="stable")]
-    layers, worst = known.layers(columns), int(columns[0])
+    layers, worst = ctx.layers(columns), int(columns[0])
     norms = run.series[Stat.WEIGHT_NORM][rows, worst]
-    start = float(known.first(Stat.WEIGHT_NORM)[worst])
+    start = float(ctx.first(Stat.WEIGHT_NORM)[worst])
     last = int(run.steps[rows[-1]])
     yield Finding(
         check=NAME,
         severity=Severity.WARNING if limit == times else Severity.INFO,
         layers=layers[:8],
-        first_step=onset(known, worst, norms >= weak * start),
+        first_step=onset(ctx, worst, norms >= weak * start),
         last_step=last,
         message=(
             f"the norm of {run.names[worst]} grew from {number(start)} to "
@@ -72,8 +72,8 @@ def check(
     )
 
 
-def _amplification(known: Facts) -> Array:
+def _amplification(ctx: CheckContext) -> Array:
     """RMS × √fan-in at the end; of norm gains and embeddings the RMS itself."""
-    rms = known.last(Stat.WEIGHT_NORM) * known.rms_gradient
-    fan = np.where(known.norm_gains | known.embeddings, 1.0, np.sqrt(known.fan_in))
+    rms = ctx.last(Stat.WEIGHT_NORM) * ctx.rms_gradient
+    fan = np.where(ctx.norm_gains | ctx.embeddings, 1.0, np.sqrt(ctx.fan_in))
     return np.where(np.isfinite(fan), rms * fan, np.inf)

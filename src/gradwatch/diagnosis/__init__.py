@@ -2,6 +2,6 @@
 
 from gradwatch.diagnosis.diagnose import diagnose
 from gradwatch.diagnosis.diagnosis import Diagnosis, Onset
-from gradwatch.diagnosis.monitor import Monitor
+from gradwatch.diagnosis.live import LiveDiagnosis
 
-__all__ = ["Diagnosis", "Monitor", "Onset", "diagnose"]
+__all__ = ["Diagnosis", "LiveDiagnosis", "Onset", "diagnose"]

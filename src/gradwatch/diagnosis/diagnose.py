@@ -1,14 +1,15 @@
 """`diagnose(run)`: every check looks, and what follows from one root is folded under it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from gradwatch.checks import CHECKS, Check
-from gradwatch.diagnosis.batches import with_batches
 from gradwatch.diagnosis.diagnosis import Diagnosis
 from gradwatch.diagnosis.folding import fold
-from gradwatch.diagnosis.onsets import timeline
+from gradwatch.diagnosis.timeline import timeline
 from gradwatch.finding import Finding, Severity, Skipped
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -84,3 +85,31 @@ def _healthy(run: Run, findings: tuple[Finding, ...]) -> bool | None:
         return False
     seen = "loss" in run.scalars and Stat.GRAD_NORM in run.recorded and len(run.steps) > 0
     return True if seen else None
+
+
+def with_batches(findings: Iterable[Finding], info: Mapping[str, Any]) -> list[Finding]:
+    """The findings, each with the ids of the samples of its first step, where they were logged."""
+    batches = _batches(info)
+    return [
+        replace(finding, batch=batches[finding.first_step])
+        if finding.first_step in batches
+        else finding
+        for finding in findings
+    ]
+
+
+def _batches(info: Mapping[str, Any]) -> dict[int, tuple[int | str, ...]]:
+    """By step; files are not trusted, so what has another form is left out."""
+    listed = info.get("batches")
+    pairs = list(listed) if isinstance(listed, list) else []
+    bad = info.get("bad_batch")
+    if isinstance(bad, Mapping):
+        pairs.append([bad.get("step"), bad.get("ids")])
+    return {
+        pair[0]: tuple(one for one in pair[1] if isinstance(one, int | str))
+        for pair in pairs
+        if isinstance(pair, list)
+        and len(pair) == 2
+        and isinstance(pair[0], int)
+        and isinstance(pair[1], list)
+    }

@@ -7,7 +7,7 @@ from typing import Any
 from torch.nn import Module
 
 import gradwatch.record as recording
-from gradwatch.diagnosis import Monitor
+from gradwatch.diagnosis import LiveDiagnosis
 from gradwatch.finding import Finding
 from gradwatch.forward import open_outbox
 from gradwatch.live.forwarding import Forwarding
@@ -39,7 +39,7 @@ def watch(
     `on_finding` is called with each finding the live checks make, once; `watcher.should_stop` turns
     true when the training cannot recover.
     """
-    monitor = Monitor(on_finding)
+    monitor = LiveDiagnosis(on_finding)
     forwarding = Forwarding(monitor) if forward is not None else None
     if forwarding is not None:
         monitor.on_finding = _both(forwarding, on_finding)

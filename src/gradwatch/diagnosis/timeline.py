@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gradwatch.checks.facts import Facts, facts
+from gradwatch.checks.context import CheckContext, context
 from gradwatch.diagnosis.diagnosis import Onset
 from gradwatch.finding import Finding
 from gradwatch.run import Run
@@ -23,33 +23,33 @@ def timeline(
         return ()
     checks = [root, *root.consequences]
     shaky = [item.first_step for item in checks if item.check in UNSTABLE]
-    known = facts(run)
-    if not shaky or known.loss is None:
+    ctx = context(run)
+    if not shaky or ctx.loss is None:
         return ()
     centre = min(shaky)
     found: list[Onset] = []
     for stat, word in SIGNALS:
-        found.extend(_of(run, known, stat, word, centre, times, before))
-    found.extend(_of_loss(known, centre, times, before))
+        found.extend(_of(run, ctx, stat, word, centre, times, before))
+    found.extend(_of_loss(ctx, centre, times, before))
     found.sort(key=lambda onset: (onset.step, -onset.factor))
     return tuple(found[:most])
 
 
 def _of(
-    run: Run, known: Facts, stat: Stat, word: str, centre: int, times: float, before: int
+    run: Run, ctx: CheckContext, stat: Stat, word: str, centre: int, times: float, before: int
 ) -> list[Onset]:
     """The earliest two layers of one signal."""
-    rows = known.rows(stat)
-    steps = known.steps[rows]
+    rows = ctx.rows(stat)
+    steps = ctx.steps[rows]
     usual = rows[steps < centre - before][-60:]
     near = rows[(steps >= centre - before) & (steps <= centre + 10)]
     if len(usual) < 10 or not len(near):
         return []
-    base = medians(known.values(stat, usual))
+    base = medians(ctx.values(stat, usual))
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.nan_to_num(known.values(stat, near) / base, posinf=0.0)
+        ratio = np.nan_to_num(ctx.values(stat, near) / base, posinf=0.0)
     if entry(stat).kind is Kind.PARAMETER:
-        ratio[:, ~known.weights] = 0.0
+        ratio[:, ~ctx.weights] = 0.0
     high = ratio > times
     columns = np.flatnonzero(high.any(axis=0))
     first = high.argmax(axis=0)
@@ -57,7 +57,7 @@ def _of(
     names = run.by_kind[entry(stat).kind]
     return [
         Onset(
-            int(known.steps[near[first[c]]]),
+            int(ctx.steps[near[first[c]]]),
             word,
             names[c].layer or names[c].name,
             float(ratio[first[c], c]),
@@ -66,8 +66,8 @@ def _of(
     ]
 
 
-def _of_loss(known: Facts, centre: int, times: float, before: int) -> list[Onset]:
-    loss = known.loss
+def _of_loss(ctx: CheckContext, centre: int, times: float, before: int) -> list[Onset]:
+    loss = ctx.loss
     assert loss is not None
     usual = loss.values[loss.steps < centre - before][-60:]
     near = np.flatnonzero((loss.steps >= centre - before) & (loss.steps <= centre + 10))

@@ -6,7 +6,8 @@ from typing import Protocol
 from gradwatch.finding import Finding, Skipped
 from gradwatch.run import Run
 
-Said = Iterator[Finding | Skipped]
+Outcome = Iterator[Finding | Skipped]
+"""What a check yields: what is wrong, or why it could not look."""
 
 
 class Check(Protocol):
@@ -23,7 +24,7 @@ class Check(Protocol):
         ...
 
     @property
-    def check(self) -> Callable[[Run], Said]:
+    def check(self) -> Callable[[Run], Outcome]:
         """Yield what is wrong, or why one cannot tell. Keyword defaults are the thresholds."""
         ...
 

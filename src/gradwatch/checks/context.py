@@ -22,15 +22,15 @@ NORMS = ("BatchNorm", "LayerNorm", "GroupNorm", "RMSNorm", "InstanceNorm", "Sync
 LOW_PRECISION = ("bfloat16", "float16", "half")
 
 
-class Facts:
-    """Read-only answers about one run."""
+class CheckContext:
+    """Answers about one run that several checks need; computed on first use, then kept."""
 
     def __init__(self, run: Run) -> None:
         self.steps = run.steps
         self.parameters: tuple[Subject, ...] = run.parameters
         self._rows: dict[Stat, Rows] = {}
         self._late: dict[tuple[Stat, float], Array] = {}
-        self._ref = ref(run)  # weak: the run keeps its facts, not the other way round
+        self._ref = ref(run)  # weak: the run keeps its context, not the other way round
 
     @property
     def _run(self) -> Run:
@@ -114,14 +114,14 @@ class Facts:
     @cached_property
     def output_layer(self) -> str | None:
         """The last layer with weights."""
-        known = [layer for layer in self.weighty if layer in self.forward_order]
-        return max(known, key=self.forward_order.__getitem__) if known else None
+        layers = [layer for layer in self.weighty if layer in self.forward_order]
+        return max(layers, key=self.forward_order.__getitem__) if layers else None
 
     @cached_property
     def input_layer(self) -> str | None:
         """The first layer with weights."""
-        known = [layer for layer in self.weighty if layer in self.forward_order]
-        return min(known, key=self.forward_order.__getitem__) if known else None
+        layers = [layer for layer in self.weighty if layer in self.forward_order]
+        return min(layers, key=self.forward_order.__getitem__) if layers else None
 
     # -- which rows ------------------------------------------------------------------------------
 
@@ -235,8 +235,8 @@ class Facts:
         if len(rows) < 2:
             return None
         chance = self._run.info.get("chance") if name == "loss" else None
-        known = float(chance) if isinstance(chance, int | float) and chance > 0 else None
-        return Curve(self.steps[rows], values[rows], known)
+        level = float(chance) if isinstance(chance, int | float) and chance > 0 else None
+        return Curve(self.steps[rows], values[rows], level)
 
     @cached_property
     def total_gradient(self) -> Array:
@@ -275,12 +275,12 @@ def _edge(values: Array) -> Array:
     return np.where(finite.any(axis=0), picked, np.nan)
 
 
-_KNOWN: "WeakKeyDictionary[Run, Facts]" = WeakKeyDictionary()
+_CONTEXTS: "WeakKeyDictionary[Run, CheckContext]" = WeakKeyDictionary()
 
 
-def facts(run: Run) -> Facts:
-    """The facts of a run, kept while the run lives."""
-    found = _KNOWN.get(run)
-    if found is None:
-        found = _KNOWN[run] = Facts(run)
-    return found
+def context(run: Run) -> CheckContext:
+    """The context of a run, kept while the run lives."""
+    ctx = _CONTEXTS.get(run)
+    if ctx is None:
+        ctx = _CONTEXTS[run] = CheckContext(run)
+    return ctx

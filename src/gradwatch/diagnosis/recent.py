@@ -39,7 +39,7 @@ _FIELDS = {
 }
 
 
-class Rows(Protocol):
+class FamilyRows(Protocol):
     """The rows of one family on one step, as the recorder hands them over."""
 
     @property
@@ -89,7 +89,7 @@ class RecentPast:
                 self._widths[subject.kind] += 1
             self._subjects[number] = subject
 
-    def add(self, step: int, batches: Sequence[Rows], scalars: Mapping[str, float]) -> None:
+    def add(self, step: int, batches: Sequence[FamilyRows], scalars: Mapping[str, float]) -> None:
         """Take one step in; the oldest but the first ones goes."""
         at = self._seen if self._seen < FIRST else FIRST + (self._seen - FIRST) % LAST
         self._seen += 1

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gradwatch.checks import CHECKS
 from gradwatch.diagnosis.diagnose import diagnose
-from gradwatch.diagnosis.window import RecentPast, Rows
+from gradwatch.diagnosis.recent import FamilyRows, RecentPast
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import Subject
 
@@ -53,7 +53,7 @@ CLOSEST = 16
 """Steps between two looks at least."""
 
 
-class Phase(StrEnum):
+class FindingState(StrEnum):
     """Where one (check, layer) stands."""
 
     RAISED = "raised"
@@ -61,12 +61,12 @@ class Phase(StrEnum):
     CLEARED = "cleared"
 
 
-class Monitor:
+class LiveDiagnosis:
     """Judges the recent past now and then; never raises into the training, never repeats itself."""
 
     def __init__(self, on_finding: Callable[[Finding], None] | None = None) -> None:
         self.on_finding = on_finding
-        self.phases: dict[tuple[str, str], Phase] = {}
+        self.states: dict[tuple[str, str], FindingState] = {}
         self.findings: list[Finding] = []
         """What was said, in the order of saying."""
         self.run_dir = ""
@@ -90,7 +90,9 @@ class Monitor:
         """What was found out about the run: the kind of its loss, its number of classes."""
         self._past.info.update(info)
 
-    def after_step(self, step: int, rows: Sequence[Rows], scalars: Mapping[str, float]) -> None:
+    def after_step(
+        self, step: int, rows: Sequence[FamilyRows], scalars: Mapping[str, float]
+    ) -> None:
         """Remember a step, and look if it is time."""
         self._past.add(step, rows, scalars)
         self._taken += 1
@@ -110,21 +112,21 @@ class Monitor:
         """Run the live checks on what is remembered, and say what is new."""
         began = time.perf_counter()
         self._looked_at = step
-        found = diagnose(self._past.run(), self._checks)
+        diagnosis = diagnose(self._past.run(), self._checks)
         present = {
             (finding.check, finding.layers[0] if finding.layers else ""): finding
-            for finding in found.everything()
+            for finding in diagnosis.everything()
             if finding.severity > Severity.INFO
         }
-        roots = {id(finding) for finding in found.findings}
+        roots = {id(finding) for finding in diagnosis.findings}
         for key, finding in present.items():
-            known = self.phases.get(key)
-            self.phases[key] = Phase.RAISED if known is None else Phase.CONTINUING
-            if known is None:
+            before = self.states.get(key)
+            self.states[key] = FindingState.RAISED if before is None else FindingState.CONTINUING
+            if before is None:
                 grave = finding.severity is Severity.CRITICAL
                 self._say(finding, loud=grave or id(finding) in roots)
-        for key in self.phases.keys() - present.keys():
-            self.phases[key] = Phase.CLEARED
+        for key in self.states.keys() - present.keys():
+            self.states[key] = FindingState.CLEARED
         self.seconds += time.perf_counter() - began
 
     def _say(self, finding: Finding, *, loud: bool) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gradwatch.diagnosis.monitor import Monitor, Phase
-from gradwatch.diagnosis.window import FIRST, LAST, RecentPast
+from gradwatch.diagnosis.live import FindingState, LiveDiagnosis
+from gradwatch.diagnosis.recent import FIRST, LAST, RecentPast
 from gradwatch.finding import Finding
 from gradwatch.run import Subject
 from gradwatch.stats import Family, Kind, Stat, State, row_dtype
@@ -28,7 +28,7 @@ class Rows:
 @pytest.fixture(autouse=True)
 def _time_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks come at the same steps however loaded the machine is."""
-    monkeypatch.setattr("gradwatch.diagnosis.monitor.ALLOWANCE", 1e9)
+    monkeypatch.setattr("gradwatch.diagnosis.live.ALLOWANCE", 1e9)
 
 
 def subjects() -> list[Subject]:
@@ -47,8 +47,8 @@ def gradient(norms: Sequence[float]) -> Rows:
     )
 
 
-def monitor(on_finding: object = None) -> Monitor:
-    made = Monitor(on_finding)  # type: ignore[arg-type]
+def monitor(on_finding: object = None) -> LiveDiagnosis:
+    made = LiveDiagnosis(on_finding)  # type: ignore[arg-type]
     made.declared(subjects(), np.arange(2, dtype=np.uint32))
     return made
 
@@ -94,7 +94,7 @@ def test_a_fault_is_said_once_and_never_again(caplog: pytest.LogCaptureFixture) 
     assert told[0].layers[0] == "b"
     said = [record for record in caplog.records if "exploding-gradient" in record.message]
     assert len(said) == 1
-    assert watching.phases["exploding-gradient", "b"] is Phase.CONTINUING
+    assert watching.states["exploding-gradient", "b"] is FindingState.CONTINUING
     assert not watching.should_stop
 
 
@@ -159,7 +159,7 @@ def test_the_end_says_where_to_read_more(caplog: pytest.LogCaptureFixture) -> No
 def test_the_first_look_is_after_three_steps() -> None:
     """What can be known at once is said at once: a weight no optimizer has, stale gradients."""
     told: list[str] = []
-    watching = Monitor(lambda finding: told.append(finding.check))
+    watching = LiveDiagnosis(lambda finding: told.append(finding.check))
     lost, known = subjects()
     watching.declared([replace(lost, group=None), known], np.arange(2, dtype=np.uint32))
     for step in range(3):
@@ -169,7 +169,7 @@ def test_the_first_look_is_after_three_steps() -> None:
 
 def test_what_was_found_out_about_the_loss_is_judged_live() -> None:
     said = []
-    monitor = Monitor(said.append)
+    monitor = LiveDiagnosis(said.append)
     monitor.noted({"loss_fed_with": "probabilities"})
     for step in range(4):
         monitor.after_step(step, [], {"loss": 1.0})
