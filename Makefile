@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ok
 EXTRAS := dev,torch,pictures,video,parquet,dask
+READING := tests/run tests/store tests/checks tests/analysis tests/views tests/cli tests/kernel
 SOURCES_OF_THE_KERNEL := $(wildcard src/gradwatch/kernel/native/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench bench-peers bench-zoo clean browser golden page page-fresh
+.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench bench-peers bench-zoo wheel lines test-without-torch golden clean browser page page-fresh
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +47,13 @@ test-frameworks: $(FRAMEWORKS)/.ok ## real trainings by Trainer, Lightning, Acce
 
 golden: $(STAMP) ## write the golden outputs of every command anew
 	$(BIN)/python -m tests.golden_output
+# Reading needs no torch: an environment that cannot have it.
+WITHOUT := .venv-without-torch
+test-without-torch: ## run, store, checks, analyses and views where torch cannot be imported
+	test -x $(WITHOUT)/bin/python || $(PYTHON) -m venv $(WITHOUT)
+	$(WITHOUT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		pytest pytest-timeout hypothesis httpx safetensors pillow pyarrow pandas polars -e .
+	$(WITHOUT)/bin/python -m pytest -m "not long and not timing" $(READING)
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
@@ -74,6 +82,12 @@ bench-peers: $(PEERS)/.ok ## what other watchers cost, in the same run as ours
 bench-zoo: $(PEERS)/.ok ## what other diagnosers find in the labelled trainings, beside ours
 	$(PEERS)/bin/python -m benchmarks.peers zoo
 
+wheel: $(STAMP) ## build sdist and wheel; try the wheel in an empty environment without a compiler
+	$(BIN)/python -m tools.wheel
+
+lines: ## the size and the shape of the source
+	@$(PYTHON) -m tools.lines
+
 browser: ## install Chromium for the browser tests (Debian; needs root)
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
 
@@ -84,8 +98,8 @@ page-fresh: ## check that the committed bundle is what its sources build to
 	cd frontend && npm ci --silent && ./build.sh --check
 
 docs: $(STAMP) ## write the generated pages anew
-	$(BIN)/python -m tests.numbers_page > docs/numbers.md
-	$(BIN)/python -m gradwatch.stats.meanings > docs/what-is-recorded.md
+	$(BIN)/python -m tools.numbers_page > docs/numbers.md
+	$(BIN)/python -m tools.what_is_recorded > docs/what-is-recorded.md
 	$(BIN)/python -m gradwatch.checks.page > docs/checks.md
 	$(BIN)/python -m gradwatch.analysis.map docs/from-trustformers.md
 

@@ -9,8 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 PAGES = {
-    "docs/numbers.md": "tests.numbers_page",
-    "docs/what-is-recorded.md": "gradwatch.stats.meanings",
+    "docs/numbers.md": "tools.numbers_page",
+    "docs/what-is-recorded.md": "tools.what_is_recorded",
     "docs/checks.md": "gradwatch.checks.page",
     "docs/from-trustformers.md": "gradwatch.analysis.map",
 }

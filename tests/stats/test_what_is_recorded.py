@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from gradwatch.stats import Stat, State
-from gradwatch.stats.meanings import page
+from tools.what_is_recorded import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "what-is-recorded.md"
 
 
 def test_the_page_is_fresh() -> None:
     assert PAGE.read_text("utf-8") == page(), (
-        "run: python -m gradwatch.stats.meanings > docs/what-is-recorded.md"
+        "run: python -m tools.what_is_recorded > docs/what-is-recorded.md"
     )
 
 

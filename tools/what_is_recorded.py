@@ -1,4 +1,4 @@
-"""`docs/what-is-recorded.md`, made from the catalogue: `python -m gradwatch.stats.meanings`."""
+"""`docs/what-is-recorded.md`, made from the catalogue: `python -m tools.what_is_recorded`."""
 
 from gradwatch.stats.catalogue import Cadence, Entry, Family, family_stats
 from gradwatch.stats.states import State
@@ -6,7 +6,7 @@ from gradwatch.stats.states import State
 _HEAD = """\
 # What is recorded
 
-This page is made from the table in the code (`python -m gradwatch.stats.meanings`); a test keeps
+This page is made from the table in the code (`python -m tools.what_is_recorded`); a test keeps
 the two equal.
 
 Steps count from 0. Statistics describe the finite elements; NaN and Inf are counted beside them.

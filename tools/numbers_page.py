@@ -1,6 +1,6 @@
 """Writes docs/numbers.md from the tables of cases that the tests hold against the truth.
 
-`python -m tests.numbers_page > docs/numbers.md`; a test keeps the page fresh.
+`python -m tools.numbers_page > docs/numbers.md`; a test keeps the page fresh.
 """
 
 import tests.record.loops_models
