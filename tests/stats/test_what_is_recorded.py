@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from gradwatch.stats import Stat, State
 from tools.what_is_recorded import page
+
+from gradwatch.stats import Stat, State
 
 PAGE = Path(__file__).parents[2] / "docs" / "what-is-recorded.md"
 
