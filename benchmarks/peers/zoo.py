@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks.peers.diagnosers import Diagnoser, available, quiet
 from benchmarks.peers.names import TABLES, Names, claims
 from gradwatch.zoo.families import half
-from gradwatch.zoo.family import Family
+from gradwatch.zoo.recipe import Recipe
 from gradwatch.zoo.score import TAXONOMY, Row, row_of
 from gradwatch.zoo.training import Training, train
 from gradwatch.zoo.trial import attempt, prepare
@@ -108,7 +108,7 @@ def main(families: int | None, seeds: Sequence[int], *, verbose: bool = False) -
         print(line)
 
 
-def spread(families: Sequence[Family], at_most: int | None) -> Sequence[Family]:
+def spread(families: Sequence[Recipe], at_most: int | None) -> Sequence[Recipe]:
     """Evenly over the list, so that sick and healthy keep their shares."""
     if at_most is None or at_most >= len(families):
         return families
@@ -128,7 +128,7 @@ def elsewhere() -> Iterator[None]:
 
 
 def one(
-    family: Family,
+    family: Recipe,
     seed: int,
     tallies: Mapping[str, Tally],
     makers: Mapping[str, object],

@@ -11,8 +11,8 @@ import gradwatch.zoo
 from gradwatch.cli.zoo import command, table
 from gradwatch.finding import Severity
 from gradwatch.zoo.criteria import labels
-from gradwatch.zoo.draw import Draw
 from gradwatch.zoo.families import FAMILIES, half
+from gradwatch.zoo.recipe import Draw
 from gradwatch.zoo.score import Row, Score
 from gradwatch.zoo.training import train
 from gradwatch.zoo.trial import Trial, attempt

@@ -26,8 +26,7 @@ from gradwatch.checks.context import CheckContext, context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
-from gradwatch.text import number
-from gradwatch.text import percent as percent
+from gradwatch.text import number, percent
 
 NAME = "bad-init"
 NEEDS: frozenset[str] = frozenset()

@@ -21,8 +21,7 @@ from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
-from gradwatch.text import number
-from gradwatch.text import percent as percent
+from gradwatch.text import number, percent
 
 NAME = "clipping-every-step"
 NEEDS = frozenset({"clip_factor"})

@@ -28,8 +28,7 @@ from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
 from gradwatch.stats.medians import Array, thinned
-from gradwatch.text import percent as percent
-from gradwatch.text import several
+from gradwatch.text import percent, several
 
 NAME = "dead-units"
 NEEDS = frozenset({Stat.GRAD_DEAD_ROWS})

@@ -20,8 +20,7 @@ from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
-from gradwatch.text import percent as percent
-from gradwatch.text import several
+from gradwatch.text import percent, several
 
 NAME = "eps-dominated-adam"
 NEEDS = frozenset({Stat.OPTIM_EPS_FRACTION})

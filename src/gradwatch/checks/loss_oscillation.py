@@ -22,8 +22,7 @@ from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array
-from gradwatch.text import number
-from gradwatch.text import percent as percent
+from gradwatch.text import number, percent
 
 NAME = "loss-oscillation"
 NEEDS = frozenset({"loss"})

@@ -21,8 +21,7 @@ from gradwatch.checks.context import CheckContext, Mask, context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat, State
-from gradwatch.text import percent as percent
-from gradwatch.text import several
+from gradwatch.text import percent, several
 
 NAME = "no-gradient"
 NEEDS = frozenset({Stat.GRAD_NORM})

@@ -19,8 +19,7 @@ from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
-from gradwatch.text import percent as percent
-from gradwatch.text import several
+from gradwatch.text import percent, several
 
 NAME = "norm-misuse"
 NEEDS = frozenset({Stat.PROBE_TRAINING})

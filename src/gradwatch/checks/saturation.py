@@ -26,8 +26,7 @@ from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
 from gradwatch.stats.medians import Array
-from gradwatch.text import number, several
-from gradwatch.text import percent as percent
+from gradwatch.text import number, percent, several
 
 NAME = "saturation"
 NEEDS = frozenset({Stat.ACT_FLAT_FRACTION})

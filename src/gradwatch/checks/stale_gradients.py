@@ -18,7 +18,7 @@ import numpy as np
 from gradwatch.checks.check import Outcome
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
-from gradwatch.text import percent as percent
+from gradwatch.text import percent
 
 NAME = "stale-gradients"
 NEEDS = frozenset({"stale"})

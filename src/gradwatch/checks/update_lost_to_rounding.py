@@ -21,8 +21,7 @@ from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
-from gradwatch.text import percent as percent
-from gradwatch.text import several
+from gradwatch.text import percent, several
 
 NAME = "update-lost-to-rounding"
 NEEDS = frozenset({Stat.UPDATE_LOST_FRACTION})

@@ -21,8 +21,7 @@ from gradwatch.checks.weight_norms import against_start, onset
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
-from gradwatch.text import number, several
-from gradwatch.text import percent as percent
+from gradwatch.text import number, percent, several
 
 NAME = "weight-collapse"
 NEEDS = frozenset({Stat.WEIGHT_NORM})

@@ -13,8 +13,7 @@ from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.live import watch
 from gradwatch.store import open_run
 from gradwatch.zoo.criteria import Label, labels
-from gradwatch.zoo.draw import Draw
-from gradwatch.zoo.family import Family
+from gradwatch.zoo.recipe import Draw, Recipe
 from gradwatch.zoo.training import Training, train
 from gradwatch.zoo.witness import Witness
 
@@ -48,14 +47,14 @@ class _Recording:
             self.watcher.log(val_loss=validation)
 
 
-def prepare(family: Family, seed: int) -> Training:
+def prepare(family: Recipe, seed: int) -> Training:
     """The training of a family and a seed, the same each time."""
     torch.manual_seed(zlib.crc32(f"{family.name}/{seed}".encode()))
     return family.make(Draw(zlib.crc32(f"{seed}/{family.name}".encode())))
 
 
 def attempt(
-    family: Family, seed: int, folder: Path | None = None, *, every: int | None = None
+    family: Recipe, seed: int, folder: Path | None = None, *, every: int | None = None
 ) -> Trial:
     """Train once, label from the tensors, diagnose from the recording.
 

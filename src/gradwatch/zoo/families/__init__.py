@@ -12,9 +12,9 @@ from gradwatch.zoo.families import (
     residual,
     transformer,
 )
-from gradwatch.zoo.family import Family
+from gradwatch.zoo.recipe import Recipe
 
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: tuple[Recipe, ...] = (
     *mlp_scale.FAMILIES,
     *mlp_loop.FAMILIES,
     *mlp_healthy.FAMILIES,
@@ -28,12 +28,12 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def half(name: str) -> tuple[Family, ...]:
+def half(name: str) -> tuple[Recipe, ...]:
     """Every other sick family and every other healthy one, in the order of the list."""
     if name == "all":
         return FAMILIES
     wanted = {"calibrate": 0, "report": 1}[name]
-    chosen: list[Family] = []
+    chosen: list[Recipe] = []
     for is_sick in (True, False):
         chosen.extend([f for f in FAMILIES if f.sick is is_sick][wanted::2])
     return tuple(chosen)

@@ -4,9 +4,8 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 
-from gradwatch.zoo.draw import Draw
-from gradwatch.zoo.family import healthy, sick
 from gradwatch.zoo.models import cnn
+from gradwatch.zoo.recipe import Draw, healthy, sick
 from gradwatch.zoo.tasks import bars
 from gradwatch.zoo.training import Training
 

@@ -5,9 +5,8 @@ from typing import Any
 from torch import nn
 from torch.optim import SGD, Adam
 
-from gradwatch.zoo.draw import Draw
-from gradwatch.zoo.family import healthy, sick
 from gradwatch.zoo.models import Bag
+from gradwatch.zoo.recipe import Draw, healthy, sick
 from gradwatch.zoo.tasks import tokens
 from gradwatch.zoo.training import Training
 

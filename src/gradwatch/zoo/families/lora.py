@@ -4,9 +4,8 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 
-from gradwatch.zoo.draw import Draw
-from gradwatch.zoo.family import healthy, sick
 from gradwatch.zoo.models import Adapter, linears, mlp
+from gradwatch.zoo.recipe import Draw, healthy, sick
 from gradwatch.zoo.tasks import Task, blobs
 from gradwatch.zoo.training import Training
 

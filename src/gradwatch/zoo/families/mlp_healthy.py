@@ -6,9 +6,8 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW
 
-from gradwatch.zoo.draw import Draw
-from gradwatch.zoo.family import healthy
 from gradwatch.zoo.models import linears, mlp
+from gradwatch.zoo.recipe import Draw, healthy
 from gradwatch.zoo.tasks import Task, blobs, curve
 from gradwatch.zoo.training import Training
 

@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW
 
-from gradwatch.zoo.draw import Draw
-from gradwatch.zoo.family import sick
 from gradwatch.zoo.models import linears, mlp, name_of
+from gradwatch.zoo.recipe import Draw, sick
 from gradwatch.zoo.tasks import Task, blobs, curve
 from gradwatch.zoo.training import Training
 

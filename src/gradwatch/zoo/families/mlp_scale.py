@@ -4,9 +4,8 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 
-from gradwatch.zoo.draw import Draw
-from gradwatch.zoo.family import sick
 from gradwatch.zoo.models import linears, mlp, name_of
+from gradwatch.zoo.recipe import Draw, sick
 from gradwatch.zoo.tasks import blobs, curve
 from gradwatch.zoo.training import Training
 

@@ -3,9 +3,8 @@
 from torch import nn
 from torch.optim import SGD, Adam
 
-from gradwatch.zoo.draw import Draw
-from gradwatch.zoo.family import healthy, sick
 from gradwatch.zoo.models import Gated, Recurrent
+from gradwatch.zoo.recipe import Draw, healthy, sick
 from gradwatch.zoo.tasks import sequences
 from gradwatch.zoo.training import Training
 

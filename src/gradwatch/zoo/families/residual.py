@@ -3,9 +3,8 @@
 import torch
 from torch.optim import SGD, Adam
 
-from gradwatch.zoo.draw import Draw
-from gradwatch.zoo.family import healthy, sick
 from gradwatch.zoo.models import Residual
+from gradwatch.zoo.recipe import Draw, healthy, sick
 from gradwatch.zoo.tasks import blobs, curve
 from gradwatch.zoo.training import Training
 

@@ -4,9 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
 
-from gradwatch.zoo.draw import Draw
-from gradwatch.zoo.family import healthy, sick
 from gradwatch.zoo.models import Attention, Transformer
+from gradwatch.zoo.recipe import Draw, healthy, sick
 from gradwatch.zoo.tasks import chain, tokens
 from gradwatch.zoo.training import Training
 
