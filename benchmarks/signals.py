@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.models import gpt, mlp, resnet
-from gradwatch.record.signals import hooks, instruments
+from gradwatch.record.signals import hooks, make_signals
 from gradwatch.stats import Family
 
 BETWEEN = frozenset({Family.GRAD, Family.GROUP, Family.PROBE})
@@ -57,7 +57,7 @@ def _costs(
     model: nn.Module, loss: Callable[[], Tensor], steps: int, due: frozenset[Family]
 ) -> dict[str, float]:
     """Least thread time per instrument and step; the hooks' own clock is made a thread's, too."""
-    tools: list[Any] = list(instruments(model, [], {"activations"}))
+    tools: list[Any] = list(make_signals(model, [], {"activations"}))
     least: dict[str, float] = {}
     clock, hooks.time.perf_counter = hooks.time.perf_counter, time.thread_time
     try:
@@ -68,8 +68,7 @@ def _costs(
             loss().backward()
             for tool in tools:
                 name = type(tool).__name__
-                spent[name] += tool.spent + _timed(_collect, tool, step)
-                tool.spent = 0.0
+                spent[name] += tool.take_spent() + _timed(_collect, tool, step)
                 if step >= 4:
                     least[name] = min(least.get(name, spent[name]), spent[name])
     finally:

@@ -22,8 +22,8 @@ def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pretend_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradwatch.record.ward.is_remote", lambda tensor: True)
-    monkeypatch.setattr("gradwatch.record.signals.far.on_accelerator", _is_real)
-    for module in ("probe", "inputs", "activations", "gates", "loss_guess"):
+    monkeypatch.setattr("gradwatch.record.signals.tensors.on_accelerator", _is_real)
+    for module in ("probe", "inputs", "activations", "activation_functions", "loss_kind"):
         monkeypatch.setattr(f"gradwatch.record.signals.{module}.readable", lambda tensor: False)
     turns = 0
     first, born = Remote.arrivals, Transfer.__init__

@@ -17,7 +17,7 @@ from torch.utils.backend_registration import (
 )
 
 from gradwatch.record.far import transfer
-from gradwatch.record.signals import far
+from gradwatch.record.signals import tensors
 
 NAME = "far"
 DEVICE = torch.device("privateuseone", 0)
@@ -146,7 +146,7 @@ def install() -> None:
     torch.library.impl("aten::empty_strided", "PrivateUse1", _empty_strided)
     transfer._pinned = lambda like: torch.empty(like.shape, dtype=like.dtype)
     # A wrapper is no plain tensor; on a real device it would be one.
-    far._PLAIN = (*far._PLAIN, FarTensor)  # type: ignore[assignment]
+    tensors.PLAIN = (*tensors.PLAIN, FarTensor)
 
 
 def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any) -> Tensor:

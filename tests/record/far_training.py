@@ -17,7 +17,7 @@ from tests.record.sinks import MemorySink, watch_into
 from torch import Tensor, nn
 
 from gradwatch.record.far.alike import Alike
-from gradwatch.record.signals import CompiledActivations, instruments
+from gradwatch.record.signals import CompiledActivations, make_signals
 from gradwatch.run import EventKind
 
 
@@ -73,7 +73,7 @@ def train(
     sink = MemorySink()
     found = Remains(sink, [])
     names = [name for name, _ in model.named_parameters()]
-    tools = instruments(model, names, {"activations"})
+    tools = make_signals(model, names, {"activations"})
     if taps:  # as for a compiled model whose activations were asked for
         tools = [CompiledActivations(model)]
     watcher = None
@@ -199,10 +199,10 @@ CASES: dict[str, dict[str, Any]] = {
     "never cleared": {"clear": False, "steps": 3},
 }
 PLACES = (
-    "gradwatch.record.signals.far_probe.spread",
-    "gradwatch.record.signals.far_inputs.cleaned",
-    "gradwatch.record.signals.far_calls.cleaned",
-    "gradwatch.record.signals.gates.spread",
+    "gradwatch.record.signals.probe.spread",
+    "gradwatch.record.signals.inputs.cleaned",
+    "gradwatch.record.signals.activations.cleaned",
+    "gradwatch.record.signals.activation_functions.spread",
     "gradwatch.record.far.arithmetic.moments",
     "gradwatch.record.far.gradients.bins",
     "gradwatch.record.far.weights.bits_sum",

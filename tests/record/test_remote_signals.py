@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from gradwatch.diagnosis import diagnose
 from gradwatch.record import Watcher, watch
-from gradwatch.record.signals import instruments
-from gradwatch.record.signals.far import spread
-from gradwatch.record.signals.far_probe import FarProbe
+from gradwatch.record.signals import make_signals
+from gradwatch.record.signals.probe import DeviceProbe
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State
 from gradwatch.store import open_run
@@ -64,7 +63,7 @@ def trained(
         optimizer,
         every=every,
         budget=1.0,
-        instruments=instruments(model, names, {"activations"}),
+        instruments=make_signals(model, names, {"activations"}),
     )
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)
@@ -193,7 +192,7 @@ def test_inputs_that_are_not_finite(far_away: None, dtype: torch.dtype) -> None:
     sink = MemorySink()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     watcher = watch_into(
-        sink, model, optimizer, instruments=instruments(model, ["weight"], {"activations"})
+        sink, model, optimizer, instruments=make_signals(model, ["weight"], {"activations"})
     )
     with torch.no_grad():
         model(torch.full((3,), 1e9))  # validation does not count
@@ -206,7 +205,7 @@ def test_inputs_that_are_not_finite(far_away: None, dtype: torch.dtype) -> None:
     assert sink.logged[0]["input_abs_max"] == 200.0
 
 
-def hits_of(probe: FarProbe) -> dict[int, tuple[int, int]]:
+def hits_of(probe: DeviceProbe) -> dict[int, tuple[int, int]]:
     looks = probe.take()
     return looks.hits([slot.numpy() for slot in looks.slots])
 
@@ -220,13 +219,13 @@ def test_large_finite_numbers_raise_no_alarm(
     output[::2] *= -1
     if bad is not None:
         output[17] = bad
-    probe = FarProbe()
+    probe = DeviceProbe()
     probe.look(1, 3, output, torch.ones(4))
     assert hits_of(probe) == ({} if bad is None else {1: (1, 0)})
 
 
 def test_a_layer_called_twice_does_not_forget_its_first_call(far_away: None) -> None:
-    probe = FarProbe()
+    probe = DeviceProbe()
     probe.look(0, 1, torch.tensor([float("nan")]), torch.ones(2))
     probe.look(0, 1, torch.ones(2), torch.tensor([float("inf")]))
     assert hits_of(probe) == {0: (1, 1)}
@@ -242,26 +241,10 @@ def test_a_forward_without_a_backward_is_dropped(far_away: None) -> None:
     assert sink.rows[Family.ACT, 3, "first"][0]["act_abs_max"] < 100
 
 
-@pytest.mark.parametrize("layout", ["plain", "transposed", "channels last", "every other"])
-def test_a_spread_meets_every_part_of_a_tensor(layout: str) -> None:
-    x = torch.arange(16.0 * 8 * 12 * 10).reshape(16, 8, 12, 10)
-    if layout == "transposed":
-        x = x.transpose(0, 3)
-    elif layout == "channels last":
-        x = x.contiguous(memory_format=torch.channels_last)
-    elif layout == "every other":
-        x = x[:, ::2]
-    found = spread(x, 500)
-    assert 250 <= found.numel() <= 500
-    assert torch.isin(found, x).all()
-    assert set(found.div(8 * 12 * 10, rounding_mode="floor").tolist()) == set(range(16))
-    assert spread(x, x.numel()).sort().values.equal(x.reshape(-1).sort().values)
-
-
 def test_a_large_output_is_sampled_and_says_so(
     far_away: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradwatch.record.signals.far_calls.MOST", 64)
+    monkeypatch.setattr("gradwatch.record.signals.activations.DEVICE_MOST", 64)
     sink, _ = trained(Net())
     row, state = sink.rows[Family.ACT, 0, "first"]
     assert state is State.SAMPLED

@@ -1,8 +1,9 @@
 """Watching a training: the heart-beat, the sentinel, the rows."""
 
 from gradwatch.record.disabled import Disabled
-from gradwatch.record.instrument import Batch, Instrument, Monitor, Sink
+from gradwatch.record.instrument import Batch, Monitor, Sink
 from gradwatch.record.options import ALL, Record
+from gradwatch.record.signal import Signal
 from gradwatch.record.watcher import Watcher
 from gradwatch.record.watching import watch
 
@@ -10,9 +11,9 @@ __all__ = [
     "ALL",
     "Batch",
     "Disabled",
-    "Instrument",
     "Monitor",
     "Record",
+    "Signal",
     "Sink",
     "Watcher",
     "watch",

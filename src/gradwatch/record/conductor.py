@@ -14,7 +14,7 @@ from gradwatch.record.clock import StepClock
 from gradwatch.record.doze import Doze
 from gradwatch.record.frame import Frame, has_closure
 from gradwatch.record.habits import Habits
-from gradwatch.record.instrument import Instrument, Monitor, Sink
+from gradwatch.record.instrument import Monitor, Sink
 from gradwatch.record.jots import Jot, Jots
 from gradwatch.record.manual import ManualSteps
 from gradwatch.record.options import Options
@@ -24,6 +24,7 @@ from gradwatch.record.roster import Roster
 from gradwatch.record.scaling import Scaling
 from gradwatch.record.sentinel import Sentinel
 from gradwatch.record.side_notes import SideNotes
+from gradwatch.record.signal import Signal
 from gradwatch.record.ward import Ward
 from gradwatch.run import Event, EventKind
 from gradwatch.stats import Family
@@ -46,7 +47,7 @@ class Conductor:
         clock: StepClock,
         barrier: Barrier,
         scaling: Scaling,
-        instruments: Sequence[Instrument],
+        instruments: Sequence[Signal],
         monitor: Monitor | None,
     ) -> None:
         self.sink = sink
@@ -246,18 +247,11 @@ class Conductor:
             if step == self.clock.first + PATIENCE:
                 self.notes.ask_for_a_loss(step)
             for instrument in self.recorder.instruments:
-                self._charge(instrument)
+                self.barrier.meter.spent += instrument.take_spent()
         self._ended = now
         if self.pace.after(step, bool(self._armed)):
             self._tell_stretched(step)
         self._arm(step + 1)
-
-    def _charge(self, instrument: Instrument) -> None:
-        """Time an instrument's own hooks have taken is ours too."""
-        spent = getattr(instrument, "spent", 0.0)
-        if spent:
-            self.barrier.meter.spent += spent
-            instrument.spent = 0.0  # type: ignore[attr-defined]
 
     def _arm(self, step: int) -> None:
         due = self.due(step)

@@ -1,57 +1,14 @@
-"""What may be plugged into the watcher: instruments that measure, a monitor that judges."""
+"""What may be plugged into the watcher: a monitor that judges, a sink that rows go to."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from gradwatch.graph import Graph
 from gradwatch.run import Event, Histogram, Subject
 from gradwatch.stats import Family
-
-Reading = tuple[Family, Sequence[Subject], NDArray[np.void], NDArray[np.uint8]]
-
-
-@dataclass(frozen=True)
-class Found:
-    """What numbers from an accelerator mean once they are here."""
-
-    readings: Sequence[Reading] = ()
-    scalars: Mapping[str, float] = field(default_factory=dict)
-
-
-class Departure(NamedTuple):
-    """Small tensors an instrument sends off, and what to make of them when they arrive."""
-
-    parts: Sequence[Tensor]
-    finish: Callable[[list[NDArray[np.float64]]], Found]
-
-
-class Instrument(Protocol):
-    """Measures something beside the parameters: activations, probes, the layer graph.
-
-    Called only from the watcher, inside its barrier and its meter. One that looks at accelerators
-    also has `departures(step)`, asked after `collect`: what will be known only later.
-    """
-
-    def attach(self) -> None: ...
-
-    def arm(self, step: int, due: frozenset[Family]) -> None:
-        """The previous step has ended: what the coming one shall record."""
-        ...
-
-    def collect(self, step: int) -> Iterable[Reading]:
-        """What was recorded for this step; called before the optimizer changes the weights."""
-        ...
-
-    def scalars(self, step: int) -> dict[str, float]: ...
-
-    def events(self) -> list[Event]: ...
-
-    def detach(self) -> None: ...
 
 
 class Batch(NamedTuple):

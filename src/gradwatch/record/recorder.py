@@ -12,11 +12,12 @@ from gradwatch.record import measuring
 from gradwatch.record.changes import changes
 from gradwatch.record.far.remote import Remote
 from gradwatch.record.frame import Frame
-from gradwatch.record.instrument import Batch, Departure, Instrument, Monitor, Reading, Sink
+from gradwatch.record.instrument import Batch, Monitor, Sink
 from gradwatch.record.measuring import Measured
 from gradwatch.record.optimizers import learning_rates
 from gradwatch.record.options import Options, Record
 from gradwatch.record.scaling import Scaling, held_scale, overflowed
+from gradwatch.record.signal import PendingReadings, Reading, Signal
 from gradwatch.record.verdict import Phase, Verdict
 from gradwatch.record.ward import Ward
 from gradwatch.run import Event, EventKind, Subject
@@ -33,7 +34,7 @@ class Recorder:
         sink: Sink,
         options: Options,
         scaling: Scaling,
-        instruments: Sequence[Instrument] = (),
+        instruments: Sequence[Signal] = (),
         monitor: Monitor | None = None,
     ) -> None:
         self.sink = sink
@@ -195,10 +196,9 @@ class Recorder:
                     self.put(step, ward, nothing)
         self.scalars(step, {"skipped": 1.0})
         for instrument in self.instruments:
-            if (told := getattr(instrument, "skipped", None)) is not None:
-                for reading in told(step):
-                    self._take(reading, step)
-                self._post(step, instrument.departures(step))  # type: ignore[attr-defined]
+            for reading in instrument.skipped(step):
+                self._take(reading, step)
+            self._post(step, instrument.pending(step))
 
     def weights(self, step: int, wards: Sequence[Ward]) -> None:
         """The weights as they are now, outside any step."""
@@ -210,7 +210,7 @@ class Recorder:
 
     def collect(self, step: int) -> None:
         """What the instruments have seen of this step."""
-        under_way: list[Departure] = []
+        under_way: list[PendingReadings] = []
         for instrument in self.instruments:
             for reading in instrument.collect(step):
                 self._take(reading, step)
@@ -218,17 +218,15 @@ class Recorder:
                 self.scalars(step, values)
             for event in instrument.events():
                 self.sink.event(event)
-            if (departures := getattr(instrument, "departures", None)) is not None:
-                under_way += departures(step)
+            under_way += instrument.pending(step)
         self._post(step, under_way)
 
     def backward(self) -> None:
         """A backward pass has run."""
         for instrument in self.instruments:
-            if (told := getattr(instrument, "backward", None)) is not None:
-                told()
+            instrument.backward()
 
-    def _post(self, step: int, under_way: list[Departure]) -> None:
+    def _post(self, step: int, under_way: Sequence[PendingReadings]) -> None:
         if under_way:
             self.remote.post(step, under_way)
 

@@ -29,7 +29,7 @@ class SideNotes:
         self._recorder = recorder
         self._roster = roster
         self._graph: Graph | None = None
-        self._loss: dict[str, Any] = {}
+        self._loss: Mapping[str, Any] = {}
         self._looks = LOOKS
         self._logged = False
         self._batches = Batches()
@@ -93,16 +93,15 @@ class SideNotes:
     def read(self) -> None:
         """What the instruments have found out meanwhile: the graph of the layers, the loss."""
         for instrument in self._recorder.instruments:
-            graph = getattr(instrument, "graph", None)
-            if isinstance(graph, Graph) and graph is not self._graph:
+            graph = instrument.graph
+            if graph is not None and graph is not self._graph:
                 self._graph = graph
                 self._recorder.sink.graph(graph)
                 self._roster.learn_order(graph.order)
-            guess = getattr(instrument, "loss_guess", None)
-            if guess and not self._loss:
-                self._note_loss(guess)
+            if instrument.loss_guess and not self._loss:
+                self._note_loss(instrument.loss_guess)
 
-    def _note_loss(self, found: dict[str, Any]) -> None:
+    def _note_loss(self, found: Mapping[str, Any]) -> None:
         if found:
             self._loss = found
             self._recorder.note(found)

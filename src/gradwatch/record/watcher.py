@@ -14,9 +14,10 @@ from gradwatch.record.barrier import Barrier, log
 from gradwatch.record.clock import StepClock
 from gradwatch.record.conductor import Conductor
 from gradwatch.record.heartbeat import Heartbeat
-from gradwatch.record.instrument import Instrument, Monitor, Sink
+from gradwatch.record.instrument import Monitor, Sink
 from gradwatch.record.options import Options
 from gradwatch.record.scaling import Scaling
+from gradwatch.record.signal import Signal
 
 
 class Watcher:
@@ -35,7 +36,7 @@ class Watcher:
         first_step: int = 0,
         scaler: Any = None,
         run_dir: Path = Path(),
-        instruments: Sequence[Instrument] = (),
+        instruments: Sequence[Signal] = (),
         monitor: Monitor | None = None,
     ) -> None:
         self.run_dir = run_dir

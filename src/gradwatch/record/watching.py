@@ -83,9 +83,9 @@ def _optimizer(thing: Any) -> Optimizer:
 
 
 def _instruments(model: Module, names: list[str], chosen: Options) -> list[Any]:
-    from gradwatch.record.signals import instruments
+    from gradwatch.record.signals import make_signals
 
-    return list(instruments(model, names, chosen.record))
+    return list(make_signals(model, names, chosen.record))
 
 
 def _without_compiled_activations(

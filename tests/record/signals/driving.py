@@ -1,4 +1,4 @@
-"""A tiny driver: calls instruments as the watcher does, around a plain training step."""
+"""A tiny driver: calls signals as the watcher does, around a plain training step."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,10 +12,10 @@ EVERYTHING = frozenset(Family)
 ONLY_PROBE = frozenset({Family.PROBE})
 
 
-def collected(instrument: Any, step: int) -> dict[str, dict[str, Any]]:
+def collected(signal: Any, step: int) -> dict[str, dict[str, Any]]:
     """What one step gave: layer → statistic → value, with `state`, and the subject beside it."""
     found: dict[str, dict[str, Any]] = {}
-    for _, subjects, rows, states in instrument.collect(step):
+    for _, subjects, rows, states in signal.collect(step):
         for subject, row, state in zip(subjects, rows, states, strict=True):
             values = {name: row[name].item() for name in row.dtype.names}
             found[subject.name] = {**values, "state": int(state), "subject": subject}
@@ -23,7 +23,7 @@ def collected(instrument: Any, step: int) -> dict[str, dict[str, Any]]:
 
 
 def drive(
-    instrument: Any,
+    signal: Any,
     model: nn.Module,
     loss_of: Callable[[nn.Module], torch.Tensor],
     *,
@@ -34,15 +34,15 @@ def drive(
 ) -> list[dict[str, dict[str, Any]]]:
     """Train `steps` steps with SGD; the rows of each step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    instrument.attach()
+    signal.attach()
     seen = []
     for step in range(steps):
-        instrument.arm(step, due)
+        signal.arm(step, due)
         if before is not None:
             before(step)
         optimizer.zero_grad()
         loss_of(model).backward()
-        seen.append(collected(instrument, step))
+        seen.append(collected(signal, step))
         optimizer.step()
     return seen
 

@@ -1,4 +1,4 @@
-"""Activations and gates against the tensors themselves, on sick and healthy models."""
+"""Activations and their functions against the tensors themselves, on sick and healthy models."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def squared(data: Tensor) -> Any:
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0], ids=["healthy", "saturated"])
-def test_layers_and_the_gates_they_feed(scale: float) -> None:
+def test_layers_and_the_activation_functions_they_feed(scale: float) -> None:
     model = Net()
     with torch.no_grad():
         for layer in (model.b, model.c):
@@ -96,7 +96,7 @@ def test_activation_modules_count_for_the_layer_before(inplace: bool) -> None:
     assert rows["0"]["subject"].module == "Conv2d"
 
 
-def test_a_dead_layer_has_a_gate_of_zeros() -> None:
+def test_a_dead_layer_feeds_a_relu_of_zeros() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     with torch.no_grad():
         model[0].bias.fill_(-1000.0)
@@ -130,8 +130,8 @@ def test_other_precisions(dtype: torch.dtype) -> None:
 def test_calls_of_one_step_are_merged() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
     parts = [torch.randn(5, 4), 3 * torch.randn(9, 4)]
-    instrument = Activations(model)
-    (rows,) = drive(instrument, model, lambda m: m(parts[0]).mean() + m(parts[1]).mean())
+    signal = Activations(model)
+    (rows,) = drive(signal, model, lambda m: m(parts[0]).mean() + m(parts[1]).mean())
     with torch.no_grad():
         assert_describes(rows["0"], *(model[0](part) for part in parts))
 
@@ -154,13 +154,13 @@ def test_a_forward_without_a_backward_is_dropped(graph: bool) -> None:
 
 def test_between_recorded_steps_nothing_is_hooked() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-    instrument = Activations(model)
-    rows = drive(instrument, model, squared(torch.randn(2, 4)), due=frozenset({Family.GRAD}))
+    signal = Activations(model)
+    rows = drive(signal, model, squared(torch.randn(2, 4)), due=frozenset({Family.GRAD}))
     assert rows == [{}]
     assert hook_count(model.modules()) == 0
-    instrument.arm(1, frozenset({Family.ACT}))
+    signal.arm(1, frozenset({Family.ACT}))
     assert hook_count(model.modules()) == 3
-    instrument.detach()
+    signal.detach()
     assert hook_count(model.modules()) == 0
 
 
@@ -336,15 +336,15 @@ def test_a_result_changed_in_place_is_left_alone() -> None:
 def test_a_compiled_model_says_so_once() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     fast = torch.compile(model, backend="eager")
-    instrument = Activations(fast)
+    signal = Activations(fast)
     for step in range(2):
-        instrument.arm(step, frozenset(Family))
+        signal.arm(step, frozenset(Family))
         fast(torch.randn(2, 4)).sum().backward()
-        assert collected(instrument, step) == {}
-    (event,) = instrument.events()
+        assert collected(signal, step) == {}
+    (event,) = signal.events()
     assert event.kind is EventKind.NOT_RECORDED
     assert event.data["why"] == "compiled"
-    assert instrument.events() == []
+    assert signal.events() == []
     assert hook_count(model.modules()) == 0
 
 
@@ -356,10 +356,10 @@ def test_a_failure_inside_is_one_log_line(
 
     monkeypatch.setattr("gradwatch.record.signals.activations.moments", broken)
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    instrument = Activations(model)
-    rows = drive(instrument, model, squared(torch.randn(2, 4)), steps=4)
+    signal = Activations(model)
+    rows = drive(signal, model, squared(torch.randn(2, 4)), steps=4)
     assert rows == [{}] * 4
     assert len(caplog.records) == 1
     assert "planted" in caplog.text
-    (event,) = instrument.events()
+    (event,) = signal.events()
     assert event.kind is EventKind.SWITCHED_OFF

@@ -17,16 +17,16 @@ torch.set_num_threads(1)
 
 
 def graph_of(model: nn.Module, *inputs: Tensor, steps: int = 1, **options: object) -> Graph:
-    instrument = LayerGraph(model)
+    signal = LayerGraph(model)
 
     def loss(model: nn.Module) -> Tensor:
         return total(model(*inputs))
 
-    drive(instrument, model, loss, steps=steps, **options)  # type: ignore[arg-type]
+    drive(signal, model, loss, steps=steps, **options)  # type: ignore[arg-type]
     assert hook_count(model.modules()) == 0
-    assert instrument.events() == []
-    assert instrument.graph is not None
-    return instrument.graph
+    assert signal.events() == []
+    assert signal.graph is not None
+    return signal.graph
 
 
 def total(output: object) -> Tensor:
@@ -263,18 +263,18 @@ def test_multihead_attention_alone(weights: bool) -> None:
 
 def test_a_branch_taken_later_is_added() -> None:
     model, step = Branching(), [0]
-    instrument = LayerGraph(model)
+    signal = LayerGraph(model)
 
     def loss(model: nn.Module) -> Tensor:
         sign = 1.0 if step[0] == 0 else -1.0
         step[0] += 1
         return total(model(sign * torch.ones(2, 4)))
 
-    drive(instrument, model, loss)
-    assert instrument.graph is not None
-    assert set(instrument.graph.edges) == pairs("stem>left>head")
-    drive(instrument, model, loss)
-    assert set(instrument.graph.edges) == pairs("stem>left>head stem>right>head")
+    drive(signal, model, loss)
+    assert signal.graph is not None
+    assert set(signal.graph.edges) == pairs("stem>left>head")
+    drive(signal, model, loss)
+    assert set(signal.graph.edges) == pairs("stem>left>head stem>right>head")
 
 
 def test_a_validation_before_the_step_leaves_no_edges() -> None:
@@ -346,12 +346,12 @@ def test_a_compiled_part_is_marked() -> None:
 
 def test_without_any_forward_the_order_of_registration_is_assumed() -> None:
     model = Mlp()
-    instrument = LayerGraph(model)
+    signal = LayerGraph(model)
 
     def loss(model: nn.Module) -> Tensor:
         return sum((p.pow(2).sum() for p in model.parameters()), torch.zeros(()))
 
-    drive(instrument, model, loss, steps=3, due=EVERYTHING)
-    assert instrument.graph is not None
-    assert instrument.graph.assumed
-    assert instrument.graph.edges == (("one", "two"), ("two", "three"))
+    drive(signal, model, loss, steps=3, due=EVERYTHING)
+    assert signal.graph is not None
+    assert signal.graph.assumed
+    assert signal.graph.edges == (("one", "two"), ("two", "three"))

@@ -161,17 +161,17 @@ GUESSES: dict[str, tuple[nn.Module, Callable[[Tensor], Tensor], dict[str, Any]]]
 def test_guesses_from_output_and_gradient(case: str) -> None:
     end, loss, expected = GUESSES[case]
     model = Ends(end)
-    instrument = LossGuess(model)
+    signal = LossGuess(model)
     data = torch.randn(6, 4)
-    drive(instrument, model, lambda model: loss(model(data)), steps=3)
-    assert instrument.loss_guess == {}
-    instrument.arm(3, frozenset())
-    assert instrument.loss_guess == expected
-    instrument.detach()
+    drive(signal, model, lambda model: loss(model(data)), steps=3)
+    assert signal.loss_guess == {}
+    signal.arm(3, frozenset())
+    assert signal.loss_guess == expected
+    signal.detach()
 
 
 def test_it_stops_after_three_steps() -> None:
     model = Ends(nn.Identity())
-    instrument = LossGuess(model)
-    drive(instrument, model, lambda model: model(torch.randn(6, 4)).sum(), steps=5)
+    signal = LossGuess(model)
+    drive(signal, model, lambda model: model(torch.randn(6, 4)).sum(), steps=5)
     assert not model._forward_hooks

@@ -23,11 +23,11 @@ from gradwatch.record.far.steps import picked
 from gradwatch.record.far.tensors import one_number, readable
 from gradwatch.record.far.transfer import Load, Parts, Transfer
 from gradwatch.record.far.verdict import restoring
-from gradwatch.record.instrument import Departure, Reading
 from gradwatch.record.measuring import Measured, mark_cut, nothing
 from gradwatch.record.optimizers import second_moments
 from gradwatch.record.rows import blank, moment_rows
 from gradwatch.record.scaling import Scaling
+from gradwatch.record.signal import PendingReadings, Reading
 from gradwatch.record.verdict import UNKNOWN, Phase, Verdict, judge
 from gradwatch.record.ward import Ward
 from gradwatch.stats import Family, State
@@ -105,10 +105,10 @@ class Remote:
 
         self._send(None, [value.detach().reshape(-1)[:1]], finish)
 
-    def post(self, step: int, departures: Sequence[Departure]) -> None:
-        """What the instruments saw of this step, all in one transfer."""
-        cuts = [0, *accumulate(len(departure.parts) for departure in departures)]
-        finishers = [departure.finish for departure in departures]
+    def post(self, step: int, pending: Sequence[PendingReadings]) -> None:
+        """What the signals saw of this step, all in one transfer."""
+        cuts = [0, *accumulate(len(readings.parts) for readings in pending)]
+        finishers = [readings.finish for readings in pending]
 
         def finish(arrived: Parts) -> Arrival:
             arrival = Arrival(step)
@@ -118,7 +118,7 @@ class Remote:
                 arrival.scalars |= found.scalars
             return arrival
 
-        self._send(None, [part for departure in departures for part in departure.parts], finish)
+        self._send(None, [part for readings in pending for part in readings.parts], finish)
 
     def weights(self, owner: object, step: int, ward: Ward, *, histograms: bool = False) -> None:
         """Everything about the weights as they are now."""

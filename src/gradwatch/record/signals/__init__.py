@@ -1,20 +1,19 @@
-"""What tensor statistics cannot see: activations, gates, probes, inputs, layer graph, loss."""
+"""What tensor statistics cannot see: activations, probes, inputs, the layer graph, the loss."""
 
 from collections.abc import Collection, Container
 
 from torch import nn
 
-from gradwatch.record.instrument import Instrument
+from gradwatch.record.signal import Signal
 from gradwatch.record.signals.activations import Activations
 from gradwatch.record.signals.audit import audit, audit_events
 from gradwatch.record.signals.batches import Batches
-from gradwatch.record.signals.compiled import CompiledActivations
-from gradwatch.record.signals.hooks import Stage
+from gradwatch.record.signals.compiled_activations import CompiledActivations
+from gradwatch.record.signals.hooks import ModelContext
 from gradwatch.record.signals.inputs import Inputs
 from gradwatch.record.signals.layer_graph import LayerGraph
-from gradwatch.record.signals.loss_guess import LossGuess
-from gradwatch.record.signals.loss_kind import describe_loss
-from gradwatch.record.signals.modules import wholly_compiled
+from gradwatch.record.signals.loss_kind import LossGuess, describe_loss
+from gradwatch.record.signals.modules import is_compiled, watched_layers
 from gradwatch.record.signals.probe import Probe
 
 __all__ = [
@@ -24,32 +23,30 @@ __all__ = [
     "Inputs",
     "LayerGraph",
     "LossGuess",
+    "ModelContext",
     "Probe",
-    "Stage",
     "audit",
     "audit_events",
     "describe_loss",
-    "instruments",
+    "make_signals",
 ]
 
 
-def instruments(
-    model: nn.Module, names: Collection[str], record: Container[str]
-) -> list[Instrument]:
-    """The instruments of one watched model.
+def make_signals(model: nn.Module, names: Collection[str], record: Container[str]) -> list[Signal]:
+    """The signals of one watched model.
 
     `names` are the watched parameters; layers none of whose parameters is among them are left out.
     Activations need "activations" in `record`. The caller leaves the word out where the model is
     compiled and nobody asked for it by name, because recording changes compiled arithmetic.
     """
-    stage = Stage()
-    found: list[Instrument] = [
-        LayerGraph(model, stage),  # first: it puts the layers of the others in order
-        Inputs(model, stage),
-        Probe(model, names, stage),
-        LossGuess(model, stage),
+    context = ModelContext(watched_layers(model, names))
+    signals: list[Signal] = [
+        LayerGraph(model, context),  # first: it puts the layers of the others in order
+        Inputs(model, context),
+        Probe(model, context),
+        LossGuess(model, context),
     ]
     if "activations" in record:
-        asked = wholly_compiled(model)
-        found.append((CompiledActivations if asked else Activations)(model, names, stage))
-    return found
+        kind = CompiledActivations if is_compiled(model) else Activations
+        signals.append(kind(model, context))
+    return signals

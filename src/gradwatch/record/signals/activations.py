@@ -1,112 +1,122 @@
-"""On recorded steps: moments of every layer's output, and what the gates it feeds made of it."""
+"""On recorded steps: moments of every layer's output, and what activation functions made of it."""
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
-from weakref import ref
+from math import sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from gradwatch.record.instrument import Departure, Found, Reading
-from gradwatch.record.signals import far_calls, gates
-from gradwatch.record.signals.calls import Call, FarRecord, counted, rows_of
-from gradwatch.record.signals.far import is_far
-from gradwatch.record.signals.hooks import Hooks, Stage
-from gradwatch.record.signals.modules import (
-    Layer,
+from gradwatch.kernel import MOMENTS, merge
+from gradwatch.record.far.arithmetic import cleaned, wide
+from gradwatch.record.signal import ArrivedReadings, PendingReadings, Reading
+from gradwatch.record.signals import activation_functions
+from gradwatch.record.signals.activation_functions import WeightedStat, zero_share
+from gradwatch.record.signals.autograd import AutogradWalker, Node, Sources, nodes_of
+from gradwatch.record.signals.hooks import HookedSignal, ModelContext
+from gradwatch.record.signals.modules import WatchedLayer, layer_subject, layers, owners
+from gradwatch.record.signals.tensors import (
+    device_readable,
     first_floating,
-    layers,
-    owners,
-    subject,
-    tensors,
+    moments,
+    readable,
+    spread,
+    tensors_in,
 )
-from gradwatch.record.signals.reading import moments, readable
-from gradwatch.record.signals.trail import Node, Sources, Trail, nodes_of
 from gradwatch.run import Event, EventKind
-from gradwatch.stats import Family
+from gradwatch.stats import Family, Stat, State, row_dtype
 
 _PATIENCE = 3
 _RESCAN = 4
+DEVICE_MOST = 1 << 22
+"""Elements of an output on an accelerator that are looked at: more would take memory that the
+training may need."""
+OF_FUNCTIONS = (Stat.ACT_GATE_ZERO_FRACTION, Stat.ACT_FLAT_FRACTION, Stat.ACT_ENTROPY)
+"""Statistics that are missing where no activation function was met."""
+
+
+class DeviceSums(NamedTuple):
+    """An output on an accelerator: its elements, those that were seen, and sums not here yet."""
+
+    size: int
+    seen: int
+    numbers: tuple[Tensor, ...]
+    """Zeros, non-finite elements, and of the others the largest magnitude, the sum and the norm."""
 
 
 @dataclass
-class Pass:
-    """What the coming step has shown so far."""
+class LayerCall:
+    """One call of one layer. It counts once a backward has come through its output."""
 
-    calls: list[Call] = field(default_factory=list)
-    readings: list[tuple[str, gates.Reading]] = field(default_factory=list)
+    layer: str
+    output: NDArray[np.void] | DeviceSums | None
+    """The kernel's record of it; None where it cannot be read."""
+    functions: list[tuple[str, WeightedStat]]
+    """The layers that feed the activation functions met on the way here, and what those did."""
+    tracked: bool
+    """Whether its output has an autograd node, so that we hear of the backward."""
+    in_backward: bool
+    reached: bool = False
+    sampled: bool = False
+    """Whether only some elements of its output were looked at."""
+
+    def reach(self, gradients: Any) -> None:
+        self.reached = True
 
 
-class Activations:
+class Activations(HookedSignal):
     """Hooks on every layer, put up only for the steps that are recorded."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        names: Collection[str] = (),
-        stage: Stage | None = None,
-    ) -> None:
-        self._model = ref(model)
-        self._names = names
-        self._hooks = Hooks("activations", stage or Stage())
-        self._pass = Pass()
-        self._trail = Trail({})
+    what = "activations"
+
+    def __init__(self, model: nn.Module, context: ModelContext | None = None) -> None:
+        super().__init__(model, context)
+        self._calls: list[LayerCall] = []
+        self._functions: list[tuple[str, WeightedStat]] = []
+        self._walker = AutogradWalker({})
         self._kinds: dict[str, str] = {}
-        self._events: list[Event] = []
-        self._departures: list[Departure] = []
-        self._layers: list[Layer] = []
+        self._layers: list[WatchedLayer] = []
         self._owners: dict[int, str] = {}
-        self._age = 0
+        self._scans = 0
         self._silent = 0
         self._off = False
-        self._told: set[str] = set()
-
-    @property
-    def spent(self) -> float:
-        return self._hooks.spent
-
-    @spent.setter
-    def spent(self, seconds: float) -> None:
-        self._hooks.spent = seconds
-
-    def attach(self) -> None:
-        """Nothing is hooked before a recorded step."""
+        self._reasons_told: set[str] = set()
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
-        self._hooks.clear()
-        self._pass = Pass()
-        self._hooks.step = step
+        self._unhook()
+        self._calls = []
+        self._step = step
         model = self._model()
         if Family.ACT not in due or model is None or self._off:
             return
         found = self._find(model)
         eager = [layer for layer in found if not layer.hidden]
-        if self._hooks.stage.traced or len(eager) < len(found):
+        if self.context.traced or len(eager) < len(found):
             self._not_recorded(step, "compiled")
-            self._off = self._hooks.stage.traced or not eager
-        if self._off or self._hooks.closed:
+            self._off = self.context.traced or not eager
+        if self._off or self._may_not_hook:
             return
-        self._trail = Trail(self._owners, passed=self._gate)
+        self._walker = AutogradWalker(self._owners, passed=self._read_function)
         for layer in eager:
             if (module := layer.module) is not None:
                 self._kinds[layer.name] = layer.kind
-                self._hooks.after(module, partial(self._look, layer.name, layer.composite))
+                self._hook_after(module, partial(self._look, layer.name, layer.composite))
 
-    def _find(self, model: nn.Module) -> list[Layer]:
+    def _find(self, model: nn.Module) -> list[WatchedLayer]:
         """The layers, looked for anew every few recorded steps: models may grow."""
-        if self._age % _RESCAN == 0:
-            self._layers, self._owners = layers(model, self._names), owners(model)
-        self._age += 1
+        if self._scans % _RESCAN == 0:
+            self._layers, self._owners = layers(model, self.context.watched), owners(model)
+        self._scans += 1
         return self._layers
 
     def _not_recorded(self, step: int, why: str) -> None:
-        if why in self._told:
+        if why in self._reasons_told:
             return
-        self._told.add(why)
+        self._reasons_told.add(why)
         text = f"activations are not recorded: {why}"
         self._events.append(Event(step, EventKind.NOT_RECORDED, text, data={"why": why}))
 
@@ -120,96 +130,234 @@ class Activations:
         tensor = first_floating(output)
         if tensor is None:
             return
-        record: NDArray[np.void] | FarRecord | None = None
+        record: NDArray[np.void] | DeviceSums | None = None
         if readable(tensor):
             record = moments(tensor)
-        elif is_far(tensor):
-            record = far_calls.look(tensor)
-        inputs, outputs = nodes_of(tensors((args, kwargs))), nodes_of(tensors(output))
-        readings = self._gates(layer, composite, inputs, outputs, record)
+        elif device_readable(tensor):
+            record = _device_sums(tensor)
+        inputs, outputs = nodes_of(tensors_in((args, kwargs))), nodes_of(tensors_in(output))
+        functions = self._functions_before(layer, composite, inputs, outputs, record)
+        # Within a backward only a checkpoint calls layers: it runs its part of the forward again.
         in_backward = torch._C._current_graph_task_id() != -1
-        call = Call(layer, record, readings, bool(outputs), in_backward)
-        self._pass.calls.append(call)
+        call = LayerCall(layer, record, functions, bool(outputs), in_backward)
+        self._calls.append(call)
         for node in outputs:
+            # The graph may outlive the step: what we hang on it holds no tensor of the user's.
             node.register_prehook(call.reach)
 
-    def _gates(
+    def _functions_before(
         self,
         layer: str,
         composite: bool,
         inputs: list[Node],
         outputs: list[Node],
-        record: NDArray[np.void] | FarRecord | None,
-    ) -> list[tuple[str, gates.Reading]]:
-        """The gates between the layers before and this one, and the layer's own if it is a gate."""
-        self._pass.readings = []
-        fed_by = self._trail.sources(inputs)
+        record: NDArray[np.void] | DeviceSums | None,
+    ) -> list[tuple[str, WeightedStat]]:
+        """Activation functions between the layers before and this one, and this one if it is."""
+        self._functions = []
+        fed_by = self._walker.sources(inputs)
         if composite:
-            self._trail.sources(outputs)
+            self._walker.sources(outputs)
         for node in outputs:
-            if self._trail.knows(node):
+            if self._walker.has_seen(node):
                 continue
-            if record is not None and fed_by and gates.is_relu(node):
-                self._pass.readings.append((fed_by[0], _zeros(record)))
+            if record is not None and fed_by and activation_functions.is_relu(node):
+                self._functions.append((fed_by[0], _zero_share(record)))
             else:
-                self._gate(node, fed_by)
-        self._trail.mark(outputs, layer)
-        return self._pass.readings
+                self._read_function(node, fed_by)
+        self._walker.mark(outputs, layer)
+        return self._functions
 
-    def _gate(self, node: Node, sources: Sources) -> None:
-        if sources and (reading := gates.read(node)) is not None:
-            self._pass.readings.append((sources[0], reading))
+    def _read_function(self, node: Node, sources: Sources) -> None:
+        if sources and (stat := activation_functions.read(node)) is not None:
+            self._functions.append((sources[0], stat))
 
     # -- at the optimizer's step -----------------------------------------------------------------
 
     def collect(self, step: int) -> Iterator[Reading]:
-        armed = bool(self._hooks)
-        self._hooks.clear()
-        calls, self._pass = counted(self._pass.calls), Pass()
-        if not armed or self._hooks.failure is not None:
+        armed = bool(self._handles)
+        self._unhook()
+        calls, self._calls = counted(self._calls), []
+        if not armed or self.failure is not None:
             return
         if not calls:
             self._silent += 1
             if self._silent == _PATIENCE:
                 self._not_recorded(step, "no forward of a module was seen")
             return
-        under_way = far_calls.parts_of(calls)
-        if not under_way:
+        parts = _device_parts(calls)
+        if not parts:
             yield self._reading(calls)
             return
 
-        def finish(arrived: list[NDArray[np.float64]]) -> Found:
-            return Found([self._reading(far_calls.settled(calls, arrived))])
+        def finish(arrived: list[NDArray[np.float64]]) -> ArrivedReadings:
+            return ArrivedReadings([self._reading(_with_numbers(calls, arrived))])
 
-        self._departures.append(Departure(under_way, finish))
+        self._pending.append(PendingReadings(parts, finish))
 
-    def departures(self, step: int) -> list[Departure]:
-        """Steps in which some layer ran on an accelerator."""
-        sent, self._departures = self._departures, []
-        return sent
-
-    def _reading(self, calls: list[Call]) -> Reading:
-        layers_seen, rows, states = rows_of(calls)
-        order = self._hooks.stage.order
+    def _reading(self, calls: list[LayerCall]) -> Reading:
+        names, rows, states = rows_of(calls)
+        order = self.context.order
         subjects = [
-            subject(name, self._kinds.get(name, ""), order.get(name)) for name in layers_seen
+            layer_subject(name, self._kinds.get(name, ""), order.get(name)) for name in names
         ]
         return Family.ACT, subjects, rows, states
 
-    def scalars(self, step: int) -> dict[str, float]:
-        return {}
-
-    def events(self) -> list[Event]:
-        found, self._events = [*self._events, *self._hooks.events()], []
-        return found
-
     def detach(self) -> None:
-        self._hooks.remove()
-        self._pass = Pass()
-        self._departures.clear()
+        super().detach()
+        self._calls = []
 
 
-def _zeros(record: NDArray[np.void] | FarRecord) -> gates.Reading:
-    if isinstance(record, FarRecord):
-        return gates.far_zeros(record.numbers[0], record.seen)
-    return gates.zeros(record[0])
+# -- rows ----------------------------------------------------------------------------------------
+
+
+def counted(calls: list[LayerCall]) -> list[LayerCall]:
+    """Calls a backward came through; those before them that need no gradient count with them.
+
+    What a checkpoint runs again in the backward counts only where its first run was not seen.
+    """
+    kept: list[LayerCall] = []
+    following = False
+    for call in reversed(calls):
+        following = call.reached if call.tracked else following
+        if following:
+            kept.append(call)
+    kept.reverse()
+    in_forward = {call.layer for call in kept if not call.in_backward}
+    return [call for call in kept if not (call.in_backward and call.layer in in_forward)]
+
+
+def rows_of(calls: list[LayerCall]) -> tuple[list[str], NDArray[np.void], NDArray[np.uint8]]:
+    """Layers, rows, states: calls of one layer are merged, functions averaged by their elements."""
+    records: dict[str, list[NDArray[np.void]]] = {}
+    functions: dict[tuple[str, str], list[WeightedStat]] = {}
+    sampled: set[str] = set()
+    for call in calls:
+        parts = records.setdefault(call.layer, [])
+        if isinstance(call.output, np.ndarray):
+            parts.append(call.output)
+        if call.sampled:
+            sampled.add(call.layer)
+        for layer, stat in call.functions:
+            records.setdefault(layer, [])
+            functions.setdefault((layer, str(stat.stat)), []).append(stat)
+    rows = _act_rows([_joined(parts) for parts in records.values()])
+    place = {layer: index for index, layer in enumerate(records)}
+    for (layer, name), stats in functions.items():
+        rows[name][place[layer]] = _average(stats)
+    states = [State.MEASURED if parts else State.UNSUPPORTED for parts in records.values()]
+    for layer in sampled:
+        states[place[layer]] = State.SAMPLED
+    return list(records), rows, np.array(states, np.uint8)
+
+
+def _joined(parts: list[NDArray[np.void]]) -> NDArray[np.void]:
+    """One record for all calls of a layer; an empty one where none could be read."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = np.zeros(1, MOMENTS)
+    if parts:
+        joined[0] = merge(_stacked(parts))
+    return joined
+
+
+def _stacked(parts: list[NDArray[np.void]]) -> NDArray[np.void]:
+    """As np.concatenate, which compares the fields of structured arrays one by one."""
+    return np.frombuffer(b"".join(part.tobytes() for part in parts), MOMENTS)
+
+
+def _act_rows(joined: list[NDArray[np.void]]) -> NDArray[np.void]:
+    records = _stacked(joined)
+    rows = np.zeros(len(records), row_dtype(Family.ACT))
+    rows["act_count"] = records["count"]
+    rows["act_mean"], rows["act_std"] = records["mean"], records["std"]
+    rows["act_abs_max"] = records["abs_max"]
+    with np.errstate(invalid="ignore"):
+        rows["act_zero_fraction"] = records["zeros"] / records["count"]
+    rows["act_nonfinite"] = records["nan"] + records["pos_inf"] + records["neg_inf"]
+    for stat in OF_FUNCTIONS:
+        rows[str(stat)] = np.nan
+    return rows
+
+
+def _average(stats: list[WeightedStat]) -> float:
+    weight = sum(stat.weight for stat in stats)
+    if not weight:
+        return float("nan")
+    return float(sum(stat.value * stat.weight for stat in stats)) / weight
+
+
+# -- on an accelerator ---------------------------------------------------------------------------
+
+
+def _device_sums(tensor: Tensor) -> DeviceSums:
+    """Sums over an output, on its device; no element of it is kept."""
+    seen = spread(tensor, DEVICE_MOST)
+    kind = wide(seen.device)
+    clean = cleaned(seen)
+    return DeviceSums(
+        tensor.numel(),
+        seen.numel(),
+        (
+            (seen == 0).sum(dtype=kind),
+            (clean != seen).sum(dtype=kind),
+            torch.linalg.vector_norm(clean, float("inf"), dtype=kind),
+            clean.sum(dtype=kind),
+            torch.linalg.vector_norm(clean, 2, dtype=kind),
+        ),
+    )
+
+
+def _zero_share(record: NDArray[np.void] | DeviceSums) -> WeightedStat:
+    if isinstance(record, DeviceSums):
+        return zero_share(record.numbers[0], float(record.seen))
+    return zero_share(float(record[0]["zeros"]), float(record[0]["count"]))
+
+
+def _device_parts(calls: Sequence[LayerCall]) -> list[Tensor]:
+    """The numbers of these calls that are on accelerators."""
+    parts: list[Tensor] = []
+    for call in calls:
+        if isinstance(call.output, DeviceSums):
+            parts += call.output.numbers
+        parts += [stat.value for _, stat in call.functions if isinstance(stat.value, Tensor)]
+    return parts
+
+
+def _with_numbers(
+    calls: Sequence[LayerCall], arrived: Sequence[NDArray[np.float64]]
+) -> list[LayerCall]:
+    """The same calls with the numbers that `_device_parts` sent off, in its order."""
+    numbers = iter([float(part[0]) for part in arrived])
+    settled = []
+    for call in calls:
+        output, sampled = call.output, False
+        if isinstance(output, DeviceSums):
+            sampled = output.seen < output.size
+            output = _record(output, [next(numbers) for _ in output.numbers])
+        functions = [
+            (layer, replace(stat, value=next(numbers) / stat.weight))
+            if isinstance(stat.value, Tensor)
+            else (layer, stat)
+            for layer, stat in call.functions
+        ]
+        settled.append(replace(call, output=output, functions=functions, sampled=sampled))
+    return settled
+
+
+def _record(sums: DeviceSums, numbers: Sequence[float]) -> NDArray[np.void]:
+    """The kernel's record of it, as far as activations need one; counts raised to the whole."""
+    zeros, bad, top, total, norm = numbers
+    record = np.zeros(1, MOMENTS)
+    raised = sums.size / sums.seen
+    record["count"], record["zeros"], record["nan"] = sums.size, round(zeros * raised), bad * raised
+    finite = sums.seen - bad
+    for name in ("mean", "std", "skewness", "kurtosis", "norm", "abs_mean", "min", "max"):
+        record[name] = np.nan
+    record["abs_max"] = top if finite else np.nan
+    if finite:
+        mean = total / finite
+        # In float64, whose sums of float32 numbers leave enough digits for the difference.
+        record["mean"], record["std"] = mean, sqrt(max(norm * norm / finite - mean * mean, 0.0))
+        record["norm"] = norm
+    return record

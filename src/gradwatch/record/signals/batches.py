@@ -20,26 +20,26 @@ class Batches:
 
     def keep(self, step: int, ids: Any) -> None:
         """Remember what the step was fed with; a step of several batches has all of theirs."""
-        found = plain_ids(ids)
+        samples = plain_ids(ids)
         if self._kept and self._kept[-1][0] == step:
-            found = [*self._kept.pop()[1], *found][:_MOST]
-        self._kept.append((step, found))
+            samples = [*self._kept.pop()[1], *samples][:_MOST]
+        self._kept.append((step, samples))
 
     def mark(self, step: int) -> dict[str, Any]:
         """The loss of this step is not finite: what to note, the first time it happens."""
         if self._bad is not None or not self._kept:
             return {}
-        self._bad = next((one for one in self._kept if one[0] == step), self._kept[-1])
+        self._bad = next((batch for batch in self._kept if batch[0] == step), self._kept[-1])
         return self.info()
 
     def info(self) -> dict[str, Any]:
         """For `run.info`: `batches` ([step, ids] of the last steps) and the first `bad_batch`."""
         if not self._kept:
             return {}
-        known: dict[str, Any] = {"batches": [[step, ids] for step, ids in self._kept]}
+        info: dict[str, Any] = {"batches": [[step, ids] for step, ids in self._kept]}
         if self._bad is not None:
-            known["bad_batch"] = {"step": self._bad[0], "ids": self._bad[1]}
-        return known
+            info["bad_batch"] = {"step": self._bad[0], "ids": self._bad[1]}
+        return info
 
 
 def plain_ids(ids: Any) -> list[int | str]:
@@ -52,14 +52,14 @@ def plain_ids(ids: Any) -> list[int | str]:
         ids = ids.reshape(-1)[:_MOST].tolist()
     if isinstance(ids, (str, int)) or not isinstance(ids, Iterable):
         ids = [ids]
-    return [_plain(one) for one in list(ids)[:_MOST]]
+    return [_plain(sample) for sample in list(ids)[:_MOST]]
 
 
-def _plain(one: Any) -> int | str:
-    if isinstance(one, (int, np.integer)):
-        return int(one)
-    if isinstance(one, torch.Tensor) and one.is_cpu and one.numel() == 1:
-        return _plain(one.detach().numpy().reshape(()).item())
-    if isinstance(one, float) and one.is_integer():
-        return int(one)
-    return str(one)[:200]
+def _plain(sample: Any) -> int | str:
+    if isinstance(sample, (int, np.integer)):
+        return int(sample)
+    if isinstance(sample, torch.Tensor) and sample.is_cpu and sample.numel() == 1:
+        return _plain(sample.detach().numpy().reshape(()).item())
+    if isinstance(sample, float) and sample.is_integer():
+        return int(sample)
+    return str(sample)[:200]

@@ -1,16 +1,19 @@
-"""Forward hooks that cannot hurt: they catch errors, count their time and pickle as nothing."""
+"""Signals that hook modules. The hooks catch errors, count their time and pickle as nothing."""
 
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from gradwatch.record.signal import PendingReadings, Signal
+from gradwatch.record.signals.tensors import observable
 from gradwatch.run import Event, EventKind
 
 log = logging.getLogger("gradwatch")
@@ -19,9 +22,11 @@ Listener = Callable[..., None]
 
 
 @dataclass
-class Stage:
-    """What the instruments of one model share."""
+class ModelContext:
+    """What the signals of one model share."""
 
+    watched: Collection[str] = ()
+    """The layers to look at; where none is named, all of them."""
     order: dict[str, int] = field(default_factory=dict)
     """The layers' positions in forward order, as far as they are known."""
     traced: bool = False
@@ -29,17 +34,78 @@ class Stage:
     or go before the end, or the model would be compiled anew."""
 
 
-def observable() -> bool:
-    """Whether an eager forward is running whose tensors hold real numbers.
+class HookedSignal(Signal):
+    """Its hooks are put up together, taken down together, and silent after a failure in one."""
 
-    Under a transform, a trace or a dispatch mode a look at a tensor would become part of the
-    computation: selective checkpointing, for one, counts every operation it sees.
-    """
-    return not (
-        torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._get_tracing_state()
-    )
+    what = ""
+    """What the user is told is no longer recorded after a failure."""
+
+    def __init__(self, model: nn.Module, context: ModelContext | None = None) -> None:
+        self._model = ref(model)  # weak: watching keeps no model alive
+        self.context = context or ModelContext()
+        self.spent = 0.0
+        self.failure: str | None = None
+        self._step = 0
+        self._handles: list[RemovableHandle] = []
+        self._events: list[Event] = []
+        self._pending: list[PendingReadings] = []
+        self._failure_told = False
+
+    def take_spent(self) -> float:
+        spent, self.spent = self.spent, 0.0
+        return spent
+
+    def events(self) -> list[Event]:
+        events, self._events = self._events, []
+        if self.failure is not None and not self._failure_told:
+            self._failure_told = True
+            text = f"{self.what} are no longer recorded: {self.failure}"
+            events.append(Event(self._step, EventKind.SWITCHED_OFF, text))
+        return events
+
+    def pending(self, step: int) -> Sequence[PendingReadings]:
+        pending, self._pending = self._pending, []
+        return pending
+
+    def detach(self) -> None:
+        self._remove_hooks()
+        self._pending.clear()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop looking; say so once. Training goes on as if we were not there."""
+        if self.failure is None:
+            self.failure = f"{type(error).__name__}: {error}"
+            log.warning("gradwatch stopped recording %s: %s", self.what, self.failure)
+
+    # -- hooks -----------------------------------------------------------------------------------
+
+    def _hook_after(self, module: nn.Module, listener: Listener) -> None:
+        """`listener(module, args, kwargs, output)` when the module has run."""
+        self._handles.append(module.register_forward_hook(Hook(self, listener), with_kwargs=True))
+
+    def _hook_after_lightly(self, module: nn.Module, listener: Listener) -> None:
+        """`listener(module, args, output)`: the cheapest form, for hooks that run on every step."""
+        self._handles.append(module.register_forward_hook(LightHook(self, listener)))
+
+    def _hook_before(self, module: nn.Module, listener: Listener) -> None:
+        """`listener(module, args, kwargs)` when the module is called."""
+        self._handles.append(
+            module.register_forward_pre_hook(Hook(self, listener), with_kwargs=True)
+        )
+
+    @property
+    def _may_not_hook(self) -> bool:
+        return self.failure is not None or self.context.traced
+
+    def _unhook(self) -> None:
+        """Take the hooks down, unless a compiled graph counts on them."""
+        if not self.context.traced:
+            self._remove_hooks()
+
+    def _remove_hooks(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
 
 
 class Hook:
@@ -50,26 +116,28 @@ class Hook:
     where we are not installed and is not watched.
     """
 
-    __slots__ = ("listener", "owner")
+    __slots__ = ("listener", "signal")
 
-    def __init__(self, owner: "Hooks", listener: Listener) -> None:
-        self.owner = owner
+    def __init__(self, signal: HookedSignal, listener: Listener) -> None:
+        self.signal = signal
         self.listener = listener
 
     def __call__(self, *seen: Any) -> None:
+        # torch.compile traces this call: it must see no clock and no listener, which would break
+        # the graph. What is left is one assignment, done while tracing.
         if torch.compiler.is_compiling():
-            self.owner.stage.traced = True
+            self.signal.context.traced = True
             return
-        owner = self.owner
-        if owner.failure is not None or not observable():
+        signal = self.signal
+        if signal.failure is not None or not observable():
             return
         start = time.perf_counter()
         try:
             self.listener(*seen)
         except Exception as error:
-            owner.fail(error)
+            signal.fail(error)
         finally:
-            owner.spent += time.perf_counter() - start
+            signal.spent += time.perf_counter() - start
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
@@ -86,75 +154,15 @@ class LightHook(Hook):
 
     def __call__(self, *seen: Any) -> None:
         if torch.compiler.is_compiling():
-            self.owner.stage.traced = True
+            self.signal.context.traced = True
             return
-        owner = self.owner
+        signal = self.signal
         start = time.perf_counter()
         try:
-            if owner.failure is None and not torch._C._len_torch_dispatch_stack():
+            if signal.failure is None and not torch._C._len_torch_dispatch_stack():
                 self.listener(*seen)
         except Exception as error:
             if observable():
-                owner.fail(error)
+                signal.fail(error)
         finally:
-            owner.spent += time.perf_counter() - start
-
-
-class Hooks:
-    """The hooks of one instrument: put up together, taken down together, silent after a failure."""
-
-    def __init__(self, what: str, stage: Stage) -> None:
-        self.what = what
-        self.stage = stage
-        self.spent = 0.0
-        self.step = 0
-        self.failure: str | None = None
-        self._handles: list[RemovableHandle] = []
-        self._told = False
-
-    def __bool__(self) -> bool:
-        return bool(self._handles)
-
-    def after(self, module: nn.Module, listener: Listener) -> None:
-        """`listener(module, args, kwargs, output)` when the module has run."""
-        self._handles.append(module.register_forward_hook(Hook(self, listener), with_kwargs=True))
-
-    def after_plain(self, module: nn.Module, listener: Listener) -> None:
-        """`listener(module, args, output)`: the cheapest form, for hooks that run on every step."""
-        self._handles.append(module.register_forward_hook(LightHook(self, listener)))
-
-    def before(self, module: nn.Module, listener: Listener) -> None:
-        """`listener(module, args, kwargs)` when the module is called."""
-        self._handles.append(
-            module.register_forward_pre_hook(Hook(self, listener), with_kwargs=True)
-        )
-
-    @property
-    def closed(self) -> bool:
-        """Whether no more hooks may be put up."""
-        return self.failure is not None or self.stage.traced
-
-    def clear(self) -> None:
-        """Take the hooks down, unless a compiled graph counts on them."""
-        if not self.stage.traced:
-            self.remove()
-
-    def remove(self) -> None:
-        """Take the hooks down for good."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def fail(self, error: BaseException) -> None:
-        """Stop looking; say so once. Training goes on as if we were not there."""
-        if self.failure is None:
-            self.failure = f"{type(error).__name__}: {error}"
-            log.warning("gradwatch stopped recording %s: %s", self.what, self.failure)
-
-    def events(self) -> list[Event]:
-        """The failure as an event, once."""
-        if self.failure is None or self._told:
-            return []
-        self._told = True
-        text = f"{self.what} are no longer recorded: {self.failure}"
-        return [Event(self.step, EventKind.SWITCHED_OFF, text)]
+            signal.spent += time.perf_counter() - start

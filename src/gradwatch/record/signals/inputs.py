@@ -1,28 +1,34 @@
 """Every step: size and finiteness of what the model is fed."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
-from weakref import ref
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from gradwatch.record.instrument import Departure, Found, Reading
-from gradwatch.record.signals.far import is_far
-from gradwatch.record.signals.far_inputs import FarInputs, records
-from gradwatch.record.signals.hooks import Hooks, Stage
-from gradwatch.record.signals.modules import root_is_compiled, tensors
-from gradwatch.record.signals.reading import readable, sampled_moments
-from gradwatch.run import Event
+from gradwatch.record.far.arithmetic import cleaned, wide
+from gradwatch.record.signal import ArrivedReadings, PendingReadings, Reading
+from gradwatch.record.signals.hooks import HookedSignal, ModelContext
+from gradwatch.record.signals.modules import root_is_compiled
+from gradwatch.record.signals.tensors import (
+    device_readable,
+    readable,
+    sampled_moments,
+    spread,
+    tensors_in,
+)
 from gradwatch.stats import Family
 
 _READ = ["count", "nan", "pos_inf", "neg_inf", "norm", "abs_max"]
+_DEVICE_SAMPLE = 16_384
+_DEVICE_MOST = 256
+"""Inputs of one step that are looked at; more come only where hundreds of batches make a step."""
 
 
-class Sum:
+class InputTotals:
     """All inputs of a step."""
 
     def __init__(self) -> None:
@@ -50,84 +56,85 @@ class Sum:
         }
 
 
-class Inputs:
+class Inputs(HookedSignal):
     """RMS, largest magnitude and non-finite elements of the float inputs of the model.
 
     Of a tensor with more than 16,384 elements four stretches of 4,096 are read; on an accelerator
     16,384 evenly spread ones, and the numbers come later.
     """
 
-    def __init__(self, model: nn.Module, stage: Stage | None = None) -> None:
-        self._model = ref(model)
-        self._hooks = Hooks("inputs", stage or Stage())
-        self._far = FarInputs()
-        self._sum = Sum()
+    what = "inputs"
 
-    @property
-    def spent(self) -> float:
-        return self._hooks.spent
-
-    @spent.setter
-    def spent(self, seconds: float) -> None:
-        self._hooks.spent = seconds
-
-    def attach(self) -> None:
-        """Nothing is hooked before a step of which anything is recorded."""
+    def __init__(self, model: nn.Module, context: ModelContext | None = None) -> None:
+        super().__init__(model, context)
+        self._totals = InputTotals()
+        self._device_counts: list[int] = []
+        """Elements looked at of each input on an accelerator."""
+        self._device_parts: list[Tensor] = []
+        """Three of each: its non-finite elements, its largest magnitude, its norm."""
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
-        self._sum = Sum()
-        self._far.take()
-        self._hooks.step = step
+        self._totals = InputTotals()
+        self._device_counts, self._device_parts = [], []
+        self._step = step
         model = self._model()
         if not due:
-            self._hooks.clear()
-        elif model is None or self._hooks or self._hooks.closed or root_is_compiled(model):
+            self._unhook()
+        elif model is None or self._handles or self._may_not_hook or root_is_compiled(model):
             return
         else:
-            self._hooks.before(model, self._look)
+            self._hook_before(model, self._look)
 
     def _look(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if not torch.is_grad_enabled():
             return
-        for tensor in tensors((args, kwargs)):
+        for tensor in tensors_in((args, kwargs)):
             if not tensor.is_floating_point():
                 continue
             if readable(tensor):
                 self._add(tensor)
-            elif is_far(tensor):
-                self._far.look(tensor)
+            elif device_readable(tensor):
+                self._add_on_device(tensor)
 
-    def _add(self, tensor: torch.Tensor) -> None:
+    def _add(self, tensor: Tensor) -> None:
         if tensor.numel():
             # As tuples: between a user's data and his model numpy's sums of four numbers are dear.
             for count, nan, above, below, norm, top in sampled_moments(tensor)[_READ].tolist():
-                self._sum.add(count, nan + above + below, norm, top)
+                self._totals.add(count, nan + above + below, norm, top)
 
-    def collect(self, step: int) -> Iterator[Reading]:
-        return iter(())
+    def _add_on_device(self, tensor: Tensor) -> None:
+        if len(self._device_counts) == _DEVICE_MOST:
+            return
+        sample = spread(tensor, _DEVICE_SAMPLE)
+        kind = wide(sample.device)
+        clean = cleaned(sample)
+        self._device_counts.append(sample.numel())
+        self._device_parts += [
+            (clean != sample).sum(),
+            torch.linalg.vector_norm(clean, float("inf")),
+            torch.linalg.vector_norm(clean, 2, dtype=kind),
+        ]
+
+    def collect(self, step: int) -> Iterable[Reading]:
+        """No rows; but inputs on accelerators are sent off, with those on the CPU if any."""
+        if not self._device_parts or self.failure is not None:
+            return ()
+        totals, self._totals = self._totals, InputTotals()
+        counts, self._device_counts = self._device_counts, []
+        parts, self._device_parts = self._device_parts, []
+
+        def finish(arrived: list[NDArray[np.float64]]) -> ArrivedReadings:
+            numbers = [float(part[0]) for part in arrived]
+            for count, bad, top, norm in zip(
+                counts, numbers[::3], numbers[1::3], numbers[2::3], strict=True
+            ):
+                totals.add(count, bad, norm, top)
+            return ArrivedReadings(scalars=totals.scalars())
+
+        self._pending.append(PendingReadings(parts, finish))
+        return ()
 
     def scalars(self, step: int) -> dict[str, float]:
         """Nothing where no forward with gradients was seen, or where the numbers come later."""
-        if self._hooks.failure is not None or self._far:
-            return {}
-        return self._sum.scalars()
-
-    def departures(self, step: int) -> list[Departure]:
-        """The inputs on accelerators, with those on the CPU if there were any."""
-        counts, parts = self._far.take()
-        total, self._sum = self._sum, Sum()
-        if not parts or self._hooks.failure is not None:
-            return []
-
-        def finish(arrived: list[NDArray[np.float64]]) -> Found:
-            for record in records(counts, arrived):
-                total.add(*record)
-            return Found(scalars=total.scalars())
-
-        return [Departure(parts, finish)]
-
-    def events(self) -> list[Event]:
-        return self._hooks.events()
-
-    def detach(self) -> None:
-        self._hooks.remove()
+        totals, self._totals = self._totals, InputTotals()
+        return {} if self.failure is not None else totals.scalars()

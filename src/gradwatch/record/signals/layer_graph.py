@@ -1,20 +1,20 @@
 """The layer graph, from the autograd graph of the first recorded steps, contracted to layers."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gradwatch.graph import Graph, Node
-from gradwatch.record.instrument import Reading
-from gradwatch.record.signals.hooks import Hooks, Stage
-from gradwatch.record.signals.modules import Layer, layers, owners, root_is_compiled, tensors
-from gradwatch.record.signals.trail import Node as AutogradNode
-from gradwatch.record.signals.trail import Sources, Trail, nodes_of
-from gradwatch.run import Event
+from gradwatch.record.signal import Reading
+from gradwatch.record.signals.autograd import AutogradWalker, Sources, nodes_of
+from gradwatch.record.signals.autograd import Node as AutogradNode
+from gradwatch.record.signals.hooks import HookedSignal, ModelContext
+from gradwatch.record.signals.modules import WatchedLayer, layers, owners, root_is_compiled
+from gradwatch.record.signals.tensors import tensors_in
 from gradwatch.stats import Family
 
 _PATIENCE = 3
@@ -24,65 +24,54 @@ _LAST_STEP = 64
 _REENTRANT = "CheckpointFunctionBackward"
 
 
-class LayerGraph:
-    """Listens to the layers of a forward and asks the trail where each one's inputs come from.
+class LayerGraph(HookedSignal):
+    """Listens to the layers of a forward and asks autograd where each one's inputs come from.
 
     `graph` is None until a step was seen, and replaced when a later step shows more. The order of
-    the stage is kept up to date with it, for the other instruments.
+    the context is kept up to date with it, for the other signals.
     """
 
-    def __init__(self, model: nn.Module, stage: Stage | None = None) -> None:
-        self._model = weakref.ref(model)
-        self._hooks = Hooks("layer graph", stage or Stage())
-        self._trail = Trail({})
-        self._layers: dict[str, Layer] = {}
+    what = "layer graph"
+
+    def __init__(self, model: nn.Module, context: ModelContext | None = None) -> None:
+        super().__init__(model, context)
+        self._walker = AutogradWalker({})
+        self._layers: dict[str, WatchedLayer] = {}
         self._seen: dict[str, None] = {}
         self._edges: dict[tuple[str, str], None] = {}
         self._opaque: set[str] = set()
-        self._dark: list[str] = []
-        self._made: dict[int, tuple[Any, str]] = {}
+        self._ran_without_gradients: list[str] = []
+        self._made: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        """Outputs that have no autograd node, by identity, and the layers that gave them."""
         self._last_made: str | None = None
         self._fed: set[int] = set()
         self._silent = 0
         self._done = False
         self._unchanged: set[str] = set()
-        self.graph: Graph | None = None
-
-    @property
-    def spent(self) -> float:
-        return self._hooks.spent
-
-    @spent.setter
-    def spent(self, seconds: float) -> None:
-        self._hooks.spent = seconds
-
-    def attach(self) -> None:
-        """Nothing is hooked before a recorded step."""
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
-        self._hooks.clear()
-        self._hooks.step = step
+        self._unhook()
+        self._step = step
         model = self._model()
-        if self._done or not due or model is None or self._hooks.closed:
+        if self._done or not due or model is None or self._may_not_hook:
             return
         self._layers = {layer.name: layer for layer in layers(model)}
-        table = owners(model)
-        self._trail = Trail(table, joined=self._found, passed=self._passed)
+        self._walker = AutogradWalker(owners(model), joined=self._found_inside, passed=self._passed)
         self._begin()
         for layer in self._layers.values():
             module = layer.module
             if module is not None and not layer.composite and not layer.hidden:
-                self._hooks.after(module, partial(self._look, layer.name))
+                self._hook_after(module, partial(self._look, layer.name))
         if root_is_compiled(model):
             return
         if "" not in self._layers or self._layers[""].composite or self._layers[""].hidden:
-            self._hooks.after(model, self._ended)
-        self._hooks.before(model, self._called)
+            self._hook_after(model, self._ended)
+        self._hook_before(model, self._called)
 
     # -- in the forward --------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._dark.clear()
+        self._ran_without_gradients.clear()
         self._made.clear()
         self._fed.clear()
         self._last_made = None
@@ -91,45 +80,47 @@ class LayerGraph:
         """The model starts: what ran without gradients before, in a validation say, is over."""
         if torch._C._current_graph_task_id() == -1:
             self._begin()
-            self._fed.update(id(tensor) for tensor in tensors((args, kwargs)))
+            self._fed.update(id(tensor) for tensor in tensors_in((args, kwargs)))
 
     def _look(self, layer: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if torch._C._current_graph_task_id() != -1:
             return  # a checkpoint runs its part again: nothing new
         if not torch.is_grad_enabled():
-            self._dark.append(layer)
+            # A reentrant checkpoint runs its part so, and later shows as one node of the graph.
+            self._ran_without_gradients.append(layer)
             return
-        given, made = list(tensors((args, kwargs))), list(tensors(output))
+        given, made = list(tensors_in((args, kwargs))), list(tensors_in(output))
         changed = nodes_of(made)
-        if made and all(any(out is one for one in given) for out in made):
-            changed = [node for node in changed if not self._trail.knows(node)]
+        if made and all(any(out is tensor for tensor in given) for out in made):
+            changed = [node for node in changed if not self._walker.has_seen(node)]
             if not changed:
                 self._unchanged.add(layer)  # an identity, such as a dropout that drops nothing
                 return
-        found = dict.fromkeys(self._trail.sources(_entering(nodes_of(given), changed)))
-        found.update(dict.fromkeys(self._without_gradient(given)))
-        self._joined(tuple(found) or self._guessed(layer, given), layer)
-        self._dark.clear()
-        self._trail.mark(changed, layer)
+        sources = dict.fromkeys(self._walker.sources(_entering(nodes_of(given), changed)))
+        sources.update(dict.fromkeys(self._without_gradient(given)))
+        self._joined(tuple(sources) or self._guessed(layer, given), layer)
+        self._ran_without_gradients.clear()
+        self._walker.mark(changed, layer)
         for tensor in made:
             if tensor.grad_fn is None:
+                # By identity, checked through a weak reference: the id of a freed tensor is reused.
                 self._made[id(tensor)] = weakref.ref(tensor), layer
                 self._last_made = layer
 
-    def _guessed(self, layer: str, given: list[torch.Tensor]) -> Sources:
+    def _guessed(self, layer: str, given: list[Tensor]) -> Sources:
         """Nothing leads back from here: what ran last without gradients is assumed to feed it."""
-        if layer in self._dark or not any(
+        if layer in self._ran_without_gradients or not any(
             tensor.is_floating_point() and id(tensor) not in self._fed for tensor in given
         ):
             return ()
-        if self._dark:
-            return self._chain((), list(dict.fromkeys(self._dark)))
+        if self._ran_without_gradients:
+            return self._chain((), list(dict.fromkeys(self._ran_without_gradients)))
         if self._last_made is None:
             return ()
         self._opaque.add(layer)
         return (self._last_made,)
 
-    def _without_gradient(self, given: list[torch.Tensor]) -> Iterator[str]:
+    def _without_gradient(self, given: list[Tensor]) -> Iterator[str]:
         """Layers whose outputs need no gradient, frozen ones say, known by the tensor itself."""
         for tensor in given:
             reference, layer = self._made.get(id(tensor), (None, ""))
@@ -139,7 +130,7 @@ class LayerGraph:
     def _ended(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """The model has run: what its output passed after the last layer may be a layer too."""
         if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
-            self._trail.sources(nodes_of(tensors(output)))
+            self._walker.sources(nodes_of(tensors_in(output)))
 
     def _joined(self, sources: Sources, layer: str) -> None:
         self._seen.setdefault(layer)
@@ -147,7 +138,7 @@ class LayerGraph:
             if source != layer:
                 self._edges.setdefault((source, layer))
 
-    def _found(self, sources: Sources, inside: Sources) -> Sources:
+    def _found_inside(self, sources: Sources, inside: Sources) -> Sources:
         """An operation takes parameters of these layers; several in one, and it is compiled."""
         if len(inside) == 1:
             self._joined(sources, inside[0])
@@ -157,9 +148,9 @@ class LayerGraph:
 
     def _passed(self, node: AutogradNode, sources: Sources) -> Sources | None:
         """A part that cannot be looked into stands for the layers in it, one after the other."""
-        if node.name() == _REENTRANT and self._dark:
-            inside = list(dict.fromkeys(self._dark))
-            self._dark.clear()
+        if node.name() == _REENTRANT and self._ran_without_gradients:
+            inside = list(dict.fromkeys(self._ran_without_gradients))
+            self._ran_without_gradients.clear()
             return self._chain(sources, inside)
         return None
 
@@ -172,12 +163,13 @@ class LayerGraph:
 
     # -- at the optimizer's step -----------------------------------------------------------------
 
-    def collect(self, step: int) -> Iterator[Reading]:
-        if self._hooks:
-            self._hooks.clear()
-            self._trail.clear()
+    def collect(self, step: int) -> Iterable[Reading]:
+        """No rows: what was seen goes into the graph."""
+        if self._handles:
+            self._unhook()
+            self._walker.clear()
             self._publish(step)
-        return iter(())
+        return ()
 
     def _publish(self, step: int) -> None:
         self._silent += not self._seen
@@ -191,9 +183,9 @@ class LayerGraph:
         )
         if self.graph is None or graph != self.graph:
             self.graph = graph
-            self._hooks.stage.order.update(graph.order)
-        known = {*self._seen, *self._unchanged}
-        self._done = step >= _LAST_STEP or all(name in known for name in self._layers)
+            self.context.order.update(graph.order)
+        placed = {*self._seen, *self._unchanged}
+        self._done = step >= _LAST_STEP or all(name in placed for name in self._layers)
 
     def _kind(self, name: str) -> str:
         return self._layers[name].kind if name in self._layers else ""
@@ -203,16 +195,10 @@ class LayerGraph:
         chain = Graph.chain(self._layers)
         nodes = tuple(Node(node.layer, self._kind(node.layer)) for node in chain.nodes)
         self.graph, self._done = Graph(nodes, chain.edges, assumed=True), True
-        self._hooks.stage.order.update(self.graph.order)
-
-    def scalars(self, step: int) -> dict[str, float]:
-        return {}
-
-    def events(self) -> list[Event]:
-        return self._hooks.events()
+        self.context.order.update(self.graph.order)
 
     def detach(self) -> None:
-        self._hooks.remove()
+        super().detach()
         if self.graph is None and self._layers:
             self._assume()
 
@@ -221,7 +207,7 @@ def _entering(given: list[AutogradNode], made: list[AutogradNode]) -> list[Autog
     """The nodes before the layer. One that works in place has given its input its own node."""
     before: list[AutogradNode] = []
     for node in given:
-        if any(node is one for one in made):
+        if any(node is output for output in made):
             before.extend(child for child, _ in node.next_functions if child is not None)
         else:
             before.append(node)

@@ -1,13 +1,26 @@
-"""The kind of loss, the classes it knows and what it is fed with, from its autograd graph."""
+"""The kind of loss, the classes it knows and what it is fed with.
+
+From the autograd graph of the loss; where only a number is logged, from rows of the model's output
+and their gradient.
+"""
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from gradwatch.record.signals.trail import Node
+from gradwatch.record.signal import Reading
+from gradwatch.record.signals.autograd import Node, saved_dim, saved_tensor
+from gradwatch.record.signals.hooks import HookedSignal, ModelContext
+from gradwatch.record.signals.modules import root_is_compiled
+from gradwatch.record.signals.tensors import first_floating, readable
+from gradwatch.stats import Family
 
 _KINDS = {
     "BinaryCrossEntropyBackward0": "bce",
@@ -32,6 +45,9 @@ _ARITHMETIC = {
 }
 _SUM = 2  # torch's number of reduction="sum"
 _LIMIT = 200
+_STEPS = 3
+_ROWS = 8
+_TOLERANCE = 1e-3
 
 
 def describe_loss(loss: Any) -> dict[str, Any]:
@@ -39,18 +55,18 @@ def describe_loss(loss: Any) -> dict[str, Any]:
 
     Reads names and shapes of the graph only, so it works before and after the backward.
     """
-    if not isinstance(loss, torch.Tensor) or loss.grad_fn is None:
+    if not isinstance(loss, Tensor) or loss.grad_fn is None:
         return {}
-    found = [node for node in _arithmetic(loss.grad_fn) if _kind(node) is not None]
-    if any(node.name() in _NLL for node in found):
+    losses = [node for node in _arithmetic(loss.grad_fn) if _kind(node) is not None]
+    if any(node.name() in _NLL for node in losses):
         # label smoothing shows the log-softmax itself beside the loss
-        found = [node for node in found if node.name() != _LOG_SOFTMAX]
-    kinds = {kind for node in found if (kind := _kind(node)) is not None}
-    if not found:
+        losses = [node for node in losses if node.name() != _LOG_SOFTMAX]
+    kinds = {kind for node in losses if (kind := _kind(node)) is not None}
+    if not losses:
         return _from_arithmetic(loss.grad_fn)
     if len(kinds) > 1:
         return {"loss_kind": "sum"}
-    return {"loss_kind": kinds.pop(), **_details(found[0], _factor(loss.grad_fn, found[0]))}
+    return {"loss_kind": kinds.pop(), **_details(losses[0], _factor(loss.grad_fn, losses[0]))}
 
 
 def _kind(node: Node) -> str | None:
@@ -63,33 +79,28 @@ def _kind(node: Node) -> str | None:
 
 
 def _details(node: Node, factor: float | None) -> dict[str, Any]:
-    kind = _kind(node)
-    known: dict[str, Any] = {}
+    kind, inner, classes = _kind(node), node, None
     if kind == "cross_entropy":
         inner = node if node.name() == _LOG_SOFTMAX else _below(node, _LOG_SOFTMAX)
-        known["classes"] = _classes(inner)
-        fed = _below(inner, *_SQUASHED) is not None
-        known["loss_fed_with"] = "probabilities" if fed else "logits"
+        classes = _classes(inner)
     elif kind == "nll":
-        known["classes"] = _channel(node)
-    elif kind == "bce_logits":
-        known["classes"] = 2
-        fed = _below(node, *_SQUASHED) is not None
-        known["loss_fed_with"] = "probabilities" if fed else "logits"
-    elif kind == "bce":
-        known["classes"] = 2
-    known = {key: value for key, value in known.items() if value is not None}
+        classes = _channel(node)
+    elif kind in ("bce", "bce_logits"):
+        classes = 2
+    details: dict[str, Any] = {} if classes is None else {"classes": classes}
+    if kind in ("cross_entropy", "bce_logits"):
+        squashed = _below(inner, *_SQUASHED) is not None
+        details["loss_fed_with"] = "probabilities" if squashed else "logits"
     averaged = getattr(node, "_saved_reduction", 1) != _SUM
-    if known.get("classes", 0) >= 2 and averaged and factor is not None:
-        known["chance"] = math.log(known["classes"]) * factor
-    return known
+    if classes is not None and classes >= 2 and averaged and factor is not None:
+        details["chance"] = math.log(classes) * factor
+    return details
 
 
 def _classes(node: Node) -> int | None:
     """The size of the dimension the log-softmax runs over."""
     shape = _shape(node)
-    dim = int(getattr(node, "_saved_dim", -1))
-    dim = dim - (1 << 64) if dim > len(shape) else dim
+    dim = saved_dim(node, len(shape))
     return int(shape[dim]) if shape and -len(shape) <= dim < len(shape) else None
 
 
@@ -168,14 +179,11 @@ def _factor(start: Node, loss: Node) -> float | None:
 
 def _number(node: Node) -> float | None:
     """The number a node multiplied or divided by, where autograd kept it in plain sight."""
-    raw = getattr(node, "_raw_saved_other", None)
-    if raw is None or getattr(raw, "unpack_hook", raw) is not None:
-        return None
     try:
-        value = node._saved_other
+        value = saved_tensor(node, "other")
     except RuntimeError:  # freed by the backward
         return None
-    if isinstance(value, torch.Tensor) and value.is_cpu and value.numel() == 1:
+    if value is not None and value.is_cpu and value.numel() == 1:
         return float(value.detach().numpy().reshape(()))
     return None
 
@@ -188,3 +196,109 @@ def _from_arithmetic(start: Node) -> dict[str, Any]:
     if "Sub" in stems and "Abs" in stems[: stems.index("Sub")]:
         return {"loss_kind": "l1"}
     return {}
+
+
+# -- where only a number is logged ---------------------------------------------------------------
+
+
+class LossGuess(HookedSignal):
+    """Keeps eight rows of the output on the first three steps; `loss_guess` is what they say.
+
+    It is given only after those steps: where the loss itself is logged, its graph knows better.
+
+    The gradient of a cross-entropy with respect to logits is softmax − target, up to a factor; with
+    respect to log-probabilities it is the target alone. No other usual loss has either form.
+    """
+
+    what = "output rows"
+
+    def __init__(self, model: nn.Module, context: ModelContext | None = None) -> None:
+        super().__init__(model, context)
+        self._left = _STEPS
+        self._rows: NDArray[np.float64] | None = None
+        self._gradient: NDArray[np.float64] | None = None
+        self._guess: Mapping[str, Any] = {}
+
+    def arm(self, step: int, due: frozenset[Family]) -> None:
+        self._unhook()
+        self._step = step
+        self._rows = self._gradient = None
+        model = self._model()
+        if self._left <= 0:
+            self.loss_guess = self._guess
+            return
+        self._left -= 1
+        if model is None or self._guess or self._may_not_hook:
+            return
+        if not root_is_compiled(model):
+            self._hook_after(model, self._look)
+
+    def _look(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        tensor = first_floating(output)
+        if (
+            tensor is None
+            or tensor.grad_fn is None
+            or tensor.ndim < 2
+            or not readable(tensor)
+            or torch._C._current_graph_task_id() != -1
+        ):
+            return
+        self._rows = _few(tensor)
+        tensor.grad_fn.register_prehook(partial(self._keep, tensor.output_nr))
+
+    def _keep(self, place: int, gradients: Sequence[Tensor | None]) -> None:
+        # Autograd calls this, not a hook of ours: nothing else would catch what it raises.
+        try:
+            gradient = gradients[place]
+            if self._gradient is None and gradient is not None and readable(gradient):
+                self._gradient = _few(gradient)
+        except Exception as error:
+            self.fail(error)
+
+    def collect(self, step: int) -> Iterable[Reading]:
+        """No rows: what was seen makes the guess."""
+        if self._rows is not None and self._gradient is not None:
+            self._guess = guess(self._rows, self._gradient)
+        self._rows = self._gradient = None
+        return ()
+
+
+def _few(tensor: Tensor) -> NDArray[np.float64]:
+    """The first eight rows of the last dimension, in float64."""
+    with torch.no_grad():
+        plain = tensor.detach()
+        rows = plain.reshape(-1, plain.shape[-1])[:_ROWS]
+        copied: NDArray[np.float64] = rows.to(torch.float64).numpy().copy()
+        return copied
+
+
+def guess(rows: NDArray[np.float64], gradient: NDArray[np.float64]) -> dict[str, Any]:
+    """The kind of loss behind the gradient, or nothing."""
+    classes = rows.shape[-1]
+    if classes < 2 or rows.shape != gradient.shape or not np.isfinite([rows, gradient]).all():
+        return {}
+    used = np.abs(gradient).max(axis=1) > 0  # ignored rows have no gradient
+    rows, gradient = rows[used], gradient[used]
+    if len(rows) < 2 or ((gradient < 0).sum(axis=1) != 1).any():
+        return {}
+    target = np.arange(len(rows)), gradient.argmin(axis=1)
+    others = np.ones(rows.shape, bool)
+    others[target] = False
+    chance = {"classes": classes, "chance": math.log(classes)}
+    if not gradient[others].any():
+        totals = np.exp(rows).sum(axis=1)
+        return {"loss_kind": "nll", **chance} if _equal(totals, 1.0) else {}
+    shares = np.exp(rows - rows.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    scale = -gradient[target] / (1.0 - shares[target] + 1e-300)
+    expected = scale[:, None] * shares
+    if not _equal(gradient[others], expected[others]):
+        return {}
+    probabilities = (rows >= 0).all() and _equal(rows.sum(axis=1), 1.0)
+    fed = "probabilities" if probabilities else "logits"
+    return {"loss_kind": "cross_entropy", **chance, "loss_fed_with": fed}
+
+
+def _equal(numbers: NDArray[np.float64], expected: NDArray[np.float64] | float) -> bool:
+    largest = float(np.max(np.abs(expected)))
+    return bool((np.abs(numbers - expected) <= _TOLERANCE * largest).all())

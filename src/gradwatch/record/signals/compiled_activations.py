@@ -6,34 +6,32 @@ unless asked for.
 """
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
-from weakref import ref
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
-from torch.utils.hooks import RemovableHandle
+from torch import Tensor, nn
 
 from gradwatch.record.far.arithmetic import wide
-from gradwatch.record.instrument import Departure, Found, Reading
-from gradwatch.record.signals.hooks import Stage
-from gradwatch.record.signals.modules import layers, subject
-from gradwatch.run import Event
+from gradwatch.record.signal import ArrivedReadings, PendingReadings, Reading
+from gradwatch.record.signals.activations import OF_FUNCTIONS
+from gradwatch.record.signals.hooks import HookedSignal, ModelContext
+from gradwatch.record.signals.modules import layer_subject, layers
 from gradwatch.stats import Family, State, row_dtype
 
 _STATS = ("count", "mean", "std", "abs_max", "zero_fraction", "nonfinite")
 
 
-class Tap:
+class CompiledHook:
     """Keeps the statistics of the last output; pickled or copied it becomes nothing."""
 
     def __init__(self, device: torch.device) -> None:
         self.kept = torch.zeros(len(_STATS), dtype=wide(device), device=device)
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        if not isinstance(output, torch.Tensor) or not torch.is_grad_enabled():
+        if not isinstance(output, Tensor) or not torch.is_grad_enabled():
             return
         with torch.no_grad():
             values = output.detach().to(self.kept.dtype)
@@ -59,90 +57,69 @@ class Tap:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-class CompiledActivations:
-    """Statistics of the outputs of the layers of a model that is compiled; no gates.
+class CompiledActivations(HookedSignal):
+    """Statistics of the outputs of the layers of a compiled model; no activation functions.
 
     The hooks must be there before the first compiled call, so they stay from `attach` to `detach`.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        names: Collection[str] = (),
-        stage: Stage | None = None,
-    ) -> None:
-        self._model = ref(model)
-        self._names = names
-        self._stage = stage or Stage()
-        self._taps: dict[str, tuple[str, Tap]] = {}
-        self._handles: list[RemovableHandle] = []
+    what = "activations"
+
+    def __init__(self, model: nn.Module, context: ModelContext | None = None) -> None:
+        super().__init__(model, context)
+        self._hooks: dict[str, tuple[str, CompiledHook]] = {}
         self._due = False
-        self._departures: list[Departure] = []
 
     def attach(self) -> None:
         model = self._model()
         if model is None:
             return
-        for layer in layers(model, self._names):
+        for layer in layers(model, self.context.watched):
             if (module := layer.module) is not None:
-                tap = Tap(_home(module, model))
-                self._taps[layer.name] = layer.kind, tap
-                self._handles.append(module.register_forward_hook(tap))
+                hook = CompiledHook(_device_of(module, model))
+                self._hooks[layer.name] = layer.kind, hook
+                self._handles.append(module.register_forward_hook(hook))
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
         self._due = Family.ACT in due
         if self._due:
-            for _, tap in self._taps.values():
-                tap.kept[0] = 0.0
+            for _, hook in self._hooks.values():
+                hook.kept[0] = 0.0  # a count of zero: this layer has not run
 
     def collect(self, step: int) -> Iterator[Reading]:
-        if not self._due or not self._taps:
+        if not self._due or not self._hooks:
             return
-        kept = [tap.kept for _, tap in self._taps.values()]
-        if all(one.is_cpu for one in kept):
-            yield from self._readings([one.numpy() for one in kept])
+        kept = [hook.kept for _, hook in self._hooks.values()]
+        if all(numbers.is_cpu for numbers in kept):
+            yield from self._readings([numbers.numpy() for numbers in kept])
         else:
-            self._departures.append(Departure(kept, lambda arrived: Found(self._readings(arrived))))
-
-    def departures(self, step: int) -> list[Departure]:
-        """What the taps on accelerators have kept."""
-        sent, self._departures = self._departures, []
-        return sent
+            self._pending.append(
+                PendingReadings(kept, lambda arrived: ArrivedReadings(self._readings(arrived)))
+            )
 
     def _readings(self, kept: Sequence[NDArray[Any]]) -> list[Reading]:
         """Of the layers that ran."""
-        seen = [
+        ran = [
             (name, kind, numbers)
-            for (name, (kind, _)), numbers in zip(self._taps.items(), kept, strict=True)
+            for (name, (kind, _)), numbers in zip(self._hooks.items(), kept, strict=True)
             if numbers[0] > 0
         ]
-        if not seen:
+        if not ran:
             return []
-        rows = np.zeros(len(seen), row_dtype(Family.ACT))
-        for row, (_, _, numbers) in zip(rows, seen, strict=True):
+        rows = np.zeros(len(ran), row_dtype(Family.ACT))
+        for row, (_, _, numbers) in zip(rows, ran, strict=True):
             for stat, value in zip(_STATS, numbers, strict=True):
                 row[f"act_{stat}"] = value
-            for stat in ("act_gate_zero_fraction", "act_flat_fraction", "act_entropy"):
-                row[stat] = np.nan
-        order = self._stage.order
-        subjects = [subject(name, kind, order.get(name)) for name, kind, _ in seen]
+            for function_stat in OF_FUNCTIONS:
+                row[str(function_stat)] = np.nan
+        order = self.context.order
+        subjects = [layer_subject(name, kind, order.get(name)) for name, kind, _ in ran]
         return [(Family.ACT, subjects, rows, np.full(len(rows), State.MEASURED, np.uint8))]
 
-    def scalars(self, step: int) -> dict[str, float]:
-        return {}
 
-    def events(self) -> list[Event]:
-        return []
-
-    def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-
-def _home(module: nn.Module, model: nn.Module) -> torch.device:
+def _device_of(module: nn.Module, model: nn.Module) -> torch.device:
     """Where the module's output will be: reading it from elsewhere would be a wait."""
-    for where in (module, model):
-        if (parameter := next(where.parameters(), None)) is not None:
+    for owner in (module, model):
+        if (parameter := next(owner.parameters(), None)) is not None:
             return parameter.device
     return torch.device("cpu")

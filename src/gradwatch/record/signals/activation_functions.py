@@ -1,8 +1,7 @@
 """What relu, tanh, sigmoid, softmax and attention did, read where autograd keeps their results.
 
-A saved tensor is looked at only where nothing has been hooked onto it: behind a checkpoint the look
-alone would run the user's forward again. On accelerators the shares of relu, tanh and sigmoid are
-counted there; the entropies of softmax and attention are not taken.
+On accelerators the shares of relu, tanh and sigmoid are counted there; the entropies of softmax and
+attention are not taken.
 """
 
 from collections.abc import Callable
@@ -14,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.record.signals.far import is_far, spread
-from gradwatch.record.signals.reading import moments, readable
-from gradwatch.record.signals.trail import Node
+from gradwatch.record.signals.autograd import Node, saved_dim, saved_tensor
+from gradwatch.record.signals.tensors import device_readable, moments, readable, spread
 from gradwatch.stats import Stat
 
 _ROWS = 16
@@ -26,8 +24,8 @@ _SAMPLED = 1 << 20
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One number from one gate; several of one layer are averaged with their weights.
+class WeightedStat:
+    """One number of one activation function; several of one layer are averaged by weight.
 
     On an accelerator the value is a count that is not here yet; over the weight it is a share.
     """
@@ -37,24 +35,19 @@ class Reading:
     weight: float
 
 
-def zeros(record: np.void) -> Reading:
-    """The share of zeros in what a ReLU gave, from the moments of it."""
-    count = float(record["count"])
-    share = float(record["zeros"]) / count if count else float("nan")
-    return Reading(Stat.ACT_GATE_ZERO_FRACTION, share, count)
-
-
-def far_zeros(zeros: Tensor, seen: int) -> Reading:
-    """The same where only a device knows how many zeros there are."""
-    return Reading(Stat.ACT_GATE_ZERO_FRACTION, zeros, float(seen))
+def zero_share(zeros: float | Tensor, count: float) -> WeightedStat:
+    """The share of zeros in what a ReLU gave; a tensor where only a device knows their number."""
+    if not isinstance(zeros, Tensor):
+        zeros = zeros / count if count else float("nan")
+    return WeightedStat(Stat.ACT_GATE_ZERO_FRACTION, zeros, count)
 
 
 def is_relu(node: Node) -> bool:
     return _READERS.get(node.name()) is _relu
 
 
-def read(node: Node) -> Reading | None:
-    """What the node says, or None where it is no gate or must not be looked into."""
+def read(node: Node) -> WeightedStat | None:
+    """What the node says, or None where it is no activation function or must not be looked into."""
     reader = _READERS.get(node.name())
     if reader is None:
         return None
@@ -65,50 +58,46 @@ def read(node: Node) -> Reading | None:
         return None  # changed in place since, or freed: autograd itself would refuse it
 
 
-def _saved(node: Node, name: str, *, far: bool = False) -> torch.Tensor | None:
-    raw = getattr(node, f"_raw_saved_{name}", None)
-    if raw is None or getattr(raw, "unpack_hook", raw) is not None:
+def _saved(node: Node, name: str, *, on_device: bool = False) -> Tensor | None:
+    tensor = saved_tensor(node, name)
+    if tensor is None or not tensor.numel():
         return None
-    tensor = getattr(node, f"_saved_{name}")
-    if not isinstance(tensor, torch.Tensor) or not tensor.numel():
-        return None
-    return tensor.detach() if readable(tensor) or (far and is_far(tensor)) else None
+    seen = readable(tensor) or (on_device and device_readable(tensor))
+    return tensor.detach() if seen else None
 
 
-def _relu(node: Node) -> Reading | None:
-    result = _saved(node, "result", far=True)
+def _relu(node: Node) -> WeightedStat | None:
+    result = _saved(node, "result", on_device=True)
     if result is None:
         return None
     if readable(result):
-        return zeros(moments(result)[0])
+        record = moments(result)[0]
+        return zero_share(float(record["zeros"]), float(record["count"]))
     seen = spread(result, _SAMPLED)
-    return far_zeros((seen == 0).sum(), seen.numel())
+    return zero_share((seen == 0).sum(), float(seen.numel()))
 
 
-def _flat(low: float, high: float) -> Callable[[Node], Reading | None]:
+def _flat(low: float, high: float) -> Callable[[Node], WeightedStat | None]:
     """The share of results outside (low, high), where the slope is nearly zero."""
 
-    def read_flat(node: Node) -> Reading | None:
-        result = _saved(node, "result", far=True)
+    def read_flat(node: Node) -> WeightedStat | None:
+        result = _saved(node, "result", on_device=True)
         if result is None:
             return None
         values = spread(result, _SAMPLED)
         outside = ((values < low) | (values > high)).sum()
         size = float(values.numel())
         share = int(outside) / size if readable(result) else outside
-        return Reading(Stat.ACT_FLAT_FRACTION, share, size)
+        return WeightedStat(Stat.ACT_FLAT_FRACTION, share, size)
 
     return read_flat
 
 
-def _softmax(node: Node) -> Reading | None:
+def _softmax(node: Node) -> WeightedStat | None:
     result = _saved(node, "result")
     if result is None or result.ndim < 2:
         return None
-    dim = int(getattr(node, "_saved_dim", -1))
-    # torch keeps a negative dimension as an unsigned number
-    dim = dim - (1 << 64) if dim > result.ndim else dim
-    rows = result.movedim(dim, -1)
+    rows = result.movedim(saved_dim(node, result.ndim), -1)
     if rows.ndim == 2:
         rows = rows[:, None]
     shares = rows.reshape(-1, *rows.shape[-2:])
@@ -116,12 +105,13 @@ def _softmax(node: Node) -> Reading | None:
     return _entropy(shares.numpy())
 
 
-def _attention(node: Node) -> Reading | None:
+def _attention(node: Node) -> WeightedStat | None:
     """From query and key of 16 rows of 16 heads, since the product itself is never kept."""
     query, key = _saved(node, "query"), _saved(node, "key")
     if query is None or key is None or query.ndim != 4:
         return None
     mask = None
+    # Safe to unpack: hooks on saved tensors would have been on query and key as well.
     if getattr(node, "_saved_attn_mask", None) is not None:
         mask = _saved(node, "attn_mask")
         if mask is None:
@@ -149,12 +139,12 @@ def _picks(size: int) -> list[int]:
     return [(index + 1) * size // count - 1 for index in range(count)]
 
 
-def _thin(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+def _thin(tensor: Tensor, dim: int) -> Tensor:
     size = tensor.shape[dim]
     return tensor if size <= _ROWS else tensor[(slice(None),) * dim + (_picks(size),)]
 
 
-def _entropy(shares: NDArray[np.float64]) -> Reading | None:
+def _entropy(shares: NDArray[np.float64]) -> WeightedStat | None:
     """Mean entropy of the rows of [matrix, row, key], each relative to ln of the keys it can see.
 
     A key that no matrix gives any weight is masked. Rows that see one key have no choice and are
@@ -169,10 +159,10 @@ def _entropy(shares: NDArray[np.float64]) -> Reading | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(shares > 0, -shares * np.log(shares), 0.0)
     relative = terms.sum(axis=-1)[:, rows] / np.log(visible[rows])
-    return Reading(Stat.ACT_ENTROPY, float(relative.mean()), float(relative.size))
+    return WeightedStat(Stat.ACT_ENTROPY, float(relative.mean()), float(relative.size))
 
 
-_READERS: dict[str, Callable[[Any], Reading | None]] = {
+_READERS: dict[str, Callable[[Any], WeightedStat | None]] = {
     "ReluBackward0": _relu,
     "TanhBackward0": _flat(-_FLAT_TANH, _FLAT_TANH),
     "SigmoidBackward0": _flat(_FLAT_SIGMOID, 1 - _FLAT_SIGMOID),

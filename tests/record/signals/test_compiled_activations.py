@@ -10,7 +10,7 @@ import torch._dynamo
 from tests.record.signals.driving import collected, hook_count
 from torch import Tensor, nn
 
-from gradwatch.record.signals import Activations, CompiledActivations, instruments
+from gradwatch.record.signals import Activations, CompiledActivations, make_signals
 from gradwatch.stats import Family
 
 torch.set_num_threads(1)
@@ -43,7 +43,7 @@ def test_watching_breaks_no_graph(when: str) -> None:
     model, data = net(), torch.randn(6, 4)
     backend = Counting()
     target: Any = model if when == "before" else torch.compile(model, backend=backend)
-    tools = instruments(target, [], {"activations"} if when == "before" else set())
+    tools = make_signals(target, [], {"activations"} if when == "before" else set())
     for tool in tools:
         tool.attach()
         tool.arm(0, EVERYTHING)
@@ -64,7 +64,7 @@ def test_asked_for_they_are_recorded_in_one_graph() -> None:
     data[0, 0] = float("nan")
     backend = Counting()
     fast: Any = torch.compile(model, backend=backend, fullgraph=True)
-    asked = instruments(fast, [], {"activations"})[-1]
+    asked = make_signals(fast, [], {"activations"})[-1]
     assert isinstance(asked, CompiledActivations)
     asked.attach()
     asked.arm(0, EVERYTHING)
@@ -90,17 +90,17 @@ def test_asked_for_they_are_recorded_in_one_graph() -> None:
 
 
 def test_without_compile_they_are_the_ordinary_ones() -> None:
-    assert isinstance(instruments(net(), [], {"activations"})[-1], Activations)
-    assert not any(isinstance(tool, Activations) for tool in instruments(net(), [], set()))
+    assert isinstance(make_signals(net(), [], {"activations"})[-1], Activations)
+    assert not any(isinstance(tool, Activations) for tool in make_signals(net(), [], set()))
 
 
 def test_the_parts_that_are_not_compiled_are_recorded() -> None:
     inner = torch.compile(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), backend="aot_eager")
     model = nn.Sequential(nn.Linear(4, 8), inner, nn.Linear(8, 1))
-    instrument = Activations(model)
+    signal = Activations(model)
     for step in range(2):
-        instrument.arm(step, EVERYTHING)
+        signal.arm(step, EVERYTHING)
         model(torch.randn(6, 4)).sum().backward()
-        assert list(collected(instrument, step)) == ["0", "2"]
-    (event,) = instrument.events()
+        assert list(collected(signal, step)) == ["0", "2"]
+    (event,) = signal.events()
     assert event.data["why"] == "compiled"

@@ -1,0 +1,81 @@
+"""What a signal is: something measured beside the parameters, such as the outputs of the layers."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradwatch.graph import Graph
+from gradwatch.run import Event, Subject
+from gradwatch.stats import Family
+
+Reading = tuple[Family, Sequence[Subject], NDArray[np.void], NDArray[np.uint8]]
+"""The rows of one family on one step, each with its subject and its state."""
+
+
+@dataclass(frozen=True)
+class ArrivedReadings:
+    """What the numbers of a `PendingReadings` turned out to say."""
+
+    readings: Sequence[Reading] = ()
+    scalars: Mapping[str, float] = field(default_factory=dict)
+
+
+class PendingReadings(NamedTuple):
+    """Small tensors on an accelerator, and what to make of their numbers once they are here."""
+
+    parts: Sequence[Tensor]
+    finish: Callable[[list[NDArray[np.float64]]], ArrivedReadings]
+
+
+class Signal:
+    """Called by the watcher only, whose error guard and overhead timer are then in force.
+
+    A signal overrides what it needs. The order within a step: `arm`, then the user's forward and
+    backward passes, then either `collect`, `scalars`, `events`, `pending` or, where a gradient
+    scaler left the step out, `skipped` and `pending`.
+    """
+
+    graph: Graph | None = None
+    """The layer graph, from the signal that finds it."""
+    loss_guess: Mapping[str, Any] = MappingProxyType({})
+    """The kind of the loss, from the signal that finds it."""
+
+    def attach(self) -> None:
+        """The recording starts."""
+
+    def detach(self) -> None:
+        """The recording ends: take every hook away."""
+
+    def arm(self, step: int, due: frozenset[Family]) -> None:
+        """The previous step has ended: what the coming one is to record."""
+
+    def backward(self) -> None:
+        """A backward pass has run."""
+
+    def collect(self, step: int) -> Iterable[Reading]:
+        """What was seen of this step; asked before the optimizer changes the weights."""
+        return ()
+
+    def skipped(self, step: int) -> Iterable[Reading]:
+        """What is known of a step that the gradient scaler left out."""
+        return ()
+
+    def scalars(self, step: int) -> Mapping[str, float]:
+        return {}
+
+    def events(self) -> Sequence[Event]:
+        """What has happened since this was last asked."""
+        return ()
+
+    def pending(self, step: int) -> Sequence[PendingReadings]:
+        """What `collect` or `skipped` left to be read from an accelerator, which nobody awaits."""
+        return ()
+
+    def take_spent(self) -> float:
+        """Seconds spent in the signal's own hooks since this was last asked."""
+        return 0.0

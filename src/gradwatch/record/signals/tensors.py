@@ -1,0 +1,164 @@
+"""Looking at tensors without a wait, or a trace in autograd or in a dispatch mode.
+
+Memory of the CPU is read by the kernel; what is on an accelerator is looked at by operations of the
+device, whose results are fetched later.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import gradwatch.kernel as kernel
+from gradwatch.kernel import Batch
+from gradwatch.record.tracks import KINDS
+
+PROBED = 4096
+_LARGE, _PROBED_OF_LARGE = 1 << 16, 1024
+"""Beyond a cache's size every element looked at is a wait for memory: fewer are then enough."""
+_STRETCHES = 4
+_DEPTH = 4
+PLAIN: tuple[type[Tensor], ...] = (Tensor, torch.nn.Parameter)
+"""Subclasses are not looked at: any operation on one may run code of its author."""
+
+
+def observable() -> bool:
+    """Whether an eager forward is running whose tensors hold real numbers.
+
+    Under a transform, a trace or a dispatch mode a look at a tensor would become part of the
+    computation: selective checkpointing, for one, counts every operation it sees.
+    """
+    return not (
+        torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state()
+    )
+
+
+def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[Tensor]:
+    """The tensors in arguments or an output: tuples, lists, dicts, mappings, dataclasses."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item, depth - 1)
+    elif depth and isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item, depth - 1)
+    elif depth and is_dataclass(value):
+        for item in vars(value).values():
+            yield from tensors_in(item, depth - 1)
+
+
+def first_floating(value: Any) -> Tensor | None:
+    """The first tensor of floating point numbers, which is what a layer's output is taken to be."""
+    return next((tensor for tensor in tensors_in(value) if tensor.is_floating_point()), None)
+
+
+# -- on the CPU ----------------------------------------------------------------------------------
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether the numbers lie in memory we can read: an ordinary dense tensor on the CPU."""
+    return (
+        tensor.is_cpu
+        and type(tensor) in PLAIN
+        and tensor.layout is torch.strided
+        and tensor.dtype in KINDS
+    )
+
+
+def moments(tensor: Tensor) -> NDArray[np.void]:
+    """The kernel's record of a readable tensor, as an array of one."""
+    flat = _in_one_piece(tensor)
+    pointer = flat.data_ptr() if flat.numel() else 0
+    return kernel.measure(Batch.of([pointer], [flat.numel()], [KINDS[flat.dtype]])).records
+
+
+def sampled_moments(tensor: Tensor) -> NDArray[np.void]:
+    """Records of the whole of a small tensor, or of four stretches of 4,096 of a large one."""
+    flat = _in_one_piece(tensor)
+    size, kind = flat.numel(), KINDS[flat.dtype]
+    address = flat.data_ptr()
+    if size <= _STRETCHES * PROBED:
+        return kernel.measure(Batch.of([address], [size], [kind])).records
+    last = size - PROBED
+    starts = [
+        address + last * index // (_STRETCHES - 1) * flat.itemsize for index in range(_STRETCHES)
+    ]
+    return kernel.measure(Batch.of(starts, [PROBED] * _STRETCHES, [kind] * _STRETCHES)).records
+
+
+def nonfinite(tensor: Tensor, *, whole: bool = False) -> int:
+    """How many of at most 4,096 evenly spread elements (`whole`: of all) are NaN or infinite."""
+    size = tensor.numel()
+    stride = 1
+    if not whole and size > PROBED:
+        wanted = PROBED if size <= _LARGE else _PROBED_OF_LARGE
+        # An odd stride meets every column of a matrix whose width is even.
+        stride = -(-size // wanted) | 1
+    # By address, since this runs between the layers: two views would cost more than the look.
+    if tensor.is_contiguous() and (address := tensor.data_ptr()):
+        return kernel.nonfinite(address, size, KINDS[tensor.dtype], stride)
+    flat = _in_one_piece(tensor)  # named, so that a copy's memory lives through the call
+    address = flat.data_ptr()  # 0 where there is no element, or where the storage was freed
+    return kernel.nonfinite(address, size, KINDS[flat.dtype], stride) if address else 0
+
+
+def _in_one_piece(tensor: Tensor) -> Tensor:
+    """The tensor itself where its memory has no gaps, else a copy."""
+    return tensor if _is_dense(tensor) else tensor.detach().contiguous()
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill one stretch of memory, in whatever order."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(
+        (stride, size)
+        for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+        if size > 1
+    ):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+# -- on an accelerator ---------------------------------------------------------------------------
+
+
+def on_accelerator(tensor: Tensor) -> bool:
+    return not tensor.is_cpu and not tensor.is_meta
+
+
+def device_readable(tensor: Tensor) -> bool:
+    """Whether this is an ordinary dense tensor of a device, in a forward that really computes.
+
+    While a CUDA graph is captured it does not: our operations would become part of the graph.
+    """
+    return (
+        on_accelerator(tensor)
+        and type(tensor) in PLAIN
+        and tensor.layout is torch.strided
+        and tensor.dtype in KINDS
+        and tensor.numel() > 0
+        and observable()
+        and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def spread(tensor: Tensor, most: int) -> Tensor:
+    """At most `most` evenly spread elements, in memory order: a view where memory has no gaps."""
+    plain = tensor.detach()
+    size = plain.numel()
+    # An odd stride meets every column of a matrix whose width is even.
+    stride = 1 if size <= most else -(-size // most) | 1
+    if _is_dense(plain):
+        return plain.as_strided((-(-size // stride),), (stride,), plain.storage_offset())
+    return plain.reshape(-1)[::stride]
