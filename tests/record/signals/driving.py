@@ -47,10 +47,5 @@ def drive(
     return seen
 
 
-def edges(graph: Any, *kinds: str) -> set[tuple[str, str]]:
-    """The edges of a graph."""
-    return set(graph.edges)
-
-
 def hook_count(modules: Iterable[nn.Module]) -> int:
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)

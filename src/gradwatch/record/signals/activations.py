@@ -93,9 +93,9 @@ class Activations(HookedSignal):
         model = self._model()
         if Family.ACT not in due or model is None or self._off:
             return
-        found = self._find(model)
-        eager = [layer for layer in found if not layer.hidden]
-        if self.context.traced or len(eager) < len(found):
+        all_layers = self._find(model)
+        eager = [layer for layer in all_layers if not layer.hidden]
+        if self.context.traced or len(eager) < len(all_layers):
             self._not_recorded(step, "compiled")
             self._off = self.context.traced or not eager
         if self._off or self._may_not_hook:
@@ -214,7 +214,8 @@ class Activations(HookedSignal):
 def counted(calls: list[LayerCall]) -> list[LayerCall]:
     """Calls a backward came through; those before them that need no gradient count with them.
 
-    What a checkpoint runs again in the backward counts only where its first run was not seen.
+    A forward without a backward, such as a validation with gradients on, counts not at all. What a
+    checkpoint runs again in the backward counts only where its first run was not seen.
     """
     kept: list[LayerCall] = []
     following = False

@@ -5,7 +5,6 @@ one, and its arithmetic can differ in the last bits (in bfloat16 visibly). That 
 unless asked for.
 """
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,20 +16,21 @@ from torch import Tensor, nn
 from gradwatch.record.far.arithmetic import wide
 from gradwatch.record.signal import ArrivedReadings, PendingReadings, Reading
 from gradwatch.record.signals.activations import OF_FUNCTIONS
-from gradwatch.record.signals.hooks import HookedSignal, ModelContext
+from gradwatch.record.signals.hooks import HookedSignal, ModelContext, PicklesAsNothing
 from gradwatch.record.signals.modules import layer_subject, layers
 from gradwatch.stats import Family, State, row_dtype
 
 _STATS = ("count", "mean", "std", "abs_max", "zero_fraction", "nonfinite")
 
 
-class CompiledHook:
-    """Keeps the statistics of the last output; pickled or copied it becomes nothing."""
+class CompiledHook(PicklesAsNothing):
+    """Keeps the statistics of the last output."""
 
     def __init__(self, device: torch.device) -> None:
         self.kept = torch.zeros(len(_STATS), dtype=wide(device), device=device)
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        # Decided while tracing: torch.compile makes a graph of its own where gradients are off.
         if not isinstance(output, Tensor) or not torch.is_grad_enabled():
             return
         with torch.no_grad():
@@ -43,7 +43,7 @@ class CompiledHook:
             self.kept.copy_(
                 torch.stack(
                     [
-                        count * 0 + values.numel(),
+                        count * 0 + values.numel(),  # a tensor, even where the shape is dynamic
                         mean,
                         squares.sqrt(),
                         plain.abs().max(),
@@ -52,9 +52,6 @@ class CompiledHook:
                     ]
                 )
             )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class CompiledActivations(HookedSignal):

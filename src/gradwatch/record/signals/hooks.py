@@ -108,13 +108,21 @@ class HookedSignal(Signal):
         self._handles.clear()
 
 
-class Hook:
-    """One hook on one module.
+class PicklesAsNothing:
+    """A module pickled or copied while it is watched takes its hooks along.
 
-    A module pickled or copied while it is watched takes its hooks along. Ours then turn into a
-    method of the standard library that accepts anything and does nothing, so that the copy loads
-    where we are not installed and is not watched.
+    Ours then turn into a method of the standard library that accepts anything and does nothing, so
+    that the copy loads where we are not installed and is not watched.
     """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class Hook(PicklesAsNothing):
+    """One hook on one module."""
 
     __slots__ = ("listener", "signal")
 
@@ -138,9 +146,6 @@ class Hook:
             signal.fail(error)
         finally:
             signal.spent += time.perf_counter() - start
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class LightHook(Hook):

@@ -44,7 +44,7 @@ def layers(model: nn.Module, watched: Collection[str] = ()) -> list[WatchedLayer
     """
     compiled = _compiled_modules(model)
     seen: set[int] = set()
-    found = []
+    registered = []
     for name, module in bare_modules(model):
         if id(module) in seen or _REPARAMETRIZED in f".{name}.":
             continue
@@ -58,10 +58,10 @@ def layers(model: nn.Module, watched: Collection[str] = ()) -> list[WatchedLayer
             continue
         kind = type(module).__name__.removeprefix("Parametrized")
         hidden = id(module) in compiled
-        found.append(
+        registered.append(
             WatchedLayer(name, kind, weakref.ref(module), composite=not childless, hidden=hidden)
         )
-    return found
+    return registered
 
 
 def owners(model: nn.Module) -> dict[int, str]:

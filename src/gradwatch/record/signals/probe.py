@@ -77,9 +77,9 @@ class Probe(HookedSignal):
         model = self._model()
         if model is None:
             return
-        found = layers(model, self.context.watched)
-        self._layers = [layer for layer in found if not isinstance(layer.module, _HARMLESS)]
-        self._norms = [layer for layer in found if "Norm" in layer.kind]
+        all_layers = layers(model, self.context.watched)
+        self._layers = [layer for layer in all_layers if not isinstance(layer.module, _HARMLESS)]
+        self._norms = [layer for layer in all_layers if "Norm" in layer.kind]
         self._modes = {layer.name: layer.module.training for layer in self._norms if layer.module}
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
