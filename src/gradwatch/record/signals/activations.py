@@ -18,7 +18,7 @@ from gradwatch.record.signals import activation_functions
 from gradwatch.record.signals.activation_functions import WeightedStat, zero_share
 from gradwatch.record.signals.autograd import AutogradWalker, Node, Sources, nodes_of
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext
-from gradwatch.record.signals.modules import WatchedLayer, layer_subject, layers, owners
+from gradwatch.record.signals.modules import WatchedLayer, layers, owners
 from gradwatch.record.signals.tensors import (
     device_readable,
     first_floating,
@@ -197,10 +197,7 @@ class Activations(HookedSignal):
 
     def _reading(self, calls: list[LayerCall]) -> Reading:
         names, rows, states = rows_of(calls)
-        order = self.context.order
-        subjects = [
-            layer_subject(name, self._kinds.get(name, ""), order.get(name)) for name in names
-        ]
+        subjects = [self.context.subject(name, self._kinds.get(name, "")) for name in names]
         return Family.ACT, subjects, rows, states
 
     def detach(self) -> None:

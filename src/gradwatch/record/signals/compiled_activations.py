@@ -17,7 +17,7 @@ from gradwatch.record.far.arithmetic import wide
 from gradwatch.record.signal import ArrivedReadings, PendingReadings, Reading
 from gradwatch.record.signals.activations import OF_FUNCTIONS
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext, PicklesAsNothing
-from gradwatch.record.signals.modules import layer_subject, layers
+from gradwatch.record.signals.modules import layers
 from gradwatch.stats import Family, State, row_dtype
 
 _STATS = ("count", "mean", "std", "abs_max", "zero_fraction", "nonfinite")
@@ -109,8 +109,7 @@ class CompiledActivations(HookedSignal):
                 row[f"act_{stat}"] = value
             for function_stat in OF_FUNCTIONS:
                 row[str(function_stat)] = np.nan
-        order = self.context.order
-        subjects = [layer_subject(name, kind, order.get(name)) for name, kind, _ in ran]
+        subjects = [self.context.subject(name, kind) for name, kind, _ in ran]
         return [(Family.ACT, subjects, rows, np.full(len(rows), State.MEASURED, np.uint8))]
 
 

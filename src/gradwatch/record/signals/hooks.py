@@ -14,7 +14,8 @@ from torch.utils.hooks import RemovableHandle
 
 from gradwatch.record.signal import PendingReadings, Signal
 from gradwatch.record.signals.tensors import observable
-from gradwatch.run import Event, EventKind
+from gradwatch.run import Event, EventKind, Subject
+from gradwatch.stats import Kind
 
 log = logging.getLogger("gradwatch")
 
@@ -32,6 +33,10 @@ class ModelContext:
     traced: bool = False
     """Whether torch.compile has seen our hooks. It guards their number: from then on none may come
     or go before the end, or the model would be compiled anew."""
+
+    def subject(self, layer: str, kind: str) -> Subject:
+        """The row of a layer in the table of subjects."""
+        return Subject(Kind.LAYER, layer, layer, module=kind, order=self.order.get(layer))
 
 
 class HookedSignal(Signal):

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from torch import nn
 
 from gradwatch.record.naming import bare_modules, named_parameters
-from gradwatch.run import Subject
-from gradwatch.stats import Kind
 
 _REPARAMETRIZED = ".parametrizations."
 
@@ -71,11 +69,6 @@ def owners(model: nn.Module) -> dict[int, str]:
         for named in named_parameters(model)
         if (tensor := named.ref()) is not None
     }
-
-
-def layer_subject(layer: str, kind: str, order: int | None = None) -> Subject:
-    """The row of a layer in the table of subjects."""
-    return Subject(Kind.LAYER, layer, layer, module=kind, order=order)
 
 
 def is_compiled(model: nn.Module) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gradwatch.record.far.arithmetic import wide
 from gradwatch.record.signal import ArrivedReadings, PendingReadings, Reading
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext
-from gradwatch.record.signals.modules import WatchedLayer, layer_subject, layers
+from gradwatch.record.signals.modules import WatchedLayer, layers
 from gradwatch.record.signals.tensors import (
     PROBED,
     device_readable,
@@ -168,9 +168,7 @@ class Probe(HookedSignal):
             layer = self._layers[index]
             row["probe_nonfinite"], row["probe_input_nonfinite"] = hits.get(index, (0, 0))
             row["probe_training"] = modes[index]
-            subjects.append(
-                layer_subject(layer.name, layer.kind, self.context.order.get(layer.name))
-            )
+            subjects.append(self.context.subject(layer.name, layer.kind))
         return Family.PROBE, subjects, rows, np.full(len(wanted), state, np.uint8)
 
     def _read_modes(self, step: int) -> None:
