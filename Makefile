@@ -101,7 +101,7 @@ docs: $(STAMP) ## write the generated pages anew
 	$(BIN)/python -m tools.numbers_page > docs/numbers.md
 	$(BIN)/python -m tools.what_is_recorded > docs/what-is-recorded.md
 	$(BIN)/python -m gradwatch.checks.page > docs/checks.md
-	$(BIN)/python -m gradwatch.analysis.map docs/from-trustformers.md
+	$(BIN)/python -m tools.from_trustformers > docs/from-trustformers.md
 
 clean: ## remove everything that make made
 	rm -rf $(VENV) build dist demo src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -10,8 +10,8 @@ from tests.analysis import loops
 from tests.golden.reading import case
 
 from gradwatch.analysis.animator import FlowAdvice, GradientFlowAnimator, GradientHealth
-from gradwatch.analysis.result import loads
 from gradwatch.errors import GradwatchError
+from gradwatch.result import loads
 from gradwatch.run import Run
 
 RNG = np.random.default_rng(21)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tests.analysis import loops
 
-from gradwatch.analysis.result import dumps
 from gradwatch.analysis.weights import (
     DistributionHealthStatus,
     OutlierSeverity,
@@ -14,6 +13,7 @@ from gradwatch.analysis.weights import (
     analyze_weights,
 )
 from gradwatch.errors import GradwatchError
+from gradwatch.result import dumps
 from gradwatch.run import Run
 
 RNG = np.random.default_rng(5)

@@ -2,10 +2,11 @@
 
 LAYERS = [
     {"errors", "version", "text"},
-    {"jsonio", "files", "kernel", "stats"},
-    {"graph", "finding"},
+    {"jsonio", "files", "result_html", "kernel", "stats"},
+    {"graph", "finding", "result"},
     {"run"},
-    {"store", "analysis", "checks", "checkpoints", "forward"},
+    {"store", "checks", "checkpoints", "original", "forward"},
+    {"analysis"},
     {"record", "diagnosis"},
     {"live"},
     {"views"},

@@ -12,7 +12,7 @@ PAGES = {
     "docs/numbers.md": "tools.numbers_page",
     "docs/what-is-recorded.md": "tools.what_is_recorded",
     "docs/checks.md": "gradwatch.checks.page",
-    "docs/from-trustformers.md": "gradwatch.analysis.map",
+    "docs/from-trustformers.md": "tools.from_trustformers",
 }
 
 

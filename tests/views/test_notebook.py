@@ -10,12 +10,10 @@ from tests.making import make_run
 from tests.views.samples import HOSTILE, network, sick_diagnosis
 
 from gradwatch.analysis import (
-    analyze_conflicts,
     analyze_drift,
     analyze_flow,
     analyze_gradients,
     analyze_weights,
-    detect_anomalies,
     detect_gradient_explosion,
 )
 from gradwatch.diagnosis import diagnose
@@ -37,11 +35,6 @@ def drifted(names: list[str]) -> Any:
     return analyze_drift(before, {name: 1.1 * tensor for name, tensor in before.items()})
 
 
-def opposed(names: list[str]) -> Any:
-    one = weights(names)
-    return analyze_conflicts({"a": one, "b": {name: -tensor for name, tensor in one.items()}})
-
-
 def trained(names: list[str]) -> Run:
     return network(names=names, steps=20, fading=True)
 
@@ -49,11 +42,9 @@ def trained(names: list[str]) -> Run:
 ANALYSES: Mapping[str, Callable[[list[str]], Any]] = {
     "gradients": lambda names: analyze_gradients(trained(names)),
     "flow": lambda names: analyze_flow(trained(names)),
-    "anomalies": lambda names: detect_anomalies(trained(names)),
     "explosion": lambda names: detect_gradient_explosion(weights(names), 1.0),
     "weights": lambda names: analyze_weights(weights(names)),
     "drift": drifted,
-    "conflicts": opposed,
 }
 """Every door of the analyses."""
 

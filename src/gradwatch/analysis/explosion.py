@@ -13,11 +13,11 @@ from typing import Literal, overload
 
 import numpy as np
 
-from gradwatch.analysis.original import explosion as original
-from gradwatch.analysis.result import Result, missing
 from gradwatch.analysis.rules import Rules
 from gradwatch.analysis.weights.tensors import Given, Tensor, from_arrays, named
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.original import weights as original
+from gradwatch.result import Result, missing
 
 
 class ExplosionSeverity(StrEnum):

@@ -6,8 +6,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.original.arithmetic import History
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+
+HISTORY_LENGTH = 1000
+"""Norms the original's debugger keeps of a layer."""
 
 
 @dataclass(frozen=True)
@@ -76,3 +80,19 @@ class LayerSeries:
             counts[column[index]] += subject.count
         merged = np.where(known, lengths, np.nan)
         return cls(names, run.steps[seen], merged, sick, counts)
+
+
+def histories(run: Run) -> dict[str, History]:
+    """What the original's rules take: norms by layer, NaN or Inf where an element is."""
+    series = LayerSeries.of(run)
+    rows = np.searchsorted(run.steps, series.steps)
+    has_nan = np.nan_to_num(run.series[Stat.GRAD_NAN])[rows] > 0
+    by_layer = {}
+    for column, layer in enumerate(series.names):
+        parameters = [i for i, subject in enumerate(run.parameters) if subject.layer == layer]
+        nonfinite = series.nonfinite[:, column] > 0
+        spoilt = np.where(has_nan[:, parameters].any(axis=1), np.nan, np.inf)
+        norms = np.where(nonfinite, spoilt, series.norms[:, column])
+        kept = np.flatnonzero(np.isfinite(series.norms[:, column]) | nonfinite)[-HISTORY_LENGTH:]
+        by_layer[layer] = History(norms[kept].tolist(), series.steps[kept].tolist())
+    return by_layer

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from gradwatch.analysis.flow import analyze_flow
 from gradwatch.analysis.gradients import analyze_gradients
-from gradwatch.analysis.result import dumps
 from gradwatch.analysis.rules import Rules
 from gradwatch.analysis.weights import analyze_weights
+from gradwatch.result import dumps
 from gradwatch.store import open_run
 from gradwatch.views.analyses import flow_tables, gradient_tables, weight_tables
 

@@ -7,7 +7,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gradwatch.analysis.result import plain as as_data
 from gradwatch.analysis.weights import WeightDistributionAnalysis, analyze_weights
 from gradwatch.checkpoints import Examination, Means, examine
 from gradwatch.checkpoints.arrays import arrays_of
@@ -20,6 +19,7 @@ from gradwatch.diagnosis import Diagnosis
 from gradwatch.errors import Exit
 from gradwatch.files import refuse_taken, write_whole
 from gradwatch.finding import Severity
+from gradwatch.result import plain as as_data
 from gradwatch.text import number, plain, shortened
 from gradwatch.views.model import build
 from gradwatch.views.page import report

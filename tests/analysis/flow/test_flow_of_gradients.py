@@ -16,9 +16,9 @@ from gradwatch.analysis.flow.levels import (
     RecoveryPotential,
     RegionSeverity,
 )
-from gradwatch.analysis.result import dumps
 from gradwatch.errors import GradwatchError
 from gradwatch.graph import Graph, Node
+from gradwatch.result import dumps
 from gradwatch.run import Run, Subject
 from gradwatch.stats import Kind, State
 

@@ -9,8 +9,8 @@ from tests.analysis.gradients import loops
 
 from gradwatch.analysis.gradients import analyze_gradients
 from gradwatch.analysis.gradients.levels import LayerHealth, Risk, Suggestion
-from gradwatch.analysis.result import dumps
 from gradwatch.errors import GradwatchError
+from gradwatch.result import dumps
 from gradwatch.run import Run
 
 

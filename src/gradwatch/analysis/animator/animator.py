@@ -22,12 +22,12 @@ from gradwatch.analysis.animator.frames import (
     frames,
 )
 from gradwatch.analysis.animator.summary import GradientFlowSummary, Recording, summarise
-from gradwatch.analysis.original.animator import OriginalAnimator
-from gradwatch.analysis.result import dumps
 from gradwatch.analysis.rules import Rules
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import write_text
 from gradwatch.kernel import measure_arrays
+from gradwatch.original.animation import OriginalAnimator
+from gradwatch.result import dumps
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 
@@ -120,7 +120,7 @@ class GradientFlowAnimator:
         return ascii_art(shown, names, Scale(scale), columns)
 
     def export_json(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Strict JSON; `gradwatch.analysis.result.loads` brings NaN and Inf back."""
+        """Strict JSON; `gradwatch.result.loads` brings NaN and Inf back."""
         return write_text(path, dumps(self.recording(), indent=1) + "\n", overwrite=overwrite)
 
     def export_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:

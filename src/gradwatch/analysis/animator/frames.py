@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import log10
 from typing import Any
 
-from gradwatch.analysis.result import Missing, Result, missing
+from gradwatch.result import Missing, Result, missing
 
 FLOOR_DECADES = 12.0
 """Over the run, intensity covers at most so many decades below the largest norm."""

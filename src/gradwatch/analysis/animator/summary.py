@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gradwatch.analysis.animator.frames import GradientFrame, LayerGradientInfo, Limits
-from gradwatch.analysis.result import Result, missing
+from gradwatch.result import Result, missing
 
 
 class GradientHealth(StrEnum):

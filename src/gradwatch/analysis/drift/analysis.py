@@ -7,10 +7,10 @@ from typing import Any, Literal, overload
 from gradwatch.analysis.drift.arrays import from_elements
 from gradwatch.analysis.drift.results import LayerDrift, WeightDriftAnalysis, WeightDriftSeverity
 from gradwatch.analysis.drift.runs import from_statistics, last_rows
-from gradwatch.analysis.original import drift as original
-from gradwatch.analysis.result import Result, missing
 from gradwatch.analysis.rules import Rules
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.original import weights as original
+from gradwatch.result import Result, missing
 from gradwatch.run import Run
 
 _LIMITS = (

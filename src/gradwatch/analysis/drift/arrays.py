@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis.drift.results import LayerDrift
-from gradwatch.analysis.result import missing
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.result import missing
 
 CHUNK = 1 << 16
 _NOT_FINITE = "NaN or Inf among the elements"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gradwatch.analysis.result import Result
+from gradwatch.result import Result
 
 
 class WeightDriftSeverity(StrEnum):

@@ -1,7 +1,7 @@
 """Drift between the last weights of two runs: what hashes and statistics tell without elements."""
 
 from gradwatch.analysis.drift.results import LayerDrift
-from gradwatch.analysis.result import missing
+from gradwatch.result import missing
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 

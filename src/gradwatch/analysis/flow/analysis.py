@@ -16,12 +16,11 @@ from gradwatch.analysis.flow.network import FlowNetwork
 from gradwatch.analysis.flow.paths import CriticalGradientPath
 from gradwatch.analysis.flow.regions import GradientDeadZone, Region
 from gradwatch.analysis.gradients.health import column_medians
-from gradwatch.analysis.layers import LayerSeries
-from gradwatch.analysis.original import flow as original_flow
-from gradwatch.analysis.original.history import from_run
-from gradwatch.analysis.result import Result
+from gradwatch.analysis.layers import LayerSeries, histories
 from gradwatch.analysis.rules import Rules
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.original import flow as original_flow
+from gradwatch.result import Result
 from gradwatch.run import Run
 
 
@@ -74,7 +73,7 @@ def analyze_flow(
         )
     if Rules(rules) is Rules.ORIGINAL:
         last = int(run.steps[-1]) if len(run.steps) else 0
-        return original_flow.analyze_flow(from_run(run), current_step=last)
+        return original_flow.analyze_flow(histories(run), current_step=last)
     series = LayerSeries.of(run)
     pairs = network.contracted(run.graph, series.names)
     edges = network.edges_of(

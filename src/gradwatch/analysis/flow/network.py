@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gradwatch.analysis.flow.levels import EdgeType, NodeType
 from gradwatch.analysis.layers import LayerSeries
-from gradwatch.analysis.result import Result, missing
 from gradwatch.graph import Graph
+from gradwatch.result import Result, missing
 
 STRONG_LOW, STRONG_HIGH, WEAK = 0.5, 2.0, 0.1
 FACTOR_OF_TWO = 10**0.3

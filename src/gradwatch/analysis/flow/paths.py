@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gradwatch.analysis.flow.levels import EdgeType
 from gradwatch.analysis.flow.network import FlowEdge
-from gradwatch.analysis.result import Result
+from gradwatch.result import Result
 
 KEPT = 3
 LOST = -300 * math.log(10)

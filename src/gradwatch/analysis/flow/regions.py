@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gradwatch.analysis.flow.levels import RecoveryPotential, RegionSeverity
 from gradwatch.analysis.layers import LayerSeries
-from gradwatch.analysis.result import Result
+from gradwatch.result import Result
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat, State
 

@@ -32,12 +32,11 @@ from gradwatch.analysis.gradients.statistics import (
     flow,
     statistics,
 )
-from gradwatch.analysis.layers import LayerSeries
-from gradwatch.analysis.original import gradients as original_gradients
-from gradwatch.analysis.original.history import from_run
-from gradwatch.analysis.result import Result
+from gradwatch.analysis.layers import LayerSeries, histories
 from gradwatch.analysis.rules import Rules
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.original import gradients as original_gradients
+from gradwatch.result import Result
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 
@@ -88,7 +87,7 @@ def analyze_gradients(
         raise GradwatchError(f"Expected a window of at least 3 steps, got {window}.", Exit.USAGE)
     if Rules(rules) is Rules.ORIGINAL:
         return original_gradients.analyze_gradients(
-            from_run(run), window=window, stability_threshold=stability_threshold
+            histories(run), window=window, stability_threshold=stability_threshold
         )
     series = LayerSeries.of(run)
     recent = series.last(window)

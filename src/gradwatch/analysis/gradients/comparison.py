@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.analysis.result import Result, missing
+from gradwatch.result import Result, missing
 
 SIMILAR = math.log(1.2)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from gradwatch.analysis import trends
 from gradwatch.analysis.gradients.levels import ConvergenceTrend
 from gradwatch.analysis.layers import LayerSeries
-from gradwatch.analysis.result import Result, missing
+from gradwatch.result import Result, missing
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 

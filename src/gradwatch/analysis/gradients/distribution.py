@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from gradwatch.analysis.gradients.levels import DistributionType, InteractionType
 from gradwatch.analysis.gradients.statistics import shape
 from gradwatch.analysis.layers import LayerSeries
-from gradwatch.analysis.result import Result, missing
+from gradwatch.result import Result, missing
 
 FEWEST_LAYERS = 8
 FEWEST_COMMON = 8

@@ -9,7 +9,7 @@ from gradwatch.analysis import trends
 from gradwatch.analysis.gradients.convergence import loss_of
 from gradwatch.analysis.gradients.levels import LearningPhase, PlateauSeverity
 from gradwatch.analysis.layers import LayerSeries
-from gradwatch.analysis.result import Result, missing
+from gradwatch.result import Result, missing
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 

@@ -9,7 +9,7 @@ from gradwatch.analysis import trends
 from gradwatch.analysis.gradients.levels import CRITICAL_RISKS, LayerHealth, Risk
 from gradwatch.analysis.gradients.statistics import TOO_FEW, FlowCharacteristics
 from gradwatch.analysis.layers import LayerSeries
-from gradwatch.analysis.result import Result, missing
+from gradwatch.result import Result, missing
 
 FEWEST = 3
 DEAD_FOR = 10

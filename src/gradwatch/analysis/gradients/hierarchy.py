@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gradwatch.analysis.gradients.distribution import correlations
 from gradwatch.analysis.gradients.levels import Difficulty, InteractionDirection
 from gradwatch.analysis.layers import LayerSeries
-from gradwatch.analysis.result import Result, missing
+from gradwatch.result import Result, missing
 from gradwatch.run import Run, block_of
 
 HALF_A_DECADE = 10**0.5

@@ -10,7 +10,7 @@ from gradwatch.analysis.gradients.levels import (
     Suggestion,
     Urgency,
 )
-from gradwatch.analysis.result import Result
+from gradwatch.result import Result
 
 HEALTH_WEIGHT, STABILITY_WEIGHT, DISTANCE_WEIGHT, SHARE_WEIGHT = 0.4, 0.3, 0.2, 0.1
 UNSTABLE = 0.3

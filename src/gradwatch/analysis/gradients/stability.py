@@ -14,7 +14,7 @@ from gradwatch.analysis.gradients.levels import (
     StabilityTrend,
 )
 from gradwatch.analysis.layers import LayerSeries
-from gradwatch.analysis.result import Result, missing
+from gradwatch.result import Result, missing
 
 PIECES = 12
 """The run is cut into at most this many stretches; a trend needs `trends.FEWEST` of them."""

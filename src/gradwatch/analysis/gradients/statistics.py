@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis import trends
-from gradwatch.analysis.result import Result, missing
+from gradwatch.result import Result, missing
 
 TOO_FEW = "fewer finite samples than needed"
 

@@ -6,8 +6,6 @@ from typing import Literal, overload
 
 import numpy as np
 
-from gradwatch.analysis.original import weights as original
-from gradwatch.analysis.result import Result, missing
 from gradwatch.analysis.rules import Rules
 from gradwatch.analysis.weights import grid as grids
 from gradwatch.analysis.weights.grid import Grid
@@ -24,6 +22,8 @@ from gradwatch.analysis.weights.spread import Spread, spread
 from gradwatch.analysis.weights.tensors import Given, Tensor, from_arrays, from_run, named
 from gradwatch.analysis.weights.words import DistributionHealthStatus
 from gradwatch.kernel import merge
+from gradwatch.original import weights as original
+from gradwatch.result import Result, missing
 from gradwatch.run import Run
 
 ELEMENTS = "needs the elements; a run keeps only their statistics"

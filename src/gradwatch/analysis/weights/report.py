@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.analysis.result import missing
 from gradwatch.analysis.weights.grid import Grid
 from gradwatch.analysis.weights.results import (
     LayerOutliers,
@@ -17,6 +16,7 @@ from gradwatch.analysis.weights.results import (
 from gradwatch.analysis.weights.scan import Far
 from gradwatch.analysis.weights.tensors import CHUNK, Tensor, floating
 from gradwatch.analysis.weights.words import OutlierSeverity
+from gradwatch.result import missing
 
 NONE_FINITE = "no element is finite"
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from gradwatch.analysis.result import Result
 from gradwatch.analysis.weights.words import (
     DistributionHealthStatus,
     OutlierSeverity,
     WeightIssue,
 )
+from gradwatch.result import Result
 
 
 @dataclass(frozen=True)

@@ -109,10 +109,6 @@ def _double(field: int, value: float) -> bytes:
     return _tag(field, 1) + struct.pack("<d", value)
 
 
-def _doubles(field: int, values: NDArray[np.float64]) -> bytes:
-    return _bytes(field, values.astype("<f8").tobytes())
-
-
 def _bytes(field: int, value: bytes) -> bytes:
     return _tag(field, 2) + _varint(len(value)) + value
 
