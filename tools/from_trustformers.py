@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from gradwatch.analysis import (
-    GradientFlowAnimator,
-    analyze_gradients,
-    analyze_weights,
-    detect_gradient_explosion,
-)
+from gradwatch.analysis.animator import GradientFlowAnimator
+from gradwatch.analysis.explosion import detect_gradient_explosion
+from gradwatch.analysis.gradients import analyze_gradients
+from gradwatch.analysis.weights import analyze_weights
 from gradwatch.run import Run
 
 DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

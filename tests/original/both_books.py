@@ -8,12 +8,12 @@ from tests.golden.reading import numbers
 from tests.original.histories import histories
 from tests.original.test_weights import tensor
 
-from gradwatch import original as seed
 from gradwatch.analysis.animator import GradientFlowAnimator
 from gradwatch.analysis.explosion import detect_gradient_explosion
 from gradwatch.analysis.flow import analyze_flow
 from gradwatch.analysis.gradients import analyze_gradients
 from gradwatch.analysis.weights import analyze_weights
+from gradwatch.original import animation, flow, gradients, weights
 from gradwatch.result import plain
 from gradwatch.run import Run
 
@@ -79,15 +79,15 @@ def original(file: str, case: dict[str, Any]) -> Any:
 def _distribution(case: dict[str, Any]) -> Any:
     tensors = [tensor(layer) for layer in numbers(case["input"])["layers"]]
     return {
-        "analysis": seed.analyze_weight_distribution(tensors),
-        "l2_norms": [seed.l2_norm(values) for values in tensors],
+        "analysis": weights.analyze_weight_distribution(tensors),
+        "l2_norms": [weights.l2_norm(values) for values in tensors],
     }
 
 
 def _explosion(case: dict[str, Any]) -> Any:
     given = numbers(case["input"])
     arrays = [np.array(values, np.float32) for values in given["gradients"]]
-    return seed.detect_gradient_explosion(arrays, given["threshold"])
+    return weights.detect_gradient_explosion(arrays, given["threshold"])
 
 
 def _animated(case: dict[str, Any], make: Any) -> Any:
@@ -100,7 +100,7 @@ def _animated(case: dict[str, Any], make: Any) -> Any:
 
 
 def _animation(case: dict[str, Any]) -> Any:
-    animator = _animated(case, seed.OriginalAnimator)
+    animator = _animated(case, animation.OriginalAnimator)
     return {
         "frames": list(animator.frames),
         "csv": animator.to_csv(),
@@ -119,8 +119,10 @@ ORIGINAL = {
     "weight_distribution": _distribution,
     "gradient_explosion": _explosion,
     "animator": _animation,
-    "enhanced_analysis": lambda case: seed.analyze_gradients(histories(case), **_settings(case)),
-    "visualization": lambda case: seed.analyze_flow(histories(case), case["input"]["current_step"]),
+    "enhanced_analysis": lambda case: gradients.analyze_gradients(
+        histories(case), **_settings(case)
+    ),
+    "visualization": lambda case: flow.analyze_flow(histories(case), case["input"]["current_step"]),
 }
 
 

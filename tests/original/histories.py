@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.golden.reading import numbers
 
-from gradwatch.original import History
+from gradwatch.original.arithmetic import History
 
 
 def histories(case: dict[str, Any]) -> dict[str, History]:

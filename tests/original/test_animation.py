@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.golden.reading import Sentences, cases, differences, numbers
 
-from gradwatch.original import OriginalAnimator
+from gradwatch.original.animation import OriginalAnimator
 from gradwatch.result import plain
 
 SENTENCES = Sentences()

@@ -4,7 +4,7 @@ import pytest
 from tests.golden.reading import Sentences, cases, differences
 from tests.original.histories import histories
 
-from gradwatch.original import analyze_flow
+from gradwatch.original.flow import analyze_flow
 
 SENTENCES = Sentences()
 

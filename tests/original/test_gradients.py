@@ -5,7 +5,7 @@ from tests.golden.reading import Sentences, cases, differences, stops
 from tests.original.histories import histories
 
 from gradwatch.errors import GradwatchError
-from gradwatch.original import analyze_gradients
+from gradwatch.original.gradients import analyze_gradients
 
 SENTENCES = Sentences()
 

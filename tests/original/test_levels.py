@@ -9,16 +9,8 @@ import pytest
 from tests.golden.reading import cases, stops
 from tests.original import both_books
 
-from gradwatch.original import (
-    History,
-    analyze_drift,
-    analyze_gradients,
-    analyze_weight_distribution,
-    animation,
-    flow,
-    gradients,
-    weights,
-)
+from gradwatch.original import animation, flow, gradients, weights
+from gradwatch.original.arithmetic import History
 
 LEVELS = [
     (module.__name__, name, kind)
@@ -53,11 +45,11 @@ def produced() -> set[tuple[str, Any, str]]:
             if not stops(file, case):
                 found |= _levels(rule(case))
     for moved in (0.0, 0.02, 0.07, 0.3):
-        found |= _levels(analyze_drift({"a": [1.0]}, {"a": [1.0 + moved]}))
+        found |= _levels(weights.analyze_drift({"a": [1.0]}, {"a": [1.0 + moved]}))
     swinging = History([1e-12, 1e-9, 1e-12, 9e-6] * 10, range(40))
-    found |= _levels(analyze_gradients({"a": swinging}))
+    found |= _levels(gradients.analyze_gradients({"a": swinging}))
     rare = np.array([0.0] * 60 + [0.1] * 39 + [9.0], np.float32)
-    return found | _levels(analyze_weight_distribution([rare]))
+    return found | _levels(weights.analyze_weight_distribution([rare]))
 
 
 @pytest.mark.parametrize(("module", "name", "kind"), LEVELS, ids=lambda value: str(value))

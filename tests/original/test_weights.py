@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.golden.reading import Sentences, cases, differences, numbers
 
-from gradwatch.original import analyze_weight_distribution, l2_norm
+from gradwatch.original.weights import analyze_weight_distribution, l2_norm
 
 SENTENCES = Sentences()
 

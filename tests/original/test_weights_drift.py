@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gradwatch.errors import GradwatchError
-from gradwatch.original import analyze_drift
+from gradwatch.original.weights import analyze_drift
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.golden.reading import Sentences, cases, differences, numbers
 
-from gradwatch.original import detect_gradient_explosion
+from gradwatch.original.weights import detect_gradient_explosion
 
 SENTENCES = Sentences()
 
