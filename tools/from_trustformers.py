@@ -35,9 +35,9 @@ HEAD = """# Coming from trustformers-debug
 The analyses of gradwatch answer what the gradient and weight debugger of trustformers-debug 0.1.1
 answers, under the same field names. They take `rules="gradwatch"` (the default, right) or
 `rules="original"` (what the original program itself would say, formula by formula, in insertion
-order; also to be had as `gradwatch.original`). Where NaN is among more than 20 values that it has
-to sort, the original panics or answers in an arbitrary order; `rules="original"` then raises
-`GradwatchError`: "NaN: the original stops here".
+order; its modules are those of `gradwatch.original`). Where NaN is among more than 20 values that
+the original has to sort, it panics or gives an arbitrary value: a median, percentile or rank that
+needs the order is then None, and the reason begins with "NaN: the original stops here".
 
 In the tables `*` stands for the name of a layer or a place in a list. What could not be measured is
 None, and `result.missing[field]` says why.

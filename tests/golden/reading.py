@@ -29,19 +29,8 @@ SENTENCES = frozenset(
 """Fields that hold prose: ours says the same in other words, one sentence for one sentence."""
 
 
-NOT_PANICKED = frozenset(
-    {("enhanced_analysis", "nan_every7_len120"), ("enhanced_analysis", "nan_one_len120")}
-)
-"""NaN among more than 20 norms, where the original's sort happens not to panic; ours refuses."""
-
-
 def cases(file: str) -> list[dict[str, Any]]:
     return json.loads((FOLDER / f"{file}.json").read_text(encoding="utf-8"))
-
-
-def stops(file: str, case: dict[str, Any]) -> bool:
-    """Whether our copy of the original's rules refuses the case, because NaN has to be sorted."""
-    return bool(case.get("panic")) or (file, case["name"]) in NOT_PANICKED
 
 
 def case(file: str, name: str) -> dict[str, Any]:

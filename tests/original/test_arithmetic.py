@@ -1,11 +1,8 @@
-"""Sorting with NaN: inserted among few values, refused among many."""
+"""Sorting with NaN: inserted among few values, given up among many."""
 
 import math
 import random
 
-import pytest
-
-from gradwatch.errors import GradwatchError
 from gradwatch.original.arithmetic import in_order
 
 
@@ -19,10 +16,10 @@ def test_twenty_values_never_stop_and_nothing_is_lost() -> None:
     for _ in range(200):
         values = [math.nan if draw.random() < 0.3 else draw.random() for _ in range(20)]
         found = in_order(values)
+        assert found is not None
         assert sorted(x for x in found if x == x) == sorted(x for x in values if x == x)
         assert len(found) == 20
 
 
-def test_nan_among_more_values_stops() -> None:
-    with pytest.raises(GradwatchError, match="NaN: the original stops here"):
-        in_order([1.0] * 20 + [math.nan])
+def test_nan_among_more_values_has_no_order() -> None:
+    assert in_order([1.0] * 20 + [math.nan]) is None

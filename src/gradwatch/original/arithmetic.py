@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.errors import GradwatchError
-
 INSERTED = 20
 """Up to so many values the original's sort inserts one after the other; above, it merges."""
+NAN_STOPS = "NaN: the original stops here, or gives an arbitrary value"
+"""Why a value that needs the order is missing."""
 
 
 class History(NamedTuple):
@@ -91,8 +91,8 @@ def slope(values: Sequence[float]) -> float:
     return divide(n * xy - x * y, n * xx - x * x)
 
 
-def in_order(values: Sequence[float]) -> list[float]:
-    """Sorted. Among up to 20 values NaN stays where inserting meets it; among more we stop.
+def in_order(values: Sequence[float]) -> list[float] | None:
+    """Sorted; NaN among up to 20 values stays where inserting meets it, among more it gives None.
 
     The original compares as if NaN were equal to everything, which is no order: above 20 values its
     sort panics, or leaves the others in an order that depends on the sorting algorithm.
@@ -100,10 +100,7 @@ def in_order(values: Sequence[float]) -> list[float]:
     if not any(value != value for value in values):
         return sorted(values)
     if len(values) > INSERTED:
-        raise GradwatchError(
-            f"NaN: the original stops here. It cannot sort {len(values)} values with NaN among "
-            "them. Use rules='gradwatch', which counts NaN apart."
-        )
+        return None
     result: list[float] = []
     for value in values:
         at = len(result)
