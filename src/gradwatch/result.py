@@ -7,14 +7,14 @@ the field is null and the reasons stand beside it under `missing`.
 
 import dataclasses
 from collections.abc import Mapping
-from enum import Enum
-from typing import Any
+from enum import Enum, StrEnum
+from typing import Any, Self
 
 import numpy as np
 
 import gradwatch.jsonio as jsonio
 from gradwatch.jsonio import loads as loads
-from gradwatch.result_html import as_html
+from gradwatch.notebook import as_html
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,6 +27,17 @@ class Missing:
 def missing(reason: str) -> Any:
     """`Missing(reason)`, typed so that it may be handed to any optional field of a `Result`."""
     return Missing(reason)
+
+
+class AdviceCode(StrEnum):
+    """A code that results hold and JSON shows; the sentence that says what to do hangs on it."""
+
+    advice: str
+
+    def __new__(cls, code: str, advice: str) -> Self:
+        member = str.__new__(cls, code)
+        member._value_, member.advice = code, advice
+        return member
 
 
 class Result:

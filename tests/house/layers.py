@@ -2,7 +2,7 @@
 
 LAYERS = [
     {"errors", "version", "text"},
-    {"jsonio", "files", "result_html", "kernel", "stats"},
+    {"jsonio", "files", "notebook", "kernel", "stats"},
     {"graph", "finding", "result"},
     {"run"},
     {"store", "checks", "checkpoints", "original", "forward"},

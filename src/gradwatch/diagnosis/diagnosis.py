@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gradwatch.diagnosis.html import as_html
-from gradwatch.finding import Finding, Severity, Skipped
+from gradwatch.finding import MOST_FOLLOWING, SENTENCE, Finding, Severity, Skipped
+from gradwatch.notebook import details, items
+from gradwatch.text import markup
 
 FORMAT = 1
 """Number of the JSON's form; it grows when a field changes its meaning or goes."""
@@ -82,4 +83,17 @@ class Diagnosis:
         }
 
     def _repr_html_(self) -> str:
-        return as_html(self.verdict, self.findings, self.skipped)
+        """A heading, a list of findings, a folded list of what was skipped."""
+        shown = "".join(_html_item(finding) for finding in self.findings[:MOST_FOLLOWING])
+        more = len(self.findings) - MOST_FOLLOWING
+        tail = f"<p>{more} more findings</p>" if more > 0 else ""
+        if self.skipped:
+            reasons = (f"{markup(s.check, 60)}: {markup(s.reason, SENTENCE)}" for s in self.skipped)
+            tail += details(f"{len(self.skipped)} checks could not look", items(reasons))
+        return f"<div><b>{markup(self.verdict, SENTENCE)}</b><ul>{shown}</ul>{tail}</div>"
+
+
+def _html_item(finding: Finding) -> str:
+    follows = "".join(_html_item(item) for item in finding.consequences[:MOST_FOLLOWING])
+    advice = f"<br><i>{markup(finding.advice[0], SENTENCE)}</i>" if finding.advice else ""
+    return f"<li>{finding.html_line()}{advice}{f'<ul>{follows}</ul>' if follows else ''}</li>"

@@ -9,14 +9,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.graph import Graph
+from gradwatch.notebook import cell, facts, line_chart
 from gradwatch.run import arrays
 from gradwatch.run.event import Event
 from gradwatch.run.histogram import Histogram
-from gradwatch.run.html import as_html
 from gradwatch.run.source import Loaded, Source
 from gradwatch.run.subject import Subject
 from gradwatch.run.window import Window
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, entry
+from gradwatch.text import markup
+
+CHART_POINTS = 120
 
 
 class Run:
@@ -157,7 +160,28 @@ class Run:
         return f"<Run {name!r}: {len(self.steps)} steps, {len(self.names)} parameters>"
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        """Name, size, what was recorded, and the loss as a line."""
+        name = markup(str(self.info.get("name", "run in memory")), 80)
+        extent = f" ({self.steps[0]} to {self.steps[-1]})" if len(self.steps) else ""
+        families = sorted({str(stat).partition("_")[0] for stat in self.recorded})
+        scalars = ", ".join(markup(scalar, 60) for scalar in sorted(self.scalars)[:12])
+        rows = {
+            "steps": f"{len(self.steps)}{extent}",
+            "layers, parameters": f"{len(self.layers)}, {len(self.names)}",
+            "recorded": ", ".join(families) or "nothing",
+            "scalars": scalars or "none",
+        }
+        table = facts((head, cell(text)) for head, text in rows.items())
+        return f"<div><b>{name}</b>{table}{self._loss_chart()}</div>"
+
+    def _loss_chart(self) -> str:
+        if "loss" not in self.scalars or not len(self.steps):
+            return ""
+        losses = self.window(points=CHART_POINTS).scalar("loss").last[:, 0]
+        finite = losses[np.isfinite(losses)]
+        if len(finite) < 2:
+            return ""
+        return line_chart(losses.tolist(), f"loss from {finite[0]:.3g} to {finite[-1]:.3g}")
 
     # -- making ----------------------------------------------------------------------------------
 

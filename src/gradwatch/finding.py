@@ -1,11 +1,20 @@
-"""Findings, their evidence, and checks that could not look."""
+"""What a check says: findings with their evidence, and checks that could not look."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from gradwatch.finding.html import as_html
+from gradwatch.notebook import cell, items, table
+from gradwatch.text import markup, number
+
+_COLOURS = {"critical": "#b3261e", "warning": "#8a5a00", "info": "#44546a"}
+_MOST_LAYERS = 3
+_MOST_EVIDENCE = 8
+MOST_FOLLOWING = 20
+"""Of each list this many are shown in a notebook: its file should stay small."""
+SENTENCE = 400
+"""Characters of a sentence shown in a notebook."""
 
 
 class Severity(IntEnum):
@@ -51,7 +60,41 @@ class Finding:
     """Ids of the samples of the first step, where the training logged them (`log(batch=ids)`)."""
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        """What, where, since when; cause and advice; the evidence as a table; what follows."""
+        follows = items(item.html_line() for item in self.consequences[:MOST_FOLLOWING])
+        return (
+            f"<div>{self.html_line()}<br>steps {self.first_step} to {self.last_step}"
+            + (f"<br>{markup(self.cause, SENTENCE)}" if self.cause else "")
+            + items(markup(text, SENTENCE) for text in self.advice[:_MOST_EVIDENCE])
+            + (self._evidence_table() if self.evidence else "")
+            + (f"<b>follows from it</b>{follows}" if follows else "")
+            + "</div>"
+        )
+
+    def html_line(self) -> str:
+        """Check, severity, layers and message in one line of HTML."""
+        word = self.severity.word
+        where = ", ".join(markup(layer, 60) for layer in self.layers[:_MOST_LAYERS])
+        rest = len(self.layers) - _MOST_LAYERS
+        return (
+            f'<b style="color:{_COLOURS[word]}">{markup(self.check, 60)}</b> ({word}) '
+            f"<code>{where}</code>{f' and {rest} more' if rest > 0 else ''} "
+            f"{markup(self.message, SENTENCE)}"
+        )
+
+    def _evidence_table(self) -> str:
+        rows = (
+            (
+                markup(item.stat, 60),
+                markup(item.subject or "run", 60),
+                str(item.step),
+                number(item.measured),
+                "–" if item.limit is None else number(item.limit),
+            )
+            for item in self.evidence[:_MOST_EVIDENCE]
+        )
+        heads = ("measured", "where", "step", "value", "limit")
+        return table(heads, ([cell(text, left=False) for text in row] for row in rows))
 
     def to_dict(self) -> dict[str, Any]:
         return {

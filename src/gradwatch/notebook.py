@@ -1,0 +1,206 @@
+"""HTML for notebooks: static, small, no script, every name escaped.
+
+`as_html` shows any result of an analysis: single values are listed, collections become tables of
+their first rows, parts are folded. What is not shown is counted, so that nothing looks complete
+that is not; `to_dict()` has everything. Runs, findings and diagnoses use the same pieces.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from gradwatch.text import markup, number
+
+MOST_ROWS = 12
+MOST_COLUMNS = 8
+MOST_LISTED = 4
+LEAVES = 2
+"""Of a part inside a row, the first values that get a column."""
+DEPTH = 2
+WIDTH = 60
+
+CHART_WIDTH, CHART_HEIGHT = 240, 40
+COLLECTIONS = (list, tuple, set, frozenset, np.ndarray)
+
+
+def cell(text: str, *, left: bool = True, title: str = "") -> str:
+    """One cell of a table; `title` is shown when one points at it."""
+    style = ' style="text-align:left"' if left else ""
+    hint = f' title="{markup(title, 200)}"' if title else ""
+    return f"<td{style}{hint}>{text}</td>"
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Rows of finished cells under their headings."""
+    head = "".join(f"<th>{text}</th>" for text in heads)
+    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> str:
+    """A table of two columns: a heading and its finished cell; nothing where there is no row."""
+    body = "".join(f'<tr><th style="text-align:left">{head}</th>{text}</tr>' for head, text in rows)
+    return f"<table>{body}</table>" if body else ""
+
+
+def items(texts: Iterable[str]) -> str:
+    """A list; nothing where there is no item."""
+    body = "".join(f"<li>{text}</li>" for text in texts)
+    return f"<ul>{body}</ul>" if body else ""
+
+
+def details(summary: str, inside: str, *, opened: bool = False) -> str:
+    """A part that folds."""
+    return f"<details{' open' if opened else ''}><summary>{summary}</summary>{inside}</details>"
+
+
+def line_chart(values: Sequence[float], caption: str) -> str:
+    """Equally spaced values as a line; those that are not finite are left out."""
+    finite = [value for value in values if math.isfinite(value)]
+    low, span = min(finite), (max(finite) - min(finite)) or 1.0
+    step = CHART_WIDTH / max(len(values) - 1, 1)
+    points = " ".join(
+        f"{index * step:.1f},{CHART_HEIGHT - 2 - (value - low) / span * (CHART_HEIGHT - 4):.1f}"
+        for index, value in enumerate(values)
+        if math.isfinite(value)
+    )
+    return (
+        f'<figure style="margin:4px 0"><svg width="{CHART_WIDTH}" height="{CHART_HEIGHT}" '
+        f'role="img"><polyline fill="none" stroke="#1f6f8b" points="{points}"/></svg>'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def as_html(result: Any) -> str:
+    """Title, then everything inside."""
+    return f"<div><b>{_title(type(result).__name__)}</b>{_inside(result, DEPTH)}</div>"
+
+
+def _inside(result: Any, depth: int) -> str:
+    """Single values first, then tables and parts, folded except the first of them."""
+    values = list(_values(result))
+    parts = [(name, value) for name, value in values if not _fits_a_cell(value)]
+    if depth > 0:
+        tail = "".join(
+            _folded(name, value, depth, opened=depth == DEPTH and at == 0)
+            for at, (name, value) in enumerate(parts)
+        )
+    else:
+        tail = f"<p>{len(parts)} parts more: to_dict() has them</p>" if parts else ""
+    single = ((_words(n), _field(result, n, value)) for n, value in values if _fits_a_cell(value))
+    return facts(single) + tail
+
+
+def _folded(name: str, value: Any, depth: int, opened: bool) -> str:
+    if dataclasses.is_dataclass(value):
+        title, inside = _words(name), _inside(value, depth - 1)
+    else:
+        named = isinstance(value, Mapping)
+        rows = list(value.items()) if named else list(enumerate(value))
+        title = f"{_words(name)} ({len(rows)})"
+        inside = _collection(rows, named)
+    return details(title, inside, opened=opened) if inside else ""
+
+
+def _collection(rows: list[tuple[Any, Any]], named: bool) -> str:
+    """One row per item: its single values, and the first ones of its parts."""
+    if not rows:
+        return ""
+    key, first = rows[0]
+    columns = [
+        path
+        for path in _columns(first)
+        if not (named and len(path) == 1 and getattr(first, path[0], None) == key)
+    ][:MOST_COLUMNS]  # without the name that stands before the row anyway
+    heads = [*([""] if named else []), *(_words(path[-1]) for path in columns)]
+    more = len(rows) - MOST_ROWS
+    return table(
+        heads,
+        (
+            [
+                *([f"<th>{_text(str(_plain(key)))}</th>"] if named else []),
+                *(_at(item, path) for path in columns),
+            ]
+            for key, item in rows[:MOST_ROWS]
+        ),
+    ) + (f"<p>… and {more} more: to_dict() has them</p>" if more > 0 else "")
+
+
+def _columns(item: Any) -> Iterator[tuple[str, ...]]:
+    if not dataclasses.is_dataclass(item):
+        yield ("value",)
+        return
+    values = list(_values(item))
+    yield from ((name,) for name, value in values if _fits_a_cell(value))
+    for name, value in values:
+        if dataclasses.is_dataclass(value):
+            leaves = [leaf for leaf, inside in _values(value) if _fits_a_cell(inside)]
+            yield from ((name, leaf) for leaf in leaves[:LEAVES])
+
+
+def _at(item: Any, path: tuple[str, ...]) -> str:
+    if not dataclasses.is_dataclass(item):
+        return cell(_text(item), left=False)
+    for name in path[:-1]:
+        item = getattr(item, name, None)
+    return _field(item, path[-1], getattr(item, path[-1], None))
+
+
+def _field(owner: Any, name: str, value: Any) -> str:
+    """A value; where there is none, its reason is shown when one points at it."""
+    reason = getattr(owner, "missing", {}).get(name) if value is None else None
+    return cell(_text(value), title=reason or "")
+
+
+def _values(result: Any) -> Iterator[tuple[str, Any]]:
+    for field in dataclasses.fields(result):
+        yield field.name, getattr(result, field.name)
+
+
+def _fits_a_cell(value: Any) -> bool:
+    """A single value, or a collection of few such."""
+    if isinstance(value, Mapping):
+        return len(value) <= MOST_LISTED and all(map(_single, value.values()))
+    if isinstance(value, COLLECTIONS):
+        return all(map(_single, value))
+    return _single(value)
+
+
+def _single(value: Any) -> bool:
+    return not (dataclasses.is_dataclass(value) or isinstance(value, (Mapping, *COLLECTIONS)))
+
+
+def _text(value: Any) -> str:
+    value = _plain(value)
+    if value is None:
+        return "–"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_text(str(_plain(key)))}: {_text(item)}" for key, item in value.items())
+    if isinstance(value, COLLECTIONS):
+        listed = sorted(value) if isinstance(value, set | frozenset) else list(value)
+        if not listed:
+            return "none"
+        more = f" … ({len(listed)})" if len(listed) > MOST_LISTED else ""
+        return ", ".join(_text(item) for item in listed[:MOST_LISTED]) + more
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return number(value) if isinstance(value, float) else markup(str(value), WIDTH)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _words(name: str) -> str:
+    return markup(name.replace("_", " "), WIDTH)
+
+
+def _title(name: str) -> str:
+    return markup(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).capitalize(), WIDTH)
