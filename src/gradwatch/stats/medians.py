@@ -27,6 +27,11 @@ def medians(values: Array) -> Array:
     return np.where(count > 0, middle, np.nan)
 
 
+def median(values: Array) -> float:
+    """Median of the finite values of a series; NaN where there is none."""
+    return float(medians(values))
+
+
 def rolling_median(values: Array, window: int) -> Array:
     """Median of the `window` values before each one (itself excluded); NaN for the first ten."""
     out = np.full(len(values), np.nan)
