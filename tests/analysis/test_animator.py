@@ -97,7 +97,7 @@ def test_every_advice_has_a_cause_and_a_sentence() -> None:
     steps = [{"a": [1e-9], "b": [1e5], "c": [np.inf]}]
     assert set(animated(steps).summary().recommendations) == set(FlowAdvice)
     assert animated([{"a": [1.0]}]).summary().recommendations == ()
-    assert all(code.text.endswith(".") for code in FlowAdvice)
+    assert all(code.advice.endswith(".") for code in FlowAdvice)
 
 
 def test_csv_is_quoted_and_complete(tmp_path) -> None:

@@ -123,7 +123,7 @@ def test_every_mitigation_has_a_cause_and_a_sentence() -> None:
     assert quiet.mitigation_recommendations == ()
     loud = detect_gradient_explosion([[np.nan], [600.0], [600.0], [1.0], [1.0], [1.0], [1.0]], 5.0)
     assert set(loud.mitigation_recommendations) == set(Mitigation)
-    assert all(code.text.endswith(".") for code in Mitigation)
+    assert all(code.advice.endswith(".") for code in Mitigation)
 
 
 @pytest.mark.parametrize("gradients", [{}, {"a": []}])

@@ -192,7 +192,7 @@ def test_every_issue_has_a_tensor_a_sentence_and_an_advice() -> None:
         found = analyze_weights({"w": tensor}).layer_analyses["w"]
         assert issue in found.issues
         assert found.recommendations == tuple(item.advice for item in found.issues)
-        assert issue.text.endswith(".")
+        assert issue.advice.endswith(".")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import numpy as np
 from rich.console import Console
 from tests.making import make_run
 
-from gradwatch.analysis import analyze_flow, analyze_gradients, analyze_weights
+from gradwatch.analysis.flow import analyze_flow
+from gradwatch.analysis.gradients import analyze_gradients
+from gradwatch.analysis.weights import analyze_weights
 from gradwatch.views.analyses import MOST_ROWS, flow_tables, gradient_tables, weight_tables
 
 LAYERS = 2 * MOST_ROWS

@@ -9,13 +9,11 @@ import pytest
 from tests.making import make_run
 from tests.views.samples import HOSTILE, network, sick_diagnosis
 
-from gradwatch.analysis import (
-    analyze_drift,
-    analyze_flow,
-    analyze_gradients,
-    analyze_weights,
-    detect_gradient_explosion,
-)
+from gradwatch.analysis.drift import analyze_drift
+from gradwatch.analysis.explosion import detect_gradient_explosion
+from gradwatch.analysis.flow import analyze_flow
+from gradwatch.analysis.gradients import analyze_gradients
+from gradwatch.analysis.weights import analyze_weights
 from gradwatch.diagnosis import diagnose
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run

@@ -13,11 +13,11 @@ from typing import Literal, overload
 
 import numpy as np
 
-from gradwatch.analysis.rules import Rules
-from gradwatch.analysis.weights.tensors import Given, Tensor, from_arrays, named
+from gradwatch.analysis import Rules
+from gradwatch.analysis.tensors import Given, Tensor, from_arrays, named
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.original import weights as original
-from gradwatch.result import Result, missing
+from gradwatch.result import AdviceCode, Result, missing
 
 
 class ExplosionSeverity(StrEnum):
@@ -34,25 +34,18 @@ class ExplosionKind(StrEnum):
     NAN = "nan"
 
 
-class Mitigation(StrEnum):
-    """What to do; the sentence is looked up from the code."""
+class Mitigation(AdviceCode):
+    """What to do."""
 
-    FIND_NON_FINITE = "find-non-finite"
-    LOWER_LEARNING_RATE = "lower-learning-rate"
-    CLIP = "clip"
-    NORMALISE = "normalise"
+    FIND_NON_FINITE = "find-non-finite", "First find the layer and step where NaN or Inf began."
+    LOWER_LEARNING_RATE = (
+        "lower-learning-rate",
+        "Many layers are above the limit: lower the learning rate.",
+    )
+    CLIP = "clip", "Clip the gradient's global norm."
+    NORMALISE = "normalise", "Add normalisation before the layers that stick out."
 
-    @property
-    def text(self) -> str:
-        return _TEXT[self]
 
-
-_TEXT = {
-    Mitigation.FIND_NON_FINITE: "First find the layer and step where NaN or Inf began.",
-    Mitigation.LOWER_LEARNING_RATE: "Many layers are above the limit: lower the learning rate.",
-    Mitigation.CLIP: "Clip the gradient's global norm.",
-    Mitigation.NORMALISE: "Add normalisation before the layers that stick out.",
-}
 _ACTION = {
     ExplosionSeverity.CRITICAL: "Stop: cut the learning rate tenfold and clip the global norm.",
     ExplosionSeverity.HIGH: "Lower the learning rate and clip the global norm.",
@@ -121,48 +114,56 @@ def detect_gradient_explosion(
             "still healthy.",
             Exit.USAGE,
         )
-    tensors = [tensor for tensor in from_arrays(gradients) if int(tensor.record["count"])]
+    tensors = [tensor for tensor in from_arrays(gradients) if tensor.count]
     if not tensors:
-        return _nothing()
-    norms = {t.name: float(t.record["norm"]) if t.finite else 0.0 for t in tensors}
-    clean = [norms[t.name] for t in tensors if not t.nonfinite]
+        gone = missing("there are no gradients")
+        none = ExplosionSeverity.NONE
+        return GradientExplosionAnalysis({}, gone, gone, gone, gone, gone, gone, none, ())
+    norms = [float(t.record["norm"]) if t.finite else 0.0 for t in tensors]
+    clean = [norm for norm, tensor in zip(norms, tensors, strict=True) if not tensor.nonfinite]
     exploding = _exploding(tensors, norms, threshold)
-    top, ratio = max(clean, default=0.0), len(exploding) / len(tensors)
-    mean = sum(clean) / len(clean) if clean else missing("no layer is finite")
+    ratio = len(exploding) / len(tensors)
+    top = mean = std = missing("no layer is finite")
+    if clean:
+        top, mean = max(clean), sum(clean) / len(clean)
+        std = sqrt(sum((norm - mean) ** 2 for norm in clean) / len(clean))
+    total = clip = missing("a layer is not finite")
+    if len(clean) == len(tensors):
+        scale = top or 1.0  # squares stay in the range
+        total = scale * sqrt(sum((norm / scale) ** 2 for norm in clean))
+        clip = min(1.0, threshold / (total + 1e-6))
     return GradientExplosionAnalysis(
         exploding_layers=exploding,
-        max_gradient_norm=top if clean else missing("no layer is finite"),
+        max_gradient_norm=top,
         mean_gradient_norm=mean,
-        std_gradient_norm=(
-            sqrt(sum((norm - mean) ** 2 for norm in clean) / len(clean))
-            if clean
-            else missing("no layer is finite")
-        ),
+        std_gradient_norm=std,
         explosion_ratio=ratio,
-        **_global(clean, len(tensors), threshold),
-        overall_severity=_overall(exploding, ratio, top / threshold),
+        global_norm=total,
+        clip_coefficient=clip,
+        overall_severity=_overall(exploding, ratio, max(clean, default=0.0) / threshold),
         mitigation_recommendations=_mitigation(exploding, ratio),
     )
 
 
 def _exploding(
-    tensors: list[Tensor], norms: Mapping[str, float], threshold: float
+    tensors: list[Tensor], norms: list[float], threshold: float
 ) -> dict[str, ExplodingLayer]:
-    clean = {t.name: norms[t.name] for t in tensors if not t.nonfinite}
-    found = {}
-    for index, tensor in enumerate(tensors):
-        norm = norms[tensor.name]
+    clean = {i: norms[i] for i, tensor in enumerate(tensors) if not tensor.nonfinite}
+    exploding = {}
+    for index, (tensor, norm) in enumerate(zip(tensors, norms, strict=True)):
         if not tensor.nonfinite and norm <= threshold:
             continue
-        others = [value for name, value in clean.items() if name != tensor.name]
-        reference = median(others) if others else 0.0
-        ratio = norm / reference if reference > 0 else None
-        severity = (
-            ExplosionSeverity.CRITICAL
-            if tensor.nonfinite
-            else _severity(max(ratio or 0.0, norm / threshold))
-        )
-        found[tensor.name] = ExplodingLayer(
+        others = [value for i, value in clean.items() if i != index]
+        usual = median(others) if others else 0.0
+        ratio = norm / usual if usual > 0 else None
+        severity, action = ExplosionSeverity.CRITICAL, _FIND
+        if not tensor.nonfinite:
+            times = max(ratio or 0.0, norm / threshold)
+            severity = next(
+                (level for above, level in _CUTS if times > above), ExplosionSeverity.LOW
+            )
+            action = _ACTION[severity]
+        exploding[tensor.name] = ExplodingLayer(
             name=tensor.name,
             layer_index=index,
             kind=_kind(tensor),
@@ -174,28 +175,15 @@ def _exploding(
             decades_above_threshold=log10(norm / threshold)
             if norm > threshold
             else missing("the finite elements are below the threshold"),
-            recommended_action=_FIND if tensor.nonfinite else _ACTION[severity],
+            recommended_action=action,
         )
-    return found
+    return exploding
 
 
 def _kind(tensor: Tensor) -> ExplosionKind:
     if int(tensor.record["nan"]):
         return ExplosionKind.NAN
     return ExplosionKind.INFINITE if tensor.nonfinite else ExplosionKind.LARGE
-
-
-def _severity(ratio: float) -> ExplosionSeverity:
-    return next((level for above, level in _CUTS if ratio > above), ExplosionSeverity.LOW)
-
-
-def _global(clean: list[float], layers: int, threshold: float) -> dict[str, float]:
-    if len(clean) < layers:
-        why = missing("a layer is not finite")
-        return {"global_norm": why, "clip_coefficient": why}
-    scale = max(clean) or 1.0
-    total = scale * sqrt(sum((norm / scale) ** 2 for norm in clean))
-    return {"global_norm": total, "clip_coefficient": min(1.0, threshold / (total + 1e-6))}
 
 
 def _overall(
@@ -205,8 +193,8 @@ def _overall(
         return ExplosionSeverity.NONE
     if any(layer.kind is not ExplosionKind.LARGE for layer in exploding.values()):
         times = inf
-    found = (level for share, above, level in _OVERALL if ratio > share or times > above)
-    return next(found, ExplosionSeverity.LOW)
+    levels = (level for share, above, level in _OVERALL if ratio > share or times > above)
+    return next(levels, ExplosionSeverity.LOW)
 
 
 def _mitigation(exploding: Mapping[str, ExplodingLayer], ratio: float) -> tuple[Mitigation, ...]:
@@ -221,8 +209,3 @@ def _mitigation(exploding: Mapping[str, ExplodingLayer], ratio: float) -> tuple[
         Mitigation.NORMALISE: any((i.ratio_to_others or 0.0) > 10.0 for i in layers),
     }
     return tuple(code for code, present in wanted.items() if present)
-
-
-def _nothing() -> GradientExplosionAnalysis:
-    why = missing("there are no gradients")
-    return GradientExplosionAnalysis({}, why, why, why, why, why, why, ExplosionSeverity.NONE, ())

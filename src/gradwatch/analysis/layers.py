@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from gradwatch.original.arithmetic import History
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.stats.medians import median, medians
 
 HISTORY_LENGTH = 1000
 """Norms the original's debugger keeps of a layer."""
@@ -49,6 +50,57 @@ class LayerSeries:
         total: NDArray[np.float64] = np.sqrt((self.norms**2).sum(axis=1))
         return total
 
+    @cached_property
+    def means(self) -> NDArray[np.float64]:
+        """Mean norm of each layer; NaN where nothing finite was measured."""
+        finite = np.isfinite(self.norms)
+        sums = np.where(finite, self.norms, 0.0).sum(axis=0)
+        return np.where(finite.any(axis=0), sums / np.maximum(finite.sum(axis=0), 1), np.nan)
+
+    @cached_property
+    def squares(self) -> NDArray[np.float64]:
+        """Squared mean norm of each layer; 0 where nothing finite was measured."""
+        squares: NDArray[np.float64] = np.nan_to_num(self.means) ** 2
+        return squares
+
+    @cached_property
+    def typical(self) -> NDArray[np.float64]:
+        """Median RMS of each layer; NaN where nothing finite was measured."""
+        return medians(self.rms)
+
+    @cached_property
+    def decades(self) -> NDArray[np.float64]:
+        """log10 of each layer's typical RMS; NaN where that is not positive."""
+        decades = np.full(len(self.names), np.nan)
+        np.log10(self.typical, out=decades, where=self.typical > 0)
+        return decades
+
+    @cached_property
+    def largest(self) -> float:
+        """Typical RMS of the strongest layer; NaN without any."""
+        finite = self.typical[np.isfinite(self.typical)]
+        return float(finite.max()) if len(finite) else float("nan")
+
+    @cached_property
+    def middle(self) -> float:
+        """Typical RMS of the median layer, of those that have a positive one; NaN without any."""
+        return median(self.typical[self.typical > 0])
+
+    @cached_property
+    def correlations(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of the changes of every two layers over the steps both have, and how many those are."""
+        present = np.isfinite(self.changes)
+        mask = present.astype(float)
+        x = np.where(present, self.changes, 0.0)
+        x = np.where(present, x - x.sum(axis=0) / np.maximum(mask.sum(axis=0), 1), 0.0)
+        common = mask.T @ mask
+        with np.errstate(invalid="ignore", divide="ignore"):
+            first, second = (x.T @ mask) / common, (mask.T @ x) / common
+            covariance = (x.T @ x) / common - first * second
+            squares = (x * x).T @ mask / common - first**2
+            correlation = covariance / np.sqrt(squares * squares.T)
+        return np.clip(correlation, -1, 1), common
+
     def last(self, window: int) -> "LayerSeries":
         """The last `window` recorded steps."""
         cut = slice(max(0, len(self.steps) - window), None)
@@ -61,25 +113,25 @@ class LayerSeries:
         """Merge the parameters of each layer; only steps on which some gradient was recorded."""
         norms = run.series[Stat.GRAD_NORM]
         bad = np.nan_to_num(run.series[Stat.GRAD_NAN]) + np.nan_to_num(run.series[Stat.GRAD_INF])
-        seen = run.measured(Stat.GRAD_NORM).any(axis=1)
-        owners = [subject.layer for subject in run.parameters]
-        names = tuple(layer for layer in run.layers if layer in set(owners))
+        rows = run.measured(Stat.GRAD_NORM).any(axis=1)
+        layers = {subject.layer for subject in run.parameters}
+        names = tuple(layer for layer in run.layers if layer in layers)
         position = {layer: column for column, layer in enumerate(names)}
-        column = np.array([position[owner] for owner in owners], dtype=np.intp)
-        shape = (int(seen.sum()), len(names))
-        lengths, known, sick = np.zeros(shape), np.zeros(shape, bool), np.zeros(shape)
+        shape = (int(rows.sum()), len(names))
+        lengths, measured, nonfinite = np.zeros(shape), np.zeros(shape, bool), np.zeros(shape)
         counts = np.zeros(len(names), np.int64)
         for index, subject in enumerate(run.parameters):
-            values = norms[seen, index]
+            column = position[subject.layer]
+            values = norms[rows, index]
             finite = np.isfinite(values)
-            # (squares of norms beyond 1e±154 would leave the range)
-            own = lengths[:, column[index]]
-            np.hypot(own, np.where(finite, values, 0.0), out=own)
-            known[:, column[index]] |= finite
-            sick[:, column[index]] += bad[seen, index]
-            counts[column[index]] += subject.count
-        merged = np.where(known, lengths, np.nan)
-        return cls(names, run.steps[seen], merged, sick, counts)
+            # Not a sum of squares: those of norms beyond 1e±154 would leave the range.
+            length = lengths[:, column]
+            np.hypot(length, np.where(finite, values, 0.0), out=length)
+            measured[:, column] |= finite
+            nonfinite[:, column] += bad[rows, index]
+            counts[column] += subject.count
+        merged = np.where(measured, lengths, np.nan)
+        return cls(names, run.steps[rows], merged, nonfinite, counts)
 
 
 def histories(run: Run) -> dict[str, History]:

@@ -1,7 +1,7 @@
-"""Tests on one series: trend, turning points, autocorrelation, spread about the trend.
+"""Numbers and tests of one series: shape, trend, turning points, spread about the trend.
 
-All of them take the finite samples in time order and say None below the number of samples they
-need; none depends on the unit of the series when it is handed logarithms.
+The tests take the finite samples in time order and say None below the number of samples they need;
+none depends on the unit of the series when it is handed logarithms.
 """
 
 import math
@@ -31,6 +31,11 @@ class Trend:
     def falling(self) -> bool:
         return self.tau < 0 and self.p < SIGNIFICANT
 
+    @property
+    def fall(self) -> float:
+        """−τ_b where the series falls significantly, else 0."""
+        return -self.tau if self.falling else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -44,6 +49,15 @@ class Line:
 
 def finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[np.isfinite(values)]
+
+
+def shape(x: NDArray[np.float64]) -> tuple[float, float]:
+    """Skewness and excess kurtosis of finite samples; 0 where the spread is only rounding."""
+    mean, std = float(x.mean()), float(x.std())
+    if std <= 8 * np.finfo(float).eps * float(np.abs(x).max()):
+        return 0.0, 0.0
+    z = (x - mean) / std
+    return float((z**3).mean()), float((z**4).mean()) - 3.0
 
 
 def trend(values: NDArray[np.float64]) -> Trend | None:

@@ -7,9 +7,9 @@ from typing import Any
 import click
 from rich.console import Console
 
+from gradwatch.analysis import Rules
 from gradwatch.analysis.flow import analyze_flow
 from gradwatch.analysis.gradients import analyze_gradients
-from gradwatch.analysis.rules import Rules
 from gradwatch.analysis.weights import analyze_weights
 from gradwatch.result import dumps
 from gradwatch.store import open_run

@@ -7,15 +7,9 @@ import numpy as np
 import pytest
 from tests.making import make_run
 
-from gradwatch.analysis.flow import analyze_flow
-from gradwatch.analysis.flow.levels import (
-    ColorScheme,
-    EdgeType,
-    FlowDirection,
-    NodeType,
-    RecoveryPotential,
-    RegionSeverity,
-)
+from gradwatch.analysis.flow import ColorScheme, FlowDirection, analyze_flow
+from gradwatch.analysis.flow.network import EdgeType, NodeType
+from gradwatch.analysis.flow.regions import RecoveryPotential, RegionSeverity
 from gradwatch.errors import GradwatchError
 from gradwatch.graph import Graph, Node
 from gradwatch.result import dumps

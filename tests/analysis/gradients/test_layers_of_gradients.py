@@ -8,7 +8,7 @@ import pytest
 from tests.analysis.gradients import loops
 
 from gradwatch.analysis.gradients import analyze_gradients
-from gradwatch.analysis.gradients.levels import LayerHealth, Risk, Suggestion
+from gradwatch.analysis.gradients.layer import LayerHealth, Risk, Suggestion
 from gradwatch.errors import GradwatchError
 from gradwatch.result import dumps
 from gradwatch.run import Run

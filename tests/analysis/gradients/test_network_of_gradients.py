@@ -7,24 +7,23 @@ import pytest
 from tests.analysis.gradients import loops
 from tests.making import make_run
 
-from gradwatch.analysis.gradients import analyze_gradients
-from gradwatch.analysis.gradients.analysis import overall
-from gradwatch.analysis.gradients.distribution import kind
-from gradwatch.analysis.gradients.levels import (
-    ConvergenceTrend,
+from gradwatch.analysis.gradients import analyze_gradients, overall_health
+from gradwatch.analysis.gradients.groups import (
     Difficulty,
     DistributionType,
-    InstabilityType,
     InteractionDirection,
     InteractionType,
-    LayerHealth,
+    distribution_type,
+)
+from gradwatch.analysis.gradients.layer import LayerHealth, Urgency, urgency
+from gradwatch.analysis.gradients.training import (
+    ConvergenceTrend,
+    InstabilityType,
     LearningPhase,
     PlateauSeverity,
     StabilityOutlook,
     StabilityTrend,
-    Urgency,
 )
-from gradwatch.analysis.gradients.priorities import urgency
 from gradwatch.run import Run, Subject
 from gradwatch.stats import Kind
 
@@ -54,13 +53,14 @@ DISTRIBUTIONS = {
 
 @pytest.mark.parametrize("type_", DistributionType)
 def test_every_type_of_distribution(type_: DistributionType) -> None:
-    assert kind(DISTRIBUTIONS[type_]) is type_
+    assert distribution_type(DISTRIBUTIONS[type_]) is type_
 
 
 def test_few_or_uniform_layers_are_not_multimodal() -> None:
-    assert kind(np.array([1.0, 10.0])) is DistributionType.DEGENERATE
+    assert distribution_type(np.array([1.0, 10.0])) is DistributionType.DEGENERATE
     wrong = sum(
-        kind(10 ** RNG(seed).uniform(size=12)) is DistributionType.MULTIMODAL for seed in range(100)
+        distribution_type(10 ** RNG(seed).uniform(size=12)) is DistributionType.MULTIMODAL
+        for seed in range(100)
     )
     assert wrong <= 5
 
@@ -263,10 +263,10 @@ def test_every_kind_of_instability_is_named_with_its_layer() -> None:
 
 def test_one_critical_layer_is_never_healthy() -> None:
     healthy, critical = LayerHealth.HEALTHY, LayerHealth.CRITICAL
-    assert overall([healthy] * 23 + [critical]) is LayerHealth.WARNING
-    assert overall([critical] * 4 + [healthy] * 6) is LayerHealth.CRITICAL
-    assert overall([LayerHealth.UNKNOWN]) is LayerHealth.UNKNOWN
-    assert overall([healthy, LayerHealth.UNKNOWN]) is LayerHealth.HEALTHY
+    assert overall_health([healthy] * 23 + [critical]) is LayerHealth.WARNING
+    assert overall_health([critical] * 4 + [healthy] * 6) is LayerHealth.CRITICAL
+    assert overall_health([LayerHealth.UNKNOWN]) is LayerHealth.UNKNOWN
+    assert overall_health([healthy, LayerHealth.UNKNOWN]) is LayerHealth.HEALTHY
 
 
 def test_every_urgency() -> None:

@@ -1,16 +1,16 @@
 """Regions of neighbouring layers whose gradients vanish or explode, and zones that are dead."""
 
-import math
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.analysis.flow.levels import RecoveryPotential, RegionSeverity
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.result import Result
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat, State
+from gradwatch.stats.medians import median
 
 FADED = 1e-4
 """Vanishing: RMS under this share of the strongest layer's on the same step."""
@@ -20,6 +20,21 @@ FEWEST = 5
 """Samples an episode must last."""
 DEAD_FOR = 10
 INTERVENE_AFTER = 50
+
+
+class RegionSeverity(StrEnum):
+    MILD = "Mild"
+    MODERATE = "Moderate"
+    SEVERE = "Severe"
+    CRITICAL = "Critical"
+
+
+class RecoveryPotential(StrEnum):
+    HIGH = "High"
+    MEDIUM = "Medium"
+    LOW = "Low"
+    NONE = "None"
+
 
 _VANISHING_LIMITS = (0.5, 1.0, 2.0)
 _EXPLODING_LIMITS = (0.3, 0.6, 1.0)
@@ -68,31 +83,25 @@ class GradientDeadZone(Result):
     intervention_required: bool
 
 
-def vanishing(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region, ...]:
+def vanishing_regions(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region, ...]:
     rms = np.where(series.rms > 0, series.rms, np.nan)
-    strongest = _row_maxima(rms)
+    strongest = np.where(rms > 0, rms, -np.inf).max(axis=1, initial=-np.inf)
+    strongest = np.where(np.isfinite(strongest), strongest, np.nan)
     with np.errstate(invalid="ignore"):
         decades = np.log10(strongest)[:, None] - np.log10(rms) + np.log10(FADED)
     return _regions("vanishing", series, pairs, decades, _VANISHING_LIMITS, VANISHING_ADVICE)
 
 
-def exploding(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region, ...]:
+def exploding_regions(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region, ...]:
     rms = np.where(series.rms > 0, series.rms, np.nan)
-    early = np.array([_early(column) for column in rms.T])
+    early = np.array([_early(column[np.isfinite(column)]) for column in rms.T])
     decades = np.log10(rms) - np.log10(early) - np.log10(GROWN)
     decades = np.where(series.nonfinite > 0, np.inf, decades)
     return _regions("exploding", series, pairs, decades, _EXPLODING_LIMITS, EXPLODING_ADVICE)
 
 
-def _row_maxima(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    filled = np.where(np.isnan(table), -np.inf, table)
-    largest = filled.max(axis=1, initial=-np.inf)
-    return np.where(np.isfinite(largest), largest, np.nan)
-
-
-def _early(column: NDArray[np.float64]) -> float:
-    known = column[np.isfinite(column)]
-    return float(np.median(known[: max(len(known) // 10, 1)])) if len(known) else float("nan")
+def _early(rms: NDArray[np.float64]) -> float:
+    return median(rms[: max(len(rms) // 10, 1)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +126,24 @@ def _regions(
         for episode in _episodes(column, decades[:, column])
     ]
     groups = _merged(episodes, series.names, pairs)
-    found = [_region(kind, series, group, limits, advice) for group in groups]
-    return tuple(sorted(found, key=lambda r: (not r.current, r.extent.start_step, r.region_id)))
+    regions = [_region(kind, series, group, limits, advice) for group in groups]
+    return tuple(sorted(regions, key=lambda r: (not r.current, r.extent.start_step, r.region_id)))
 
 
 def _episodes(column: int, decades: NDArray[np.float64]) -> list[_Episode]:
     """Runs of offending samples; a sample that was not taken neither breaks nor lengthens one."""
-    known = np.flatnonzero(~np.isnan(decades))
-    offending = decades[known] > 0
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], offending.view(np.int8), [0]])))
+    rows = np.flatnonzero(~np.isnan(decades))
     return [
-        _Episode(column, int(known[a]), int(known[b - 1]), float(np.median(decades[known[a:b]])))
-        for a, b in edges.reshape(-1, 2)
-        if b - a >= FEWEST or np.isinf(decades[known[a:b]]).any()
+        _Episode(column, int(rows[a]), int(rows[b - 1]), float(np.median(decades[rows[a:b]])))
+        for a, b in _stretches(decades[rows] > 0)
+        if b - a >= FEWEST or np.isinf(decades[rows[a:b]]).any()
     ]
+
+
+def _stretches(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Begin and end of each run of flags that are set."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.view(np.int8), [0]])))
+    return edges.reshape(-1, 2)
 
 
 def _merged(
@@ -177,10 +190,10 @@ def _region(
     depth = max(episode.depth for episode in group)
     current = last >= len(series.steps) - FEWEST
     identity = f"{kind}:{names[0]}:{names[-1]}:{start}"
-    return Region(identity, names, graded(depth, limits), extent, current, advice)
+    return Region(identity, names, _graded(depth, limits), extent, current, advice)
 
 
-def graded(decades: float, limits: tuple[float, ...]) -> RegionSeverity:
+def _graded(decades: float, limits: tuple[float, ...]) -> RegionSeverity:
     for limit, level in zip(limits, _LEVELS, strict=True):
         if decades <= limit:
             return level
@@ -189,25 +202,22 @@ def graded(decades: float, limits: tuple[float, ...]) -> RegionSeverity:
 
 def dead_zones(run: Run, series: LayerSeries) -> tuple[GradientDeadZone, ...]:
     """Layers whose gradient is exactly zero, or absent, on the last samples of the run."""
-    found = []
+    zones = []
     absent = _absent(run, series.names)
     for column, name in enumerate(series.names):
         norms = series.norms[:, column]
-        known = np.flatnonzero(np.isfinite(norms) | absent[:, column])
-        silent = absent[known, column] | (norms[known] == 0)
+        rows = np.flatnonzero(np.isfinite(norms) | absent[:, column])
+        silent = absent[rows, column] | (norms[rows] == 0)
         length = _trailing(silent)
         if length < DEAD_FOR:
             continue
-        start, end = int(series.steps[known[-length]]), int(series.steps[known[-1]])
-        detached = bool(absent[known[-1], column])
+        start, end = int(series.steps[rows[-length]]), int(series.steps[rows[-1]])
+        detached = bool(absent[rows[-1], column])
         potential = _recovery(run, name, silent, length, detached)
         grave = potential is RecoveryPotential.NONE or length >= INTERVENE_AFTER
-        found.append(
-            GradientDeadZone(
-                f"dead:{name}:{start}", (name,), end - start + 1, start, potential, grave
-            )
-        )
-    return tuple(found)
+        identity = f"dead:{name}:{start}"
+        zones.append(GradientDeadZone(identity, (name,), end - start + 1, start, potential, grave))
+    return tuple(zones)
 
 
 def _trailing(flags: NDArray[np.bool_]) -> int:
@@ -217,15 +227,15 @@ def _trailing(flags: NDArray[np.bool_]) -> int:
 
 def _absent(run: Run, names: tuple[str, ...]) -> NDArray[np.bool_]:
     """Steps on which no parameter of the layer had a gradient at all."""
-    seen = run.measured(Stat.GRAD_NORM).any(axis=1)
-    states = run.state(Stat.GRAD_NORM)[seen] == State.NO_GRADIENT
+    rows = run.measured(Stat.GRAD_NORM).any(axis=1)
+    without = run.state(Stat.GRAD_NORM)[rows] == State.NO_GRADIENT
     columns: dict[str, list[int]] = {}
     for column, subject in enumerate(run.parameters):
         columns.setdefault(subject.layer, []).append(column)
-    out = np.zeros((len(states), len(names)), bool)
+    absent = np.zeros((len(without), len(names)), bool)
     for i, name in enumerate(names):
-        out[:, i] = states[:, columns[name]].all(axis=1)
-    return out
+        absent[:, i] = without[:, columns[name]].all(axis=1)
+    return absent
 
 
 def _recovery(
@@ -234,9 +244,7 @@ def _recovery(
     """None: detached. High: it revived from such a silence before. Else: do its outputs live?"""
     if detached:
         return RecoveryPotential.NONE
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], silent[:-length].view(np.int8), [0]])))
-    earlier = [b - a for a, b in edges.reshape(-1, 2)]
-    if earlier and max(earlier) >= length / 2:
+    if any(end - begin >= length / 2 for begin, end in _stretches(silent[:-length])):
         return RecoveryPotential.HIGH
     alive = _outputs_alive(run, name)
     return RecoveryPotential.MEDIUM if alive else RecoveryPotential.LOW
@@ -249,5 +257,5 @@ def _outputs_alive(run: Run, name: str) -> bool:
     if name not in names:
         return False
     spread = run.series[Stat.ACT_STD][:, names.index(name)]
-    known = spread[np.isfinite(spread)]
-    return bool(len(known) and known[-1] > 0 and not math.isnan(known[-1]))
+    measured = spread[np.isfinite(spread)]
+    return bool(len(measured) and measured[-1] > 0)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gradwatch.analysis.flow import network, paths, regions
-from gradwatch.analysis.flow.paths import CriticalGradientPath
+from gradwatch.analysis.flow import network, regions
+from gradwatch.analysis.flow.network import CriticalGradientPath
 from gradwatch.analysis.flow.regions import GradientDeadZone, Region
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.run import Run
@@ -30,16 +30,13 @@ def troubles(run: Run) -> dict[str, Any]:
     if Stat.GRAD_NORM not in run.recorded or not len(run.steps) or not small:
         return {"paths": [], "regions": []}
     series = LayerSeries.of(run)
-    pairs = network.contracted(run.graph, series.names)
-    logs = network.transmissions(series, pairs)
-    edges = network.edges_of(pairs, logs, THRESHOLD, run.graph.assumed)
-    order = run.graph.order
-    ordered = sorted(series.names, key=lambda name: order.get(name, len(order)))
+    pairs = network.connections(run.graph, series.names)
+    edges = network.edges_of(series, pairs, THRESHOLD, run.graph.assumed)
     return {
-        "paths": _paths(paths.critical_paths(ordered, edges)),
+        "paths": _paths(network.critical_paths(run.graph, series.names, edges)),
         "regions": [
-            *_regions("vanishing", regions.vanishing(series, pairs)),
-            *_regions("exploding", regions.exploding(series, pairs)),
+            *_regions("vanishing", regions.vanishing_regions(series, pairs)),
+            *_regions("exploding", regions.exploding_regions(series, pairs)),
             *_dead(regions.dead_zones(run, series)),
         ][:MOST_REGIONS],
     }

@@ -1,4 +1,4 @@
-"""Where weights come from: arrays by name, a list of arrays, or the last sample in a `Run`."""
+"""Measured tensors: of arrays by name, of a list of arrays, or the last sample in a `Run`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from gradwatch.stats import Stat
 
 CHUNK = 1 << 15
 """Elements looked at together: they stay in the processor's cache."""
+ELEMENTS = "needs the elements; a run keeps only their statistics"
 _COPIED = ("mean", "std", "skewness", "kurtosis", "norm", "abs_mean", "abs_max", "min", "max")
 
 
@@ -28,12 +29,16 @@ class Tensor:
     values: NDArray[Any] | None
 
     @property
+    def count(self) -> int:
+        return int(self.record["count"])
+
+    @property
     def nonfinite(self) -> int:
         return sum(int(self.record[name]) for name in ("nan", "pos_inf", "neg_inf"))
 
     @property
     def finite(self) -> int:
-        return int(self.record["count"]) - self.nonfinite
+        return self.count - self.nonfinite
 
 
 Given = Mapping[str, Any] | Sequence[Any]
@@ -63,25 +68,28 @@ def from_arrays(tensors: Given) -> list[Tensor]:
 
 def from_run(run: Run) -> list[Tensor]:
     """The last measured weight of every parameter, in forward order."""
-    measured = run.measured(Stat.WEIGHT_MEAN)
-    seen = [column for column in range(len(run.names)) if measured[:, column].any()]
-    if not seen:
+    rows = last_rows(run, Stat.WEIGHT_MEAN)
+    if not rows:
         raise GradwatchError(
             "This run has no recorded weights. Record them (they are by default), or hand in the "
             "arrays themselves."
         )
-    seen.sort(key=lambda column: _place(run.parameters[column].order))
+    orders = {column: run.parameters[column].order for column in rows}
     tensors = []
-    for column in seen:
-        row = int(np.flatnonzero(measured[:, column])[-1])
-        subject = run.parameters[column]
-        record = _record(run, row, column)
+    for column in sorted(rows, key=lambda c: (orders[c] is None, orders[c] or 0)):
+        subject, record = run.parameters[column], _record(run, rows[column], column)
         tensors.append(Tensor(subject.name, subject.shape, subject.dtype, record, None))
     return tensors
 
 
-def _place(order: int | None) -> float:
-    return np.inf if order is None else order
+def last_rows(run: Run, stat: Stat) -> dict[int, int]:
+    """Column of a parameter → row of its last measured value; those never measured have none."""
+    measured = run.measured(stat)
+    return {
+        column: int(np.flatnonzero(measured[:, column])[-1])
+        for column in range(len(run.names))
+        if measured[:, column].any()
+    }
 
 
 def _record(run: Run, row: int, column: int) -> np.void:
@@ -91,8 +99,8 @@ def _record(run: Run, row: int, column: int) -> np.void:
     records = np.zeros(1, MOMENTS)
     for name in _COPIED:
         records[name] = value(name)
-    for name, stored in (("count", "count"), ("nan", "nan"), ("zero_rows", "zero_rows")):
-        records[name] = np.nan_to_num(value(stored))
+    for name in ("count", "nan", "zero_rows"):
+        records[name] = np.nan_to_num(value(name))
     records["pos_inf"] = np.nan_to_num(value("inf"))  # the run does not keep the signs apart
     records["zeros"] = round(np.nan_to_num(value("zero_fraction")) * float(records["count"][0]))
     record: np.void = records[0]
@@ -115,3 +123,12 @@ def floating(part: NDArray[Any]) -> NDArray[Any]:
     if part.dtype in (np.float32, np.float64):
         return part
     return part.astype(np.float32 if part.dtype == np.float16 else np.float64)
+
+
+def first_nonfinite(values: NDArray[Any]) -> int:
+    """Flat index; the caller knows that there is one."""
+    for begin in range(0, len(values), CHUNK):
+        bad = ~np.isfinite(floating(values[begin : begin + CHUNK]))
+        if bad.any():
+            return begin + int(np.argmax(bad))
+    raise ValueError("all elements are finite")

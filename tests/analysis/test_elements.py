@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from gradwatch import kernel
-from gradwatch.analysis.weights import grid as grids
-from gradwatch.analysis.weights import scan as scanning
-from gradwatch.analysis.weights.grid import Grid
-from gradwatch.analysis.weights.spread import Spread, spread
-from gradwatch.analysis.weights.tensors import from_arrays
+from gradwatch.analysis import elements
+from gradwatch.analysis.elements import Grid, Spread, cell_exponent, scan, spread
+from gradwatch.analysis.tensors import from_arrays
 
 RNG = np.random.default_rng(12)
 N = 5000
@@ -75,13 +73,13 @@ def far_indices(values: np.ndarray, found: Spread, limit: float) -> list[tuple[f
 def test_cells_and_outliers_are_those_of_loops(
     name: str, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanning, "PIECE", piece)
+    monkeypatch.setattr(elements, "PIECE", piece)
     (tensor,) = from_arrays({"w": TENSORS[name]})
     assert tensor.values is not None
     found = spread(tensor)
     low, high = float(tensor.record["min"]), float(tensor.record["max"])
-    exponent = grids.exponent(found.quartiles, tensor.finite, low, high)
-    grid, far = scanning.scan(tensor, found, exponent, 10)
+    exponent = cell_exponent(found.quartiles, tensor.finite, low, high)
+    grid, far = scan(tensor, found, exponent, 10)
     wanted = cells(tensor.values, exponent)
     assert {grid.first + i: n for i, n in enumerate(grid.counts.tolist()) if n} == wanted
     assert grid.counts[0] > 0
@@ -96,7 +94,7 @@ def test_cells_and_outliers_are_those_of_loops(
 def test_something_is_found_in_what_is_far() -> None:
     for name in ("far", "very far", "far and odd"):
         (tensor,) = from_arrays({"w": TENSORS[name]})
-        far = scanning.scan(tensor, spread(tensor), 120, 10)[1]
+        far = scan(tensor, spread(tensor), 120, 10)[1]
         assert far.indices.tolist() == [1234], name
 
 

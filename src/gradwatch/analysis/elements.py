@@ -1,0 +1,242 @@
+"""The passes over a weight tensor's elements: robust spread, histogram, outliers.
+
+Histograms stand on a grid whose cells are powers of two wide, so that they merge exactly. The width
+is the Freedman–Diaconis one, rounded down to a power of two, and never so small that more than 256
+cells are needed. Cells begin at multiples of their width; two cells of one grid are one cell of the
+next coarser grid. Layers, shards and pieces of a tensor therefore add up to the cell.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, erfc, floor, log, log2, sqrt
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.analysis.tensors import Tensor, floating
+from gradwatch.kernel import Batch, batch_of, count_cells, list_beyond
+
+PIECE = 1 << 18
+"""Elements looked at together: cells and outliers are found while they are in the cache."""
+SAMPLE = 1 << 16
+"""The spread of larger tensors is that of so many elements, drawn with a fixed seed."""
+ATOMS = 64
+LEAST_NONZERO = 8
+MOST_CELLS = 254
+SMALLEST_EXPONENT = -1000
+
+
+# -- spread: not moved by the few elements it is to find -------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spread:
+    centre: float
+    scale: float
+    """1.4826 · MAD, the standard deviation of a Gaussian with that MAD; 0 if all are equal."""
+    quartiles: float
+    """Distance between the quartiles."""
+    atoms: NDArray[np.float64]
+    """Quantiles that stand for the tensor when several are pooled."""
+
+
+def spread(tensor: Tensor) -> Spread:
+    """Of the finite elements; a mostly zero tensor is judged by its other elements."""
+    values = _sample(tensor)
+    values.sort()
+    judged = values[values != 0] if np.count_nonzero(values == 0) * 2 >= len(values) else values
+    judged = judged if len(judged) >= LEAST_NONZERO else values
+    centre = float(_quantiles(judged, 0.5))
+    low, high = _quantiles(values, np.array([0.25, 0.75]))
+    middles = (np.arange(ATOMS) + 0.5) / ATOMS
+    return Spread(centre, _scale(judged, centre), float(high - low), _quantiles(values, middles))
+
+
+def _sample(tensor: Tensor) -> NDArray[np.float64]:
+    assert tensor.values is not None
+    values = tensor.values
+    if len(values) > SAMPLE:
+        drawn = np.random.default_rng(0).integers(0, len(values), SAMPLE)
+        picked = floating(values[drawn]).astype(np.float64)
+        if tensor.nonfinite:
+            picked = picked[np.isfinite(picked)]
+        if len(picked) >= SAMPLE // 2:
+            return picked
+    every = floating(values).astype(np.float64)
+    return every[np.isfinite(every)]
+
+
+def _quantiles(ordered: NDArray[np.float64], shares: float | NDArray[np.float64]) -> Any:
+    """Linear between neighbours (type 7), of sorted values."""
+    at = np.asarray(shares) * (len(ordered) - 1)
+    under = at.astype(np.intp)
+    left, right = ordered[under], ordered[np.minimum(under + 1, len(ordered) - 1)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.where(at == under, left, (right - left) * (at - under) + left)
+
+
+def _scale(values: NDArray[np.float64], centre: float) -> float:
+    apart = np.abs(values - centre)
+    middle = [(len(apart) - 1) // 2, len(apart) // 2]
+    apart.partition(middle)  # all the median needs of a sorted order
+    mad = float(_quantiles(apart[middle], 0.5))
+    if mad > 0:
+        return mad / NormalDist().inv_cdf(0.75)
+    # More than half are equal: fall back to the mean absolute deviation (of a Gaussian: √(2/π) σ).
+    return float(np.abs(values - centre).mean()) * float(np.sqrt(np.pi / 2))
+
+
+# -- histograms ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Grid:
+    """Cell i covers [(first + i) · 2^exponent, (first + i + 1) · 2^exponent)."""
+
+    exponent: int
+    first: int
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def over(cls, low: float, high: float, exponent: int) -> "Grid":
+        first, last = _cell(low, exponent), _cell(high, exponent)
+        return cls(exponent, first, np.zeros(last - first + 1, np.int64))
+
+    @classmethod
+    def pooled(cls, grids: Sequence["Grid"]) -> "Grid":
+        """The sum of grids with cells of the same width."""
+        first = min(grid.first for grid in grids)
+        last = max(grid.first + len(grid.counts) for grid in grids)
+        counts = np.zeros(last - first, np.int64)
+        for grid in grids:
+            begin = grid.first - first
+            counts[begin : begin + len(grid.counts)] += grid.counts
+        return cls(grids[0].exponent, first, counts)
+
+    def add(self, batch: Batch) -> None:
+        """Count the finite elements of one tensor, all of which lie on the grid."""
+        cells = count_cells(batch, [self.exponent], [self.first], cells=len(self.counts))
+        self.counts += cells.counts[0].astype(np.int64)
+
+    def coarser(self, exponent: int) -> "Grid":
+        """The same values on a grid of wider cells."""
+        shift = exponent - self.exponent
+        cells = (self.first + np.arange(len(self.counts))) >> shift
+        counts = np.bincount(cells - cells[0], weights=self.counts).astype(np.int64)
+        return Grid(exponent, int(cells[0]), counts)
+
+    @property
+    def entropy(self) -> float:
+        """Shannon's, in bits, with the Miller–Madow term for cells that chance left empty."""
+        filled = self.counts[self.counts > 0]
+        n = int(filled.sum())
+        share = filled / n
+        plain = -float((share * np.log2(share)).sum()) + 0.0
+        return min(plain + (len(filled) - 1) / (2 * n * log(2)), log2(len(self.counts)))
+
+    @property
+    def normalized_entropy(self) -> float:
+        """Over its largest value; 0 with a single cell."""
+        cells = len(self.counts)
+        return self.entropy / log2(cells) if cells > 1 else 0.0
+
+
+def _cell(x: float, exponent: int) -> int:
+    """The cell that holds x; a negative one whose product underflows lies under 0 all the same."""
+    scaled = x * 2.0**-exponent
+    return -1 if scaled == 0 and x < 0 else floor(scaled)
+
+
+def cell_exponent(quartiles: float, count: int, low: float, high: float) -> int:
+    """Of the cell width for `count` values between `low` and `high`."""
+    if high == low:
+        return max(floor(log2(abs(high))), SMALLEST_EXPONENT) if high else 0
+    step = high / MOST_CELLS - low / MOST_CELLS
+    least = max(ceil(log2(step)), SMALLEST_EXPONENT) if step > 0 else SMALLEST_EXPONENT
+    wanted = 2.0 * quartiles * count ** (-1 / 3)
+    return max(floor(log2(wanted)), least) if wanted > 0 else least
+
+
+def common_exponent(tensors: Sequence[Tensor], spreads: Sequence[Spread]) -> int:
+    """Of one cell width for all tensors together, by the quartiles of their pooled quantiles."""
+    if not tensors:
+        return 0
+    atoms = np.concatenate([spread.atoms for spread in spreads])
+    counts = [tensor.finite for tensor in tensors]
+    weights = np.repeat(np.array(counts, float), [len(spread.atoms) for spread in spreads])
+    order = np.argsort(atoms, kind="stable")
+    reached = np.cumsum(weights[order]) / weights.sum()
+    low, high = (atoms[order][np.searchsorted(reached, share)] for share in (0.25, 0.75))
+    least = min(float(tensor.record["min"]) for tensor in tensors)
+    most = max(float(tensor.record["max"]) for tensor in tensors)
+    return cell_exponent(float(high - low), sum(counts), least, most)
+
+
+# -- outliers --------------------------------------------------------------------------------------
+
+
+class Outliers:
+    """Elements beyond a robust distance: how many, and the `kept` furthest of them.
+
+    Memory stays bounded however many there are.
+    """
+
+    def __init__(self, spread: Spread, count: int, kept: int) -> None:
+        self.limit = outlier_limit(count)
+        self.expected = count * erfc(self.limit / sqrt(2))
+        self.total = 0
+        self.indices = np.empty(0, np.int64)
+        self.distances = np.empty(0, np.float64)
+        self._centre, self._scale, self._kept = spread.centre, spread.scale, kept
+
+    def possible(self, low: float, high: float) -> bool:
+        """Whether elements between these extremes can be outliers at all."""
+        reach = self.limit * self._scale
+        return self._scale > 0 and (low < self._centre - reach or high > self._centre + reach)
+
+    def add(self, batch: Batch, part: NDArray[Any], begin: int) -> None:
+        """Look through one piece, whose first element is number `begin` of the tensor."""
+        # The bounds are rounded inwards: what lies beyond them is decided in 64 bits below.
+        with np.errstate(over="ignore"):
+            reach = self.limit * self._scale
+            low = np.nextafter(np.float32(self._centre - reach), np.float32(np.inf))
+            high = np.nextafter(np.float32(self._centre + reach), np.float32(-np.inf))
+        at = list_beyond(batch, [low], [high], most=len(part)).indices[0]
+        if not len(at):
+            return
+        z = (part[at].astype(np.float64) - self._centre) / self._scale
+        far = np.isfinite(z) & (np.abs(z) > self.limit)
+        self.total += int(far.sum())
+        self.indices = np.concatenate([self.indices, at[far] + begin])
+        self.distances = np.concatenate([self.distances, z[far]])
+        if len(self.indices) > 4 * self._kept + 1024:
+            self.trim()
+
+    def trim(self) -> None:
+        """Keep the furthest, in the order of the elements."""
+        furthest = np.lexsort((self.indices, -np.abs(self.distances)))[: self._kept]
+        furthest.sort()
+        self.indices, self.distances = self.indices[furthest], self.distances[furthest]
+
+
+def outlier_limit(count: int) -> float:
+    """Robust distance one element in twenty tensors of this size passes by chance; at least 3.5."""
+    return max(3.5, -NormalDist().inv_cdf(0.05 / (2 * max(count, 1))))
+
+
+def scan(tensor: Tensor, spread: Spread, exponent: int, kept: int) -> tuple[Grid, Outliers]:
+    """The tensor's histogram on cells 2^`exponent` wide, and its outliers (the `kept` furthest)."""
+    assert tensor.values is not None
+    low, high = float(tensor.record["min"]), float(tensor.record["max"])
+    grid = Grid.over(low, high, exponent)
+    outliers = Outliers(spread, tensor.finite, kept)
+    possible = outliers.possible(low, high)
+    for begin in range(0, len(tensor.values), PIECE):
+        batch, owners = batch_of([tensor.values[begin : begin + PIECE]])
+        grid.add(batch)
+        if possible:
+            outliers.add(batch, owners[0], begin)
+    outliers.trim()
+    return grid, outliers
