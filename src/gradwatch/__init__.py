@@ -45,23 +45,7 @@ _DOORS = {
     "watch": "gradwatch.live",
 }
 
-__all__ = [
-    "Diagnosis",
-    "GradientFlowAnimator",
-    "GradwatchError",
-    "Run",
-    "Stat",
-    "Watcher",
-    "__version__",
-    "analyze_drift",
-    "analyze_flow",
-    "analyze_gradients",
-    "analyze_weights",
-    "diagnose",
-    "open_run",
-    "scan",
-    "watch",
-]
+__all__ = ["GradwatchError", "__version__", *_DOORS]
 
 
 def __getattr__(name: str) -> Any:

@@ -33,7 +33,7 @@ TICK = 10
 """Columns between two step numbers above the drawing."""
 
 
-class Scale(StrEnum):
+class GlyphScale(StrEnum):
     """What a glyph shows: the intensity over the run, or that within its frame."""
 
     RUN = "run"
@@ -295,11 +295,11 @@ class GradientFlowAnimator:
         """Frames and summary as one result."""
         return Recording(FORMAT, tuple(self.frames), self.summary())
 
-    def to_ascii(self, *, scale: Scale | str = Scale.RUN, columns: int = 100) -> str:
+    def to_ascii(self, *, scale: GlyphScale | str = GlyphScale.RUN, columns: int = 100) -> str:
         """`scale="run"` shows decay over time, "frame" each step by itself."""
         frames = self.frames
         present = self._in_order(layer.name for frame in frames for layer in frame.layers)
-        return _drawn(frames, present, Scale(scale), columns)
+        return _drawn(frames, present, GlyphScale(scale), columns)
 
     def export_json(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Strict JSON; `gradwatch.result.loads` brings NaN and Inf back."""
@@ -388,7 +388,7 @@ def _advice(vanishing: bool, exploding: bool, nonfinite: bool) -> tuple[FlowAdvi
 
 
 def _drawn(
-    frames: Sequence[GradientFrame], names: Sequence[str], scale: Scale, columns: int
+    frames: Sequence[GradientFrame], names: Sequence[str], scale: GlyphScale, columns: int
 ) -> str:
     """Every line ends with a newline; a title, the step ticks, a rule, then the layers."""
     if not frames:
@@ -409,14 +409,14 @@ def _drawn(
     return "\n".join(lines) + "\n"
 
 
-def _cell(layers: Sequence[LayerGradientInfo | None], scale: Scale) -> str:
+def _cell(layers: Sequence[LayerGradientInfo | None], scale: GlyphScale) -> str:
     """The strongest of a group of frames; what is not finite is never hidden."""
     present = [i for i in layers if i and (i.grad_norm is not None or i.is_nonfinite)]
     if not present:
         return ABSENT
     if any(layer.is_nonfinite for layer in present):
         return NOT_FINITE
-    shades = (i.run_intensity if scale is Scale.RUN else i.flow_intensity for i in present)
+    shades = (i.run_intensity if scale is GlyphScale.RUN else i.flow_intensity for i in present)
     strongest = max(shade or 0.0 for shade in shades)
     # Boundaries at 1/8, 3/8, 5/8, 7/8, each on the darker side.
     return GLYPHS[min(4, int(4.0 * strongest + 0.5))]

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -18,6 +17,7 @@ from gradwatch.result import Result, missing
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.stats.drift import DriftSums
+from gradwatch.stats.medians import median
 
 CHUNK = 1 << 16
 UNMEASURED = "the change of some tensor could not be measured"
@@ -221,9 +221,9 @@ def _severity(mean: float | None, nonfinite: tuple[str, ...]) -> WeightDriftSeve
 def _affected(layers: Mapping[str, LayerDrift], moved: Mapping[str, float]) -> tuple[str, ...]:
     """A tensor that left zero has no relative change, but it moved."""
     from_zero = {n for n, d in layers.items() if n not in moved and d.changed_fraction}
-    centre = median(moved.values()) if moved else 0.0
-    apart = [abs(drift - centre) for drift in moved.values()]
-    spread = 1.4826 * median(apart) if apart else 0.0
+    drifts = np.array(list(moved.values()) or [0.0])
+    centre = median(drifts)
+    spread = 1.4826 * median(np.abs(drifts - centre))
     # (a hundredth of the centre keeps rounding from counting where all moved alike)
     limit = min(centre + 3.0 * max(spread, 0.01 * centre), _LIMITS[0][0])
     return tuple(n for n in layers if n in from_zero or moved.get(n, 0.0) > limit)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.analysis.tensors import Tensor, floating
+from gradwatch.analysis.tensors import MeasuredTensor, floating
 from gradwatch.kernel import Batch, batch_of, count_cells, list_beyond
 
 PIECE = 1 << 18
@@ -42,7 +42,7 @@ class Spread:
     """Quantiles that stand for the tensor when several are pooled."""
 
 
-def spread(tensor: Tensor) -> Spread:
+def spread(tensor: MeasuredTensor) -> Spread:
     """Of the finite elements; a mostly zero tensor is judged by its other elements."""
     values = _sample(tensor)
     values.sort()
@@ -54,7 +54,7 @@ def spread(tensor: Tensor) -> Spread:
     return Spread(centre, _scale(judged, centre), float(high - low), _quantiles(values, middles))
 
 
-def _sample(tensor: Tensor) -> NDArray[np.float64]:
+def _sample(tensor: MeasuredTensor) -> NDArray[np.float64]:
     assert tensor.values is not None
     values = tensor.values
     if len(values) > SAMPLE:
@@ -159,7 +159,7 @@ def cell_exponent(quartiles: float, count: int, low: float, high: float) -> int:
     return max(floor(log2(wanted)), least) if wanted > 0 else least
 
 
-def common_exponent(tensors: Sequence[Tensor], spreads: Sequence[Spread]) -> int:
+def common_exponent(tensors: Sequence[MeasuredTensor], spreads: Sequence[Spread]) -> int:
     """Of one cell width for all tensors together, by the quartiles of their pooled quantiles."""
     if not tensors:
         return 0
@@ -226,7 +226,7 @@ def outlier_limit(count: int) -> float:
     return max(3.5, -NormalDist().inv_cdf(0.05 / (2 * max(count, 1))))
 
 
-def scan(tensor: Tensor, spread: Spread, exponent: int, kept: int) -> tuple[Grid, Outliers]:
+def scan(tensor: MeasuredTensor, spread: Spread, exponent: int, kept: int) -> tuple[Grid, Outliers]:
     """The tensor's histogram on cells 2^`exponent` wide, and its outliers (the `kept` furthest)."""
     assert tensor.values is not None
     low, high = float(tensor.record["min"]), float(tensor.record["max"])

@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, isfinite, log10, sqrt
-from statistics import median
 from typing import Literal, overload
 
 import numpy as np
 
 from gradwatch.analysis import Rules
-from gradwatch.analysis.tensors import Given, Tensor, from_arrays, named
+from gradwatch.analysis.tensors import Given, MeasuredTensor, from_arrays, named
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.original import weights as original
 from gradwatch.result import AdviceCode, Result, missing
+from gradwatch.stats.medians import median
 
 
 class ExplosionSeverity(StrEnum):
@@ -146,7 +146,7 @@ def detect_gradient_explosion(
 
 
 def _exploding(
-    tensors: list[Tensor], norms: list[float], threshold: float
+    tensors: list[MeasuredTensor], norms: list[float], threshold: float
 ) -> dict[str, ExplodingLayer]:
     clean = {i: norms[i] for i, tensor in enumerate(tensors) if not tensor.nonfinite}
     exploding = {}
@@ -154,7 +154,7 @@ def _exploding(
         if not tensor.nonfinite and norm <= threshold:
             continue
         others = [value for i, value in clean.items() if i != index]
-        usual = median(others) if others else 0.0
+        usual = median(np.array(others))
         ratio = norm / usual if usual > 0 else None
         severity, action = ExplosionSeverity.CRITICAL, _FIND
         if not tensor.nonfinite:
@@ -180,7 +180,7 @@ def _exploding(
     return exploding
 
 
-def _kind(tensor: Tensor) -> ExplosionKind:
+def _kind(tensor: MeasuredTensor) -> ExplosionKind:
     if int(tensor.record["nan"]):
         return ExplosionKind.NAN
     return ExplosionKind.INFINITE if tensor.nonfinite else ExplosionKind.LARGE

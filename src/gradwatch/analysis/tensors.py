@@ -19,7 +19,7 @@ _COPIED = ("mean", "std", "skewness", "kurtosis", "norm", "abs_mean", "abs_max",
 
 
 @dataclass(frozen=True)
-class Tensor:
+class MeasuredTensor:
     """One weight: what it is called, its record and, unless it comes from a run, its elements."""
 
     name: str
@@ -56,17 +56,17 @@ def named(tensors: Given) -> dict[str, NDArray[Any]]:
     )
 
 
-def from_arrays(tensors: Given) -> list[Tensor]:
+def from_arrays(tensors: Given) -> list[MeasuredTensor]:
     arrays = named(tensors)
     flat = {name: _flat(name, array) for name, array in arrays.items()}
     records = measure_arrays(list(arrays.values())) if arrays else np.empty(0, MOMENTS)
     return [
-        Tensor(name, array.shape, str(array.dtype), record, flat[name])
+        MeasuredTensor(name, array.shape, str(array.dtype), record, flat[name])
         for (name, array), record in zip(arrays.items(), records, strict=True)
     ]
 
 
-def from_run(run: Run) -> list[Tensor]:
+def from_run(run: Run) -> list[MeasuredTensor]:
     """The last measured weight of every parameter, in forward order."""
     rows = last_rows(run, Stat.WEIGHT_MEAN)
     if not rows:
@@ -78,7 +78,7 @@ def from_run(run: Run) -> list[Tensor]:
     tensors = []
     for column in sorted(rows, key=lambda c: (orders[c] is None, orders[c] or 0)):
         subject, record = run.parameters[column], _record(run, rows[column], column)
-        tensors.append(Tensor(subject.name, subject.shape, subject.dtype, record, None))
+        tensors.append(MeasuredTensor(subject.name, subject.shape, subject.dtype, record, None))
     return tensors
 
 

@@ -38,7 +38,7 @@ class Trend:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LineFit:
     """Least squares of value on step: slope per step, its standard error, spread of the rest."""
 
     slope: float
@@ -83,7 +83,7 @@ def trend(values: NDArray[np.float64]) -> Trend | None:
     return Trend(score / math.sqrt(pairs * (pairs - tied)), math.erfc(abs(z) / math.sqrt(2)))
 
 
-def line(steps: NDArray[np.int64], values: NDArray[np.float64]) -> Line | None:
+def line(steps: NDArray[np.int64], values: NDArray[np.float64]) -> LineFit | None:
     """Centred least squares over the finite samples; None below three."""
     kept = np.isfinite(values)
     t, y = steps[kept].astype(float), values[kept]
@@ -98,7 +98,7 @@ def line(steps: NDArray[np.int64], values: NDArray[np.float64]) -> Line | None:
     rest = y - y.mean() - slope * t
     spread = math.sqrt(float((rest * rest).sum()) / len(y))
     error = spread * math.sqrt(len(y) / max(len(y) - 2, 1) / across)
-    return Line(slope, error, float(y.mean()) - slope * middle, spread)
+    return LineFit(slope, error, float(y.mean()) - slope * middle, spread)
 
 
 def turning_points(values: NDArray[np.float64]) -> int:

@@ -23,7 +23,7 @@ from gradwatch.analysis.elements import (
 from gradwatch.analysis.tensors import (
     ELEMENTS,
     Given,
-    Tensor,
+    MeasuredTensor,
     first_nonfinite,
     from_arrays,
     from_run,
@@ -201,7 +201,7 @@ def analyze_weights(
 
 
 def _second_pass(
-    tensors: Sequence[Tensor], kept: int
+    tensors: Sequence[MeasuredTensor], kept: int
 ) -> tuple[dict[str, Grid], Grid | None, dict[str, Outliers]]:
     """Each tensor's histogram, that of all together, each tensor's outliers."""
     finite = [tensor for tensor in tensors if tensor.finite]
@@ -217,7 +217,9 @@ def _second_pass(
     return grids, Grid.pooled(comparable) if comparable else None, outliers
 
 
-def _layer(index: int, tensor: Tensor, grid: Grid | None, why_no_grid: str) -> LayerWeightAnalysis:
+def _layer(
+    index: int, tensor: MeasuredTensor, grid: Grid | None, why_no_grid: str
+) -> LayerWeightAnalysis:
     numbers = statistics(tensor.record, grid, why_no_grid) if tensor.count else _nothing(EMPTY)
     issues = _issues(numbers, _LAYER_LIMITS)
     first = None
@@ -336,7 +338,7 @@ def _distribution_health(overall: WeightStatistics) -> DistributionHealth:
 
 
 def _detection(
-    tensors: Sequence[Tensor], outliers: Mapping[str, Outliers], listed: int
+    tensors: Sequence[MeasuredTensor], outliers: Mapping[str, Outliers], listed: int
 ) -> OutlierDetection:
     """The furthest outliers of all tensors, and how many there are in each."""
     candidates = [
@@ -362,7 +364,7 @@ def _detection(
     )
 
 
-def _outlier(tensor: Tensor, index: int, at: int, z: float, limit: float) -> WeightOutlier:
+def _outlier(tensor: MeasuredTensor, index: int, at: int, z: float, limit: float) -> WeightOutlier:
     assert tensor.values is not None
     # Beyond 3 sigma is Medium and beyond 5 is High in the original: the same proportion here.
     high = abs(z) > limit * 5 / 3
@@ -390,7 +392,7 @@ def _original(tensors_or_run: Given | Run) -> Result:
     return original.judge([_recorded(t) for t in from_run(tensors_or_run)], missing(ELEMENTS))
 
 
-def _recorded(tensor: Tensor) -> original.WeightStatistics:
+def _recorded(tensor: MeasuredTensor) -> original.WeightStatistics:
     """The original's fields from a record; its NaN where there are non-finite elements."""
     numbers = statistics(tensor.record, None, ELEMENTS)
     spoilt = np.nan if tensor.nonfinite else 0.0  # extremes skip NaN there, sums do not

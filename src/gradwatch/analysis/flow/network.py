@@ -334,8 +334,8 @@ def _best(ordered: list[str], edges: list[FlowEdge], *, attenuating: bool) -> li
         ]
         if ways:
             best[name] = sorted(ways, key=lambda way: way[0])[:KEPT_PATHS]
-    whole = sorted((path for name in ends for path in best[name]), key=lambda path: path[0])
-    return whole[:KEPT_PATHS]
+    complete = sorted((path for name in ends for path in best[name]), key=lambda path: path[0])
+    return complete[:KEPT_PATHS]
 
 
 def _score(before: float, edge: FlowEdge, attenuating: bool) -> float:

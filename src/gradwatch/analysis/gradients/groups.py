@@ -191,7 +191,7 @@ def interactions(recent: LayerSeries) -> tuple[LayerInteraction, ...]:
         (int(i), int(j)) for i, j in zip(*np.unravel_index(ranked, strength.shape), strict=True)
     }
     spikes = _spikes(recent.changes)
-    found = []
+    pairs = []
     for i, j in sorted(chosen):
         correlation, steps = float(correlations[i, j]), int(common[i, j])
         if i >= j or steps < FEWEST_COMMON or not math.isfinite(correlation):
@@ -204,8 +204,8 @@ def interactions(recent: LayerSeries) -> tuple[LayerInteraction, ...]:
             positive = correlation > 0
             type_ = InteractionType.COOPERATIVE if positive else InteractionType.COMPETITIVE
         names = recent.names[i], recent.names[j]
-        found.append(LayerInteraction(*names, abs(correlation), type_, correlation**2, steps))
-    return tuple(found)
+        pairs.append(LayerInteraction(*names, abs(correlation), type_, correlation**2, steps))
+    return tuple(pairs)
 
 
 def _p_value(correlation: float, n: int) -> float:
@@ -347,8 +347,8 @@ def _between_blocks(recent: LayerSeries, blocks: Groups) -> list[CrossLevelInter
         moves[key] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
     pairs = combinations(moves, 2) if len(moves) <= 8 else pairwise(moves)
     lagged = (_lagged(a, b, moves[a], moves[b]) for a, b in pairs)
-    found = [interaction for interaction in lagged if interaction]
-    return sorted(found, key=lambda item: -item.interaction_strength)[:STRONGEST]
+    measured = [interaction for interaction in lagged if interaction]
+    return sorted(measured, key=lambda item: -item.interaction_strength)[:STRONGEST]
 
 
 def _lagged(

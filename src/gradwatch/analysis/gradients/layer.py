@@ -16,6 +16,7 @@ from gradwatch.analysis.layers import LayerSeries
 from gradwatch.result import AdviceCode, Result, missing
 from gradwatch.run import Run
 from gradwatch.stats import Stat
+from gradwatch.stats.medians import median
 
 FEWEST = 3
 DEAD_FOR = 10
@@ -210,10 +211,10 @@ def _statistics(series: LayerSeries, column: int) -> GradientStatistics:
         gone = missing("no finite sample")
         return GradientStatistics(gone, gone, gone, gone, gone, 0, gone, gone, gone, non_finite)
     mean, std = float(norms.mean()), float(norms.std())
-    low, median, high = (float(value) for value in np.percentile(norms, (5, 50, 95)))
+    low, middle, high = (float(value) for value in np.percentile(norms, (5, 50, 95)))
     skewness, kurtosis = trends.shape(norms)
     return GradientStatistics(
-        mean, std, median, high, low, len(norms), std * std, skewness, kurtosis, non_finite
+        mean, std, middle, high, low, len(norms), std * std, skewness, kurtosis, non_finite
     )
 
 
@@ -324,7 +325,7 @@ def _risks(series: LayerSeries, recent: LayerSeries, column: int) -> tuple[Risk,
 def _grew(norms: NDArray[np.float64]) -> bool:
     """The last tenth against the first: three decades more, and still rising to the end."""
     tenth = max(len(norms) // 10, 1)
-    early, late = float(np.median(norms[:tenth])), float(np.median(norms[-tenth:]))
+    early, late = median(norms[:tenth]), median(norms[-tenth:])
     return early > 0 and late >= GROWTH * early
 
 

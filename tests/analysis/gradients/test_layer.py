@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tests.analysis.gradients import loops
 
-from gradwatch.analysis.gradients import analyze_gradients
-from gradwatch.analysis.gradients.layer import LayerHealth, Risk, Suggestion
+from gradwatch.analysis.gradients import analyze_gradients, overall_health
+from gradwatch.analysis.gradients.layer import LayerHealth, Risk, Suggestion, Urgency, urgency
 from gradwatch.errors import GradwatchError
 from gradwatch.result import dumps
 from gradwatch.run import Run
@@ -182,3 +182,18 @@ def test_the_original_rules_give_the_originals_answer(healthy: Run) -> None:
     assert statistics[1].mean == pytest.approx(statistics[0].mean, rel=1e-12)
     assert theirs.layer_details[name].health_metrics.overall_health == "Warning"  # noise, it says
     assert ours.layer_details[name].health_metrics.overall_health is LayerHealth.HEALTHY
+
+
+def test_one_critical_layer_is_never_healthy() -> None:
+    healthy, critical = LayerHealth.HEALTHY, LayerHealth.CRITICAL
+    assert overall_health([healthy] * 23 + [critical]) is LayerHealth.WARNING
+    assert overall_health([critical] * 4 + [healthy] * 6) is LayerHealth.CRITICAL
+    assert overall_health([LayerHealth.UNKNOWN]) is LayerHealth.UNKNOWN
+    assert overall_health([healthy, LayerHealth.UNKNOWN]) is LayerHealth.HEALTHY
+
+
+def test_every_urgency() -> None:
+    assert urgency(LayerHealth.CRITICAL, None) is Urgency.CRITICAL
+    assert urgency(LayerHealth.WARNING, 0.2) is Urgency.HIGH
+    assert urgency(LayerHealth.WARNING, 0.6) is Urgency.MEDIUM
+    assert urgency(LayerHealth.HEALTHY, 0.9) is Urgency.LOW
