@@ -46,6 +46,11 @@ class LineFit:
     intercept: float
     spread: float
 
+    @property
+    def stability(self) -> float:
+        """1 on the line, towards 0 the further the samples lie about it."""
+        return 1 / (1 + self.spread)
+
 
 def finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[np.isfinite(values)]
@@ -99,6 +104,12 @@ def line(steps: NDArray[np.int64], values: NDArray[np.float64]) -> LineFit | Non
     spread = math.sqrt(float((rest * rest).sum()) / len(y))
     error = spread * math.sqrt(len(y) / max(len(y) - 2, 1) / across)
     return LineFit(slope, error, float(y.mean()) - slope * middle, spread)
+
+
+def volatility(values: NDArray[np.float64]) -> float | None:
+    """Mean size of the change from one finite sample to the next; None below two."""
+    x = finite(values)
+    return float(np.abs(np.diff(x)).mean()) if len(x) >= 2 else None
 
 
 def turning_points(values: NDArray[np.float64]) -> int:

@@ -185,18 +185,15 @@ def _layer_flow(
 ) -> GradientLayerFlow:
     norms = series.norms[:, column]
     rows = np.flatnonzero(np.isfinite(norms))
-    logs = trends.finite(series.logs[:, column])
-    consistency = volatility = missing("fewer than two positive samples")
-    if len(logs) > 1:
-        volatility = float(np.abs(np.diff(logs)).mean())
-        consistency = 1 / (1 + volatility)
+    volatility = trends.volatility(series.logs[:, column])
+    few = missing("fewer than two positive samples")
     return GradientLayerFlow(
         series.names[column],
         tuple(norms[rows].tolist()),
         _directions(series, column, sketches, rows, window),
-        consistency,
+        few if volatility is None else 1 / (1 + volatility),
         missing("the layer has no neighbours on both sides") if bottleneck is None else bottleneck,
-        volatility,
+        few if volatility is None else volatility,
     )
 
 
@@ -217,9 +214,7 @@ def _temporal_flows(series: LayerSeries, window: int) -> tuple[TemporalGradientF
                 int(steps[-1]),
                 float(norms[-1]),
                 _direction(norms, logs),
-                missing("fewer than three positive samples")
-                if fit is None
-                else 1 / (1 + fit.spread),
+                fit.stability if fit else missing("fewer than three positive samples"),
             )
         )
     return tuple(flows)

@@ -36,20 +36,21 @@ class RecoveryPotential(StrEnum):
     NONE = "None"
 
 
-_VANISHING_LIMITS = (0.5, 1.0, 2.0)
-_EXPLODING_LIMITS = (0.3, 0.6, 1.0)
 _LEVELS = (RegionSeverity.MILD, RegionSeverity.MODERATE, RegionSeverity.SEVERE)
-
-VANISHING_ADVICE = (
-    "Check the initialisation and the activations of these layers.",
-    "Add normalisation or residual connections across them.",
-    "In half precision check the loss scale: small gradients may be rounded to zero.",
-)
-EXPLODING_ADVICE = (
-    "Lower the learning rate or warm it up.",
-    "Clip the global gradient norm.",
-    "Look for a layer whose weights grew just before.",
-)
+_LIMITS = {"vanishing": (0.5, 1.0, 2.0), "exploding": (0.3, 0.6, 1.0)}
+"""Decades beyond the rule up to which a region is mild, moderate, severe; then it is critical."""
+_ADVICE = {
+    "vanishing": (
+        "Check the initialisation and the activations of these layers.",
+        "Add normalisation or residual connections across them.",
+        "In half precision check the loss scale: small gradients may be rounded to zero.",
+    ),
+    "exploding": (
+        "Lower the learning rate or warm it up.",
+        "Clip the global gradient norm.",
+        "Look for a layer whose weights grew just before.",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def vanishing_regions(series: LayerSeries, pairs: list[tuple[str, str]]) -> tupl
     strongest = np.where(np.isfinite(strongest), strongest, np.nan)
     with np.errstate(invalid="ignore"):
         decades = np.log10(strongest)[:, None] - np.log10(rms) + np.log10(FADED)
-    return _regions("vanishing", series, pairs, decades, _VANISHING_LIMITS, VANISHING_ADVICE)
+    return _regions("vanishing", series, pairs, decades)
 
 
 def exploding_regions(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region, ...]:
@@ -97,7 +98,7 @@ def exploding_regions(series: LayerSeries, pairs: list[tuple[str, str]]) -> tupl
     early = np.array([_early(column[np.isfinite(column)]) for column in rms.T])
     decades = np.log10(rms) - np.log10(early) - np.log10(GROWN)
     decades = np.where(series.nonfinite > 0, np.inf, decades)
-    return _regions("exploding", series, pairs, decades, _EXPLODING_LIMITS, EXPLODING_ADVICE)
+    return _regions("exploding", series, pairs, decades)
 
 
 def _early(rms: NDArray[np.float64]) -> float:
@@ -117,16 +118,15 @@ def _regions(
     series: LayerSeries,
     pairs: list[tuple[str, str]],
     decades: NDArray[np.float64],
-    limits: tuple[float, ...],
-    advice: tuple[str, ...],
 ) -> tuple[Region, ...]:
+    """`decades` [step, layer] beyond the rule: offending above 0, not measured where NaN."""
     episodes = [
         episode
         for column in range(len(series.names))
         for episode in _episodes(column, decades[:, column])
     ]
     groups = _merged(episodes, series.names, pairs)
-    regions = [_region(kind, series, group, limits, advice) for group in groups]
+    regions = [_region(kind, series, group) for group in groups]
     return tuple(sorted(regions, key=lambda r: (not r.current, r.extent.start_step, r.region_id)))
 
 
@@ -173,31 +173,25 @@ def _merged(
     return list(groups.values())
 
 
-def _region(
-    kind: str,
-    series: LayerSeries,
-    group: list[_Episode],
-    limits: tuple[float, ...],
-    advice: tuple[str, ...],
-) -> Region:
+def _region(kind: str, series: LayerSeries, group: list[_Episode]) -> Region:
     columns = sorted({episode.column for episode in group})
     first, last = min(e.first for e in group), max(e.last for e in group)
     start, end = int(series.steps[first]), int(series.steps[last])
     names = tuple(series.names[column] for column in columns)
-    extent = RegionExtent(
-        names[0], names[-1], int(series.counts[columns].sum()), end - start + 1, start, end
-    )
+    parameters = int(series.counts[columns].sum())
     depth = max(episode.depth for episode in group)
-    current = last >= len(series.steps) - FEWEST
-    identity = f"{kind}:{names[0]}:{names[-1]}:{start}"
-    return Region(identity, names, _graded(depth, limits), extent, current, advice)
-
-
-def _graded(decades: float, limits: tuple[float, ...]) -> RegionSeverity:
-    for limit, level in zip(limits, _LEVELS, strict=True):
-        if decades <= limit:
-            return level
-    return RegionSeverity.CRITICAL
+    severity = next(
+        (level for limit, level in zip(_LIMITS[kind], _LEVELS, strict=True) if depth <= limit),
+        RegionSeverity.CRITICAL,
+    )
+    return Region(
+        f"{kind}:{names[0]}:{names[-1]}:{start}",
+        names,
+        severity,
+        RegionExtent(names[0], names[-1], parameters, end - start + 1, start, end),
+        last >= len(series.steps) - FEWEST,
+        _ADVICE[kind],
+    )
 
 
 def dead_zones(run: Run, series: LayerSeries) -> tuple[GradientDeadZone, ...]:

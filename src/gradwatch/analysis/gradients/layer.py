@@ -187,7 +187,7 @@ def layer_details(run: Run, series: LayerSeries, recent: LayerSeries) -> list[La
         statistics = _statistics(series, column)
         trend = trends.trend(recent.logs[:, column])
         flow = _flow(recent.steps, recent.logs[:, column], trend)
-        risks = _risks(series, recent, column)
+        risks = _risks(series, recent, column, flow.stability_measure)
         health = LayerHealthMetrics(
             _health(risks, statistics.samples),
             _or_missing(flow.stability_measure),
@@ -224,14 +224,14 @@ def _flow(
     """`logs`: the last samples of ln norm in time order, NaN where zero or absent."""
     x = trends.finite(logs)
     n = len(x)
-    volatility = float(np.abs(np.diff(x)).mean()) if n >= 2 else None
+    volatility = trends.volatility(x)
     fit = trends.line(steps, logs)
     return FlowCharacteristics(
         _or_missing(None if volatility is None else 1 / (1 + volatility)),
         _or_missing(trends.smoothness(x)),
         _or_missing(abs(trend.tau) if trend else None),
         _or_missing(None if n < 4 else trends.turning_points(x) / (n - 2)),
-        _or_missing(None if fit is None else 1 / (1 + fit.spread)),
+        _or_missing(fit.stability if fit else None),
         _or_missing(volatility),
     )
 
@@ -301,7 +301,9 @@ def _distance(rms: float, middle: float) -> float | None:
 # -- judgement -------------------------------------------------------------------------------------
 
 
-def _risks(series: LayerSeries, recent: LayerSeries, column: int) -> tuple[Risk, ...]:
+def _risks(
+    series: LayerSeries, recent: LayerSeries, column: int, stability: float | None
+) -> tuple[Risk, ...]:
     """Every reason that holds, gravest first."""
     norms = trends.finite(series.norms[:, column])
     risks = [Risk.NON_FINITE] if series.nonfinite[:, column].any() else []
@@ -314,8 +316,7 @@ def _risks(series: LayerSeries, recent: LayerSeries, column: int) -> tuple[Risk,
         risks.append(Risk.EXPLODING)
     if typical < FADED * recent.largest:
         risks.append(Risk.VANISHING)
-    fit = trends.line(recent.steps, recent.logs[:, column])
-    if fit and 1 / (1 + fit.spread) < UNSTABLE:
+    if stability is not None and stability < UNSTABLE:
         risks.append(Risk.UNSTABLE)
     if trends.oscillates(recent.logs[:, column]):
         risks.append(Risk.OSCILLATING)
