@@ -18,6 +18,8 @@ SENTENCE = 400
 
 
 class Severity(IntEnum):
+    """How grave a finding is."""
+
     INFO = 1
     WARNING = 2
     CRITICAL = 3
@@ -97,6 +99,7 @@ class Finding:
         return table(heads, ([cell(text, left=False) for text in row] for row in rows))
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain JSON; `from_dict` brings it back."""
         return {
             "check": self.check,
             "severity": self.severity.word,
@@ -122,6 +125,7 @@ class Finding:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Finding":
+        """The finding that `to_dict` wrote."""
         return cls(
             check=str(data["check"]),
             severity=Severity[str(data["severity"]).upper()],

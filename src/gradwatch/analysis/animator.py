@@ -41,6 +41,8 @@ class GlyphScale(StrEnum):
 
 
 class GradientHealth(StrEnum):
+    """How the gradients look over the retained frames."""
+
     UNKNOWN = "Unknown"
     HEALTHY = "Healthy"
     MINOR_ISSUES = "MinorIssues"
@@ -84,11 +86,14 @@ class LayerGradientInfo(Result):
 
     @property
     def is_nonfinite(self) -> bool:
+        """Whether any element was NaN or infinite."""
         return self.nan_count + self.inf_count > 0
 
 
 @dataclass(frozen=True)
 class GradientFrame(Result):
+    """One recorded step."""
+
     step: int
     layers: tuple[LayerGradientInfo, ...]
     """In the order in which they were first recorded."""
@@ -96,6 +101,8 @@ class GradientFrame(Result):
 
 @dataclass(frozen=True)
 class GradientFlowSummary(Result):
+    """What the retained frames say together."""
+
     total_steps: int
     """Frames recorded, those that have left the window included."""
     frames_retained: int
@@ -133,6 +140,7 @@ class Sample:
 
     @property
     def finite(self) -> int:
+        """Number of finite elements."""
         return self.count - self.nan - self.inf
 
 

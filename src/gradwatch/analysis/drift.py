@@ -27,6 +27,8 @@ Weights = Mapping[str, Any] | Run
 
 
 class WeightDriftSeverity(StrEnum):
+    """How far the weights moved on average, by limits of 1, 5 and 10 %."""
+
     MINIMAL = "Minimal"
     LOW = "Low"
     MEDIUM = "Medium"
@@ -43,6 +45,8 @@ _LIMITS = (
 
 @dataclass(frozen=True)
 class LayerDrift(Result):
+    """How one tensor moved."""
+
     count: int
     relative_change: float | None
     """‖after − before‖ / ‖before‖."""
@@ -60,6 +64,8 @@ class LayerDrift(Result):
 
 @dataclass(frozen=True)
 class WeightDriftAnalysis(Result):
+    """What `analyze_drift` says."""
+
     layers: dict[str, LayerDrift]
     mean_drift: float | None
     """Relative change, weighted by the number of elements; tensors that were zero have none."""

@@ -33,6 +33,8 @@ SMALLEST_EXPONENT = -1000
 
 @dataclass(frozen=True)
 class Spread:
+    """Robust centre and spread of a tensor's finite elements."""
+
     centre: float
     scale: float
     """1.4826 · MAD, the standard deviation of a Gaussian with that MAD; 0 if all are equal."""
@@ -101,6 +103,7 @@ class Grid:
 
     @classmethod
     def over(cls, low: float, high: float, exponent: int) -> "Grid":
+        """An empty grid that reaches from `low` to `high`."""
         first, last = _cell(low, exponent), _cell(high, exponent)
         return cls(exponent, first, np.zeros(last - first + 1, np.int64))
 

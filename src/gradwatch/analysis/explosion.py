@@ -21,6 +21,8 @@ from gradwatch.stats.medians import median
 
 
 class ExplosionSeverity(StrEnum):
+    """How far gradients are above the limit."""
+
     NONE = "None"
     LOW = "Low"
     MEDIUM = "Medium"
@@ -29,6 +31,8 @@ class ExplosionSeverity(StrEnum):
 
 
 class ExplosionKind(StrEnum):
+    """In which way a gradient exploded."""
+
     LARGE = "large"
     INFINITE = "infinite"
     NAN = "nan"
@@ -67,6 +71,8 @@ _OVERALL = (
 
 @dataclass(frozen=True)
 class ExplodingLayer(Result):
+    """One layer above the limit."""
+
     name: str
     layer_index: int
     kind: ExplosionKind
@@ -81,6 +87,8 @@ class ExplodingLayer(Result):
 
 @dataclass(frozen=True)
 class GradientExplosionAnalysis(Result):
+    """What `detect_gradient_explosion` says."""
+
     exploding_layers: dict[str, ExplodingLayer]
     max_gradient_norm: float | None
     mean_gradient_norm: float | None

@@ -30,14 +30,17 @@ class MeasuredTensor:
 
     @property
     def count(self) -> int:
+        """Number of elements."""
         return int(self.record["count"])
 
     @property
     def nonfinite(self) -> int:
+        """Number of NaN and infinite elements."""
         return sum(int(self.record[name]) for name in ("nan", "pos_inf", "neg_inf"))
 
     @property
     def finite(self) -> int:
+        """Number of finite elements."""
         return self.count - self.nonfinite
 
 
@@ -57,6 +60,7 @@ def named(tensors: Given) -> dict[str, NDArray[Any]]:
 
 
 def from_arrays(tensors: Given) -> list[MeasuredTensor]:
+    """Arrays as they are handed in, measured in one pass."""
     arrays = named(tensors)
     flat = {name: _flat(name, array) for name, array in arrays.items()}
     records = measure_arrays(list(arrays.values())) if arrays else np.empty(0, MOMENTS)

@@ -25,10 +25,12 @@ class Trend:
 
     @property
     def rising(self) -> bool:
+        """Whether the series rises significantly."""
         return self.tau > 0 and self.p < SIGNIFICANT
 
     @property
     def falling(self) -> bool:
+        """Whether the series falls significantly."""
         return self.tau < 0 and self.p < SIGNIFICANT
 
     @property
@@ -53,6 +55,7 @@ class LineFit:
 
 
 def finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The finite values, in order."""
     return values[np.isfinite(values)]
 
 

@@ -60,11 +60,15 @@ class WeightIssue(AdviceCode):
 
 
 class OutlierSeverity(StrEnum):
+    """How far beyond the limit an outlier lies."""
+
     MEDIUM = "Medium"
     HIGH = "High"
 
 
 class DistributionHealthStatus(StrEnum):
+    """The network's score in a word."""
+
     EXCELLENT = "Excellent"
     GOOD = "Good"
     FAIR = "Fair"
@@ -99,6 +103,8 @@ class WeightStatistics(Result):
 
 @dataclass(frozen=True)
 class LayerWeightAnalysis(Result):
+    """What is said of one tensor."""
+
     name: str
     layer_index: int
     shape: tuple[int, ...]
@@ -115,12 +121,16 @@ class LayerWeightAnalysis(Result):
 
 @dataclass(frozen=True)
 class DistributionHealth(Result):
+    """The weights of the whole network, scored."""
+
     score: float | None
     status: DistributionHealthStatus
 
 
 @dataclass(frozen=True)
 class WeightOutlier(Result):
+    """An element far from the rest of its tensor."""
+
     name: str
     layer_index: int
     weight_index: int
@@ -133,6 +143,8 @@ class WeightOutlier(Result):
 
 @dataclass(frozen=True)
 class LayerOutliers(Result):
+    """Outliers of one tensor, counted."""
+
     total: int
     expected: float
     """How many a Gaussian of this size would show beyond the limit."""
@@ -142,6 +154,8 @@ class LayerOutliers(Result):
 
 @dataclass(frozen=True)
 class OutlierDetection(Result):
+    """Outliers of all tensors."""
+
     total: int
     listed: int
     outliers: tuple[WeightOutlier, ...]
@@ -151,6 +165,8 @@ class OutlierDetection(Result):
 
 @dataclass(frozen=True)
 class WeightDistributionAnalysis(Result):
+    """What `analyze_weights` says."""
+
     layer_analyses: dict[str, LayerWeightAnalysis]
     overall_statistics: WeightStatistics
     distribution_health: DistributionHealth

@@ -45,6 +45,8 @@ class FlowDirection(StrEnum):
 
 
 class ColorScheme(StrEnum):
+    """Colours a drawing of the flow may use; `PALETTES` holds them."""
+
     DEFAULT = "Default"
     HIGH_CONTRAST = "HighContrast"
     COLOR_BLIND = "ColorBlind"
@@ -61,6 +63,8 @@ PALETTES = {
 
 @dataclass(frozen=True)
 class GradientDirection(Result):
+    """Size and direction of a layer's gradient on one step."""
+
     step: int
     direction_vector: tuple[float, ...] | None
     """Unit vector of the 32-number sketch: cosines between them estimate those of gradients."""
@@ -73,6 +77,8 @@ class GradientDirection(Result):
 
 @dataclass(frozen=True)
 class GradientLayerFlow(Result):
+    """The gradient of one layer over the run."""
+
     layer_name: str
     gradient_magnitudes: tuple[float, ...]
     gradient_directions: tuple[GradientDirection, ...]
@@ -85,6 +91,8 @@ class GradientLayerFlow(Result):
 
 @dataclass(frozen=True)
 class TemporalGradientFlow(Result):
+    """How the magnitude of one layer's gradient moves over the last samples."""
+
     layer_name: str
     steps: tuple[int, ...]
     gradient_magnitudes: tuple[float, ...]
@@ -109,6 +117,8 @@ class FlowConfig(Result):
 
 @dataclass(frozen=True)
 class GradientFlow(Result):
+    """What `analyze_flow` says."""
+
     layer_flows: dict[str, GradientLayerFlow]
     temporal_flows: tuple[TemporalGradientFlow, ...]
     flow_network: FlowNetwork

@@ -29,6 +29,8 @@ Pair = tuple[str, str]
 
 
 class NodeType(StrEnum):
+    """What a layer does to the gradient, or where it stands."""
+
     SOURCE = "Source"
     SINK = "Sink"
     BOTTLENECK = "Bottleneck"
@@ -38,6 +40,8 @@ class NodeType(StrEnum):
 
 
 class EdgeType(StrEnum):
+    """How well an edge transmits the gradient, and how steadily."""
+
     STRONG = "Strong"
     MODERATE = "Moderate"
     WEAK = "Weak"
@@ -48,6 +52,8 @@ class EdgeType(StrEnum):
 
 @dataclass(frozen=True)
 class FlowNode(Result):
+    """One layer of the network."""
+
     layer_name: str
     node_type: NodeType
     gradient_strength: float | None
@@ -60,6 +66,8 @@ class FlowNode(Result):
 
 @dataclass(frozen=True)
 class FlowEdge(Result):
+    """The connection of two layers."""
+
     from_layer: str
     to_layer: str
     flow_strength: float | None
@@ -73,6 +81,8 @@ class FlowEdge(Result):
 
 @dataclass(frozen=True)
 class NetworkMetrics(Result):
+    """Numbers of the network as a whole."""
+
     overall_flow_efficiency: float | None
     """Geometric mean of the transmissions."""
     network_connectivity: float | None
@@ -85,6 +95,8 @@ class NetworkMetrics(Result):
 
 @dataclass(frozen=True)
 class FlowNetwork(Result):
+    """Layers, their connections, and the whole in numbers."""
+
     nodes: tuple[FlowNode, ...]
     edges: tuple[FlowEdge, ...]
     network_metrics: NetworkMetrics
@@ -92,6 +104,8 @@ class FlowNetwork(Result):
 
 @dataclass(frozen=True)
 class CriticalGradientPath(Result):
+    """One way through the network, from a first layer to a last one."""
+
     path_id: str
     layers: tuple[str, ...]
     path_length: int

@@ -23,6 +23,8 @@ INTERVENE_AFTER = 50
 
 
 class RegionSeverity(StrEnum):
+    """How many decades a region lies beyond the rule."""
+
     MILD = "Mild"
     MODERATE = "Moderate"
     SEVERE = "Severe"
@@ -30,6 +32,8 @@ class RegionSeverity(StrEnum):
 
 
 class RecoveryPotential(StrEnum):
+    """Whether a dead layer may come back by itself."""
+
     HIGH = "High"
     MEDIUM = "Medium"
     LOW = "Low"
@@ -55,6 +59,8 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class RegionExtent(Result):
+    """Where a region lies, in layers and in steps."""
+
     start_layer: str
     end_layer: str
     affected_parameters: int
@@ -65,6 +71,8 @@ class RegionExtent(Result):
 
 @dataclass(frozen=True)
 class Region(Result):
+    """Neighbouring layers whose gradients vanish or explode together."""
+
     region_id: str
     affected_layers: tuple[str, ...]
     severity_level: RegionSeverity
@@ -76,6 +84,8 @@ class Region(Result):
 
 @dataclass(frozen=True)
 class GradientDeadZone(Result):
+    """A layer without any gradient at the end of the run."""
+
     zone_id: str
     affected_layers: tuple[str, ...]
     dead_duration: int
@@ -85,6 +95,7 @@ class GradientDeadZone(Result):
 
 
 def vanishing_regions(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region, ...]:
+    """Where the gradient is far below that of the strongest layer."""
     rms = np.where(series.rms > 0, series.rms, np.nan)
     strongest = np.where(rms > 0, rms, -np.inf).max(axis=1, initial=-np.inf)
     strongest = np.where(np.isfinite(strongest), strongest, np.nan)
@@ -94,6 +105,7 @@ def vanishing_regions(series: LayerSeries, pairs: list[tuple[str, str]]) -> tupl
 
 
 def exploding_regions(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region, ...]:
+    """Where the gradient is far above its own beginning, or not finite."""
     rms = np.where(series.rms > 0, series.rms, np.nan)
     early = np.array([_early(column[np.isfinite(column)]) for column in rms.T])
     decades = np.log10(rms) - np.log10(early) - np.log10(GROWN)

@@ -38,6 +38,8 @@ CRITICAL_SHARE = 0.3
 
 @dataclass(frozen=True)
 class NetworkLevelAnalysis(Result):
+    """What holds for all layers together."""
+
     overall_gradient_health: LayerHealth
     gradient_distribution: GradientDistribution
     layer_interactions: tuple[LayerInteraction, ...]
@@ -48,6 +50,8 @@ class NetworkLevelAnalysis(Result):
 
 @dataclass(frozen=True)
 class GradientAnalysis(Result):
+    """What `analyze_gradients` says."""
+
     layer_details: dict[str, LayerDetail]
     network_level_analysis: NetworkLevelAnalysis
     gradient_hierarchy: GradientHierarchy

@@ -30,6 +30,8 @@ Groups = dict[str, list[int]]
 
 
 class DistributionType(StrEnum):
+    """Shape of the distribution of log10 RMS over the layers."""
+
     NORMAL = "Normal"
     SKEWED = "Skewed"
     HEAVY_TAILED = "HeavyTailed"
@@ -38,6 +40,8 @@ class DistributionType(StrEnum):
 
 
 class InteractionType(StrEnum):
+    """How the norms of two layers move with each other."""
+
     COOPERATIVE = "Cooperative"
     COMPETITIVE = "Competitive"
     NEUTRAL = "Neutral"
@@ -45,6 +49,8 @@ class InteractionType(StrEnum):
 
 
 class Difficulty(StrEnum):
+    """How many decades a group lies from the median layer."""
+
     EASY = "Easy"
     MODERATE = "Moderate"
     DIFFICULT = "Difficult"
@@ -52,6 +58,8 @@ class Difficulty(StrEnum):
 
 
 class InteractionDirection(StrEnum):
+    """Which of two blocks moves first."""
+
     TOP_DOWN = "TopDown"
     BOTTOM_UP = "BottomUp"
     BIDIRECTIONAL = "Bidirectional"
@@ -59,6 +67,8 @@ class InteractionDirection(StrEnum):
 
 @dataclass(frozen=True)
 class GradientDistribution(Result):
+    """How magnitude is spread over the layers."""
+
     mean_gradient_norm: float | None
     gradient_variance: float | None
     gradient_skewness: float | None
@@ -83,6 +93,8 @@ class LayerInteraction(Result):
 
 @dataclass(frozen=True)
 class GroupCharacteristics(Result):
+    """What the layers of a group have in common."""
+
     average_gradient_norm: float | None
     gradient_synchronization: float | None
     """Mean correlation of Δ ln norm between its members."""
@@ -94,6 +106,8 @@ class GroupCharacteristics(Result):
 
 @dataclass(frozen=True)
 class LayerGroup(Result):
+    """Layers that belong together."""
+
     group_name: str
     layers: tuple[str, ...]
     group_characteristics: GroupCharacteristics
@@ -103,6 +117,8 @@ class LayerGroup(Result):
 
 @dataclass(frozen=True)
 class HierarchyLevel(Result):
+    """One way of dividing all layers into groups."""
+
     level_id: int
     level_name: str
     layer_groups: tuple[str, ...]
@@ -112,6 +128,8 @@ class HierarchyLevel(Result):
 
 @dataclass(frozen=True)
 class CrossLevelInteraction(Result):
+    """How the norms of two blocks move with each other."""
+
     from_level: str
     to_level: str
     interaction_strength: float
@@ -120,6 +138,8 @@ class CrossLevelInteraction(Result):
 
 @dataclass(frozen=True)
 class GradientHierarchy(Result):
+    """The groups, the ways of grouping, and blocks that move together."""
+
     layer_groups: tuple[LayerGroup, ...]
     hierarchy_levels: tuple[HierarchyLevel, ...]
     cross_level_interactions: tuple[CrossLevelInteraction, ...]
@@ -237,6 +257,7 @@ def _disrupts(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
 
 
 def hierarchy(run: Run, recent: LayerSeries) -> GradientHierarchy:
+    """Group the layers three ways and measure each group."""
     modules = {s.layer: s.module for s in run.parameters if s.module}
     levels = {
         "block": _grouped(recent.names, block_of),

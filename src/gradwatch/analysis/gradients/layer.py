@@ -32,6 +32,8 @@ TOO_FEW = "fewer finite samples than needed"
 
 
 class LayerHealth(StrEnum):
+    """A layer's health; unknown where it has too few samples."""
+
     UNKNOWN = "Unknown"
     HEALTHY = "Healthy"
     WARNING = "Warning"
@@ -50,6 +52,8 @@ class Risk(StrEnum):
 
 
 class Urgency(StrEnum):
+    """How soon a layer should be looked at."""
+
     LOW = "Low"
     MEDIUM = "Medium"
     HIGH = "High"
@@ -130,6 +134,8 @@ class FlowCharacteristics(Result):
 
 @dataclass(frozen=True)
 class LayerHealthMetrics(Result):
+    """How well a layer is, and why not."""
+
     overall_health: LayerHealth
     gradient_stability: float | None
     neuron_activity_ratio: float | None
@@ -141,6 +147,8 @@ class LayerHealthMetrics(Result):
 
 @dataclass(frozen=True)
 class LayerOptimizationSuggestion(Result):
+    """Something to try, and the risk that asks for it."""
+
     suggestion_type: Suggestion
     description: str
     reason: Risk
@@ -148,6 +156,8 @@ class LayerOptimizationSuggestion(Result):
 
 @dataclass(frozen=True)
 class ComparativeAnalysis(Result):
+    """One layer among the others."""
+
     relative_performance: float | None
     """The layer's mean norm over the average of the others': a magnitude, not a merit."""
     rank_among_layers: int | None
@@ -159,6 +169,8 @@ class ComparativeAnalysis(Result):
 
 @dataclass(frozen=True)
 class LayerDetail(Result):
+    """All that is said of one layer."""
+
     layer_name: str
     gradient_statistics: GradientStatistics
     flow_characteristics: FlowCharacteristics
@@ -169,6 +181,8 @@ class LayerDetail(Result):
 
 @dataclass(frozen=True)
 class OptimizationPriority(Result):
+    """How early a layer should be looked at, and for which reasons."""
+
     target_name: str
     target_type: str
     priority_score: float
@@ -373,6 +387,7 @@ def priority(layer: LayerDetail, share: float) -> OptimizationPriority:
 
 
 def urgency(health: LayerHealth, stability: float | None) -> Urgency:
+    """By the layer's health; an unsteady one is more urgent."""
     if health is LayerHealth.CRITICAL:
         return Urgency.CRITICAL
     if health is LayerHealth.WARNING:

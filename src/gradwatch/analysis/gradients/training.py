@@ -32,6 +32,8 @@ STAGNANT = 1e-9
 
 
 class ConvergenceTrend(StrEnum):
+    """Where the norm of the whole gradient is heading."""
+
     CONVERGING = "Converging"
     STABLE = "Stable"
     DIVERGING = "Diverging"
@@ -40,6 +42,8 @@ class ConvergenceTrend(StrEnum):
 
 
 class LearningPhase(StrEnum):
+    """How far the training has come, by its loss."""
+
     INITIAL_LEARNING = "InitialLearning"
     RAPID_LEARNING = "RapidLearning"
     REFINEMENT = "Refinement"
@@ -49,18 +53,24 @@ class LearningPhase(StrEnum):
 
 
 class PlateauSeverity(StrEnum):
+    """How long a plateau lasts."""
+
     MILD = "Mild"
     MODERATE = "Moderate"
     SEVERE = "Severe"
 
 
 class StabilityTrend(StrEnum):
+    """Whether the gradients grow steadier over the run."""
+
     IMPROVING = "Improving"
     STABLE = "Stable"
     DEGRADING = "Degrading"
 
 
 class StabilityOutlook(StrEnum):
+    """Where the stability is heading."""
+
     STABLE = "Stable"
     IMPROVING = "Improving"
     DETERIORATING = "Deteriorating"
@@ -68,6 +78,8 @@ class StabilityOutlook(StrEnum):
 
 
 class InstabilityType(StrEnum):
+    """What makes a layer's gradient unsteady."""
+
     GRADIENT_EXPLOSION = "GradientExplosion"
     GRADIENT_VANISHING = "GradientVanishing"
     OSCILLATION = "Oscillation"
@@ -77,6 +89,8 @@ class InstabilityType(StrEnum):
 
 @dataclass(frozen=True)
 class ConvergenceIndicators(Result):
+    """Gradient, parameters and loss: does each of them settle?"""
+
     gradient_convergence_score: float | None
     parameter_convergence_score: float | None
     loss_convergence_score: float | None
@@ -87,6 +101,8 @@ class ConvergenceIndicators(Result):
 
 @dataclass(frozen=True)
 class PlateauDetection(Result):
+    """Whether the loss stands still, and since when."""
+
     is_plateau: bool | None
     plateau_start: int | None
     plateau_duration: int | None
@@ -96,6 +112,8 @@ class PlateauDetection(Result):
 
 @dataclass(frozen=True)
 class TrainingDynamics(Result):
+    """Where the training stands."""
+
     learning_phase: LearningPhase | None
     gradient_momentum: float | None
     """Mean cosine between successive gradients, over layers and the window."""
@@ -108,6 +126,8 @@ class TrainingDynamics(Result):
 
 @dataclass(frozen=True)
 class InstabilitySource(Result):
+    """A layer that disturbs the training, and how much."""
+
     source_type: InstabilityType
     affected_layers: tuple[str, ...]
     severity: float
@@ -127,6 +147,8 @@ class StabilityForecast(Result):
 
 @dataclass(frozen=True)
 class StabilityAssessment(Result):
+    """How steady the gradients are, whether that changes, what disturbs them."""
+
     overall_stability: float | None
     stability_trend: StabilityTrend | None
     stability_forecast: StabilityForecast | None
