@@ -129,6 +129,8 @@ class GradientFlow(Result):
     visualization_config: FlowConfig
 
 
+# Norms near the largest double overflow in sums and ratios; infinity is then the answer.
+@np.errstate(over="ignore", invalid="ignore")
 def analyze_flow(
     run: Run,
     *,
