@@ -1,8 +1,8 @@
 """A run folder of a million steps as a writer with retention leaves it, made in about a minute.
 
-Nobody can wait for a million real steps, so the buckets of the coarser levels are drawn instead of
+Nobody can wait for a million real steps, so the buckets of the rollups are drawn instead of
 rolled up from rows; everything else is the store's: its records, its encoders, its `combine`, and
-blocks of the size that journals of 16 MB give. What retention would have deleted is never made.
+chunks of the size that journals of 16 MB give. What retention would have deleted is never made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,16 +16,22 @@ from numpy.typing import NDArray
 from gradwatch.graph import Graph
 from gradwatch.run import Event, EventKind, Subject
 from gradwatch.stats import Family, Kind, Stat, entry, row_dtype
-from gradwatch.store.bodies import SCALAR_ROW, pack_event, to_json
-from gradwatch.store.columns import STATE, BlockHead, Part
-from gradwatch.store.folder import make_writer_folder, write_run_json
+from gradwatch.store.column_format import STATE, ChunkHead, Part
+from gradwatch.store.format import SCALAR_ROW, Head, Type, pack, pack_event, to_json
 from gradwatch.store.journal import Journal
-from gradwatch.store.level_writer import LevelWriter, enough
-from gradwatch.store.levels import FACTOR, VALUED, Rolled, Table, combine
-from gradwatch.store.records import Head, Type, pack, padded
-from gradwatch.store.retention import Retention
-from gradwatch.store.scribe import SEAL_BYTES
+from gradwatch.store.rollups import (
+    FACTOR,
+    VALUED,
+    BucketTable,
+    Retention,
+    Rollup,
+    RollupWriter,
+    combine,
+    enough,
+)
+from gradwatch.store.runs import make_writer_folder, write_run_json
 from gradwatch.store.sealer import Sealer
+from gradwatch.store.writer_thread import SEAL_BYTES
 
 CADENCE = {Family.GRAD: 1, Family.UPDATE: 4, Family.WEIGHT: 16, Family.ACT: 16, Family.GROUP: 1}
 """Families made and how often each is sampled; probes and the optimizer's state are left away."""
@@ -45,7 +51,7 @@ class Spike:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What the sealer wants to know of a journal's block."""
+    """What the sealer wants to know of a journal's chunk."""
 
     family: Family
     steps: NDArray[np.int64]
@@ -70,7 +76,7 @@ class LongFolder:
         self.folder = make_writer_folder(self.path, 0, 0)
         write_run_json(self.path, self.path.name, {"torch": "none"})
         self.subjects = _subjects(self.tensors)
-        self.levels = LevelWriter(self.folder, False, lambda: None)
+        self.rollups = RollupWriter(self.folder, lambda: None)
         row_bytes = sum(
             row_dtype(family).itemsize * len(self._ids(family)) / every
             for family, every in self.cadence.items()
@@ -81,10 +87,10 @@ class LongFolder:
         before = self._side()
         for family, every in self.cadence.items():
             self._coarse(family, every, before)
-        self.levels.close()
+        self.rollups.close()
         self._raw(before)
 
-    # -- rows of the levels ----------------------------------------------------------------------
+    # -- rows of the rollups ---------------------------------------------------------------------
 
     def _coarse(self, family: Family, every: int, before: int) -> None:
         """Whole thousands of rows; drawn by hundreds, and by tens where tens are still kept."""
@@ -94,27 +100,27 @@ class LongFolder:
             age = self.steps - begin
             finest = 1 if age <= self.keep.tens + thousand else 2
             steps = np.arange(begin, begin + thousand, every)
-            rolled = self._drawn(family, ids, steps, self._seqs(family, steps, before), finest)
+            rollup = self._drawn(family, ids, steps, self._seqs(family, steps, before), finest)
             for level in range(finest, 4):
                 old = level == 2 and age > self.keep.hundreds + thousand
                 if not old:
-                    self._append(family, level, rolled)
+                    self._append(family, level, rollup)
                 if level < 3:
-                    rolled, _ = combine(rolled, lambda: None)
+                    rollup, _ = combine(rollup, lambda: None)
 
-    def _append(self, family: Family, level: int, rolled: Rolled) -> None:
+    def _append(self, family: Family, level: int, rollup: Rollup) -> None:
         """As the writer does it: journal after journal, each adding the buckets it makes whole."""
         rows = self.sealed_steps / self.cadence[family] / FACTOR**level
         size = max(1, round(rows))
-        count = len(rolled.head.sizes)
-        levels, key = self.levels, (family, rolled.head.ids.tobytes(), level)
+        count = len(rollup.head.sizes)
+        writer, key = self.rollups, (family, rollup.head.ids.tobytes(), level)
         for at in range(0, count, size):
-            part = rolled.slice(at, min(at + size, count))
-            whole = levels._held.pop(key).joined(part) if key in levels._held else part
+            part = rollup.slice(at, min(at + size, count))
+            whole = writer.held.pop(key).joined(part) if key in writer.held else part
             if enough(whole):
-                levels._write([(key, whole)])
+                writer.write([(key, whole)])
             else:
-                levels._held[key] = whole
+                writer.held[key] = whole
 
     def _drawn(
         self,
@@ -123,11 +129,11 @@ class LongFolder:
         steps: NDArray[np.int64],
         seqs: NDArray[np.uint64],
         level: int,
-    ) -> Rolled:
+    ) -> Rollup:
         each = FACTOR**level
         shape = (len(steps) // each, len(ids))
         sizes = np.full(shape[0], each, np.uint32)
-        table: Table = {
+        table: BucketTable = {
             (STATE, Part.VALUE): np.zeros(shape, np.uint8),
             (VALUED, Part.VALUE): np.zeros(shape, np.uint8),
         }
@@ -139,9 +145,9 @@ class LongFolder:
                 row, at = divmod(spike.step - int(steps[0]), each)
                 table[Stat.GRAD_NORM, Part.HIGH][row, spike.tensor] = spike.value
                 table[Stat.GRAD_NORM, Part.HIGH_AT][row, spike.tensor] = at
-        return Rolled(BlockHead(steps, seqs, ids, sizes), table)
+        return Rollup(ChunkHead(steps, seqs, ids, sizes), table)
 
-    def _draw(self, table: Table, name: str, shape: tuple[int, int], each: int) -> None:
+    def _draw(self, table: BucketTable, name: str, shape: tuple[int, int], each: int) -> None:
         last = self._values(name, shape)
         table[name, Part.LAST] = last
         if name == "weight_hash":
@@ -168,7 +174,7 @@ class LongFolder:
     # -- the newest rows, in full ----------------------------------------------------------------
 
     def _raw(self, before: int) -> None:
-        sealer = Sealer(self.folder, False, None, lambda: None)
+        sealer = Sealer(self.folder, None, lambda: None)
         size = -(-self.sealed_steps // 16) * 16
         first = max(0, (self.steps - self.keep.raw) // size)
         for number in range(first, -(-self.steps // size)):
@@ -177,10 +183,10 @@ class LongFolder:
             for family, every in self.cadence.items():
                 own = steps[steps % every == 0]
                 if len(own):
-                    block = _Rows(family, own, self._seqs(family, own, before), self._ids(family))
-                    rows = self._rows(family, own, block.ids)
-                    tables.append((block, rows, np.zeros(rows.shape, np.uint8)))
-            sealer._write_columns(number + 1, tables, [])  # type: ignore[arg-type]
+                    chunk = _Rows(family, own, self._seqs(family, own, before), self._ids(family))
+                    rows = self._rows(family, own, chunk.ids)
+                    tables.append((chunk, rows, np.zeros(rows.shape, np.uint8)))
+            sealer.write_columns(number + 1, tables, [])  # type: ignore[arg-type]
         sealer.close()
 
     def _rows(
@@ -234,9 +240,7 @@ class LongFolder:
         rows["name"] = np.tile(np.arange(len(SCALARS)), len(steps))
         rows["value"] = 2 * np.exp(-np.repeat(steps, len(SCALARS)) / self.steps)
         rows["value"] *= 1 + 0.1 * self.rng.random(len(rows))
-        names = to_json(list(SCALARS))
-        front = len(names).to_bytes(4, "little") + names
-        return front + bytes(padded(len(front)) - len(front)) + rows.tobytes()
+        return pack_names(SCALARS) + rows.tobytes()
 
     def _ids(self, family: Family) -> NDArray[np.uint32]:
         found = [i for i, subject in enumerate(self.subjects) if subject.kind is family.kind]

@@ -60,7 +60,7 @@ def write(path: Path, rows: list[np.ndarray], keep: Retention | None = None) -> 
         if step % 64 == 63:
             writer.flush()
     writer.close(120.0)
-    writer._scribe.finished.wait(120.0)
+    writer.thread.finished.wait(120.0)
     spent = time.process_time() - began
     count = len(rows) * tensors
     sizes = {}

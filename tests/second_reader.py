@@ -27,19 +27,19 @@ def records(data: bytes):
         kind, family, level, flags, seq, step, length, rows, crc = struct.unpack(
             "<BBBBQqIII", head[4:36]
         )
-        body = data[at + 40 : at + 40 + length]
-        if len(body) == length and zlib.crc32(body) == crc:
-            yield kind, FAMILIES[family], level, flags, seq, step, rows, body
+        payload = data[at + 40 : at + 40 + length]
+        if len(payload) == length and zlib.crc32(payload) == crc:
+            yield kind, FAMILIES[family], level, flags, seq, step, rows, payload
         at += 40 + -(-length // 8) * 8
 
 
-def array(body: bytes, at: int):
-    code, planes, _, count = struct.unpack_from("<BBHI", body, at)
-    marks = struct.unpack_from(f"<{planes}I", body, at + 8)
+def array(payload: bytes, at: int):
+    code, planes, _, count = struct.unpack_from("<BBHI", payload, at)
+    marks = struct.unpack_from(f"<{planes}I", payload, at + 8)
     at += 8 + 4 * planes
     out = np.empty((count, planes), np.uint8)
     for number, mark in enumerate(marks):
-        raw = body[at : at + (mark & (1 << 30) - 1)]
+        raw = payload[at : at + (mark & (1 << 30) - 1)]
         at += len(raw)
         raw = zlib.decompress(raw) if mark >> 30 == 1 else raw
         out[:, number] = np.frombuffer(raw, np.uint8)
@@ -47,8 +47,8 @@ def array(body: bytes, at: int):
     return ((flat.astype("<u4") << 16).view("<f4") if code == 8 else flat), at
 
 
-def rounded(values: np.ndarray, wide: bool) -> np.ndarray:
-    if wide or values.dtype == "<u8":
+def rounded(values: np.ndarray) -> np.ndarray:
+    if values.dtype == "<u8":
         return values
     if values.dtype == "<f8":
         size = np.abs(values)
@@ -70,49 +70,46 @@ class Folder:
         self.steps, self.cells, self._seqs, rows, seen = set(), {}, set(), [], set()
         for prefix in "sjxabc":
             for file in sorted(path.glob(f"{prefix}*.gw?")):
-                schemas, blocks = {}, {}
+                schemas, chunks = {}, {}
                 for record in records(file.read_bytes()):
-                    kind, family, level, flags, seq, step, _, body = record
+                    kind, family, level, flags, seq, step, _, payload = record
                     if kind == 2:
-                        schemas[family] = json.loads(body)["columns"]
+                        schemas[family] = json.loads(payload)["columns"]
                     elif kind == 3 and seq not in self._seqs:
-                        rows.append((seq, self._step(body, step, schemas[family], flags, family)))
+                        rows.append((seq, self._step(payload, step, schemas[family], family)))
                         self._seqs.add(seq)
                     elif kind == 16:
-                        blocks[family, level, seq] = self._block(body), {}
+                        chunks[family, level, seq] = self._chunk(payload), {}
                     elif kind == 17:
-                        length, part, _ = struct.unpack_from("<HBB", body)
-                        name = body[4 : 4 + length].decode()
-                        values, _ = array(body, -(-(4 + length) // 8) * 8)
-                        blocks[family, level, seq][1][name, part] = values
+                        length, part, _ = struct.unpack_from("<HBB", payload)
+                        name = payload[4 : 4 + length].decode()
+                        values, _ = array(payload, -(-(4 + length) // 8) * 8)
+                        chunks[family, level, seq][1][name, part] = values
                     elif kind < 16 and seq not in seen:
                         seen.add(seq)
-                        self._small(kind, family, flags, step, body)
-                for (family, level, _), block in sorted(blocks.items(), key=lambda b: b[0][2]):
-                    rows += (self._wide if level == 0 else self._level)(family, *block)
+                        self._small(kind, family, flags, step, payload)
+                for (family, level, _), chunk in sorted(chunks.items(), key=lambda b: b[0][2]):
+                    rows += (self._columns if level == 0 else self._rollup)(family, *chunk)
         for _, (family, step, ids, states, columns) in sorted(rows, key=lambda row: row[0]):
             self._put(family, step, ids, states, columns)
 
-    def _step(self, body, step, schema, flags, family):
-        n, _ = struct.unpack_from("<II", body)
-        ids = np.frombuffer(body, "<u4", n, 8)
-        states = np.frombuffer(body, "u1", n, 8 + 4 * n)
+    def _step(self, payload, step, schema, family):
+        n, _ = struct.unpack_from("<II", payload)
+        ids = np.frombuffer(payload, "<u4", n, 8)
+        states = np.frombuffer(payload, "u1", n, 8 + 4 * n)
         dtype = np.dtype([(s, t) if w == 1 else (s, t, w) for s, t, w in schema])
-        table = np.frombuffer(body, dtype, n, 8 + -(-5 * n // 8) * 8)
-        columns = {
-            s: rounded(np.ascontiguousarray(table[s])[None], bool(flags & 1))[0]
-            for s in dtype.names
-        }
+        table = np.frombuffer(payload, dtype, n, 8 + -(-5 * n // 8) * 8)
+        columns = {s: rounded(np.ascontiguousarray(table[s])[None])[0] for s in dtype.names}
         return family, step, ids, dict.fromkeys(columns, states), columns
 
-    def _block(self, body):
+    def _chunk(self, payload):
         at, arrays = 24, []
         for _ in range(4):
-            values, at = array(body, at)
+            values, at = array(payload, at)
             arrays.append(values)
         return arrays
 
-    def _wide(self, family, head, columns):
+    def _columns(self, family, head, columns):
         steps, seqs, ids, _ = head
         shaped = {
             n: v.reshape(len(ids), len(steps), -1).squeeze(2)
@@ -136,7 +133,7 @@ class Folder:
             for i, (step, seq) in enumerate(zip(steps, seqs, strict=True))
         ]
 
-    def _level(self, family, head, columns):
+    def _rollup(self, family, head, columns):
         steps, seqs, ids, sizes = head
         shaped = {key: v.reshape(len(ids), len(sizes)) for key, v in columns.items()}
         ends, made = np.cumsum(sizes), []
@@ -162,29 +159,29 @@ class Folder:
                 made.append((int(seqs[i]), (family, int(steps[i]), ids, states, values)))
         return made
 
-    def _small(self, kind, family, flags, step, body):
+    def _small(self, kind, family, flags, step, payload):
         if kind == 1:
-            self.subjects.update(dict(json.loads(body)))
+            self.subjects.update(dict(json.loads(payload)))
         elif kind == 4:
-            body = zlib.decompress(body[4:]) if flags & 2 else body
+            payload = zlib.decompress(payload[4:]) if flags & 1 else payload
             at = 0
-            while at < len(body):
-                number, first, bins, _, *rest = struct.unpack_from("<IiIIQQQQ", body, at)
-                counts = np.frombuffer(body, "<u8", 2 * bins, at + 48).reshape(2, bins)
+            while at < len(payload):
+                number, first, bins, _, *rest = struct.unpack_from("<IiIIQQQQ", payload, at)
+                counts = np.frombuffer(payload, "<u8", 2 * bins, at + 48).reshape(2, bins)
                 self.histograms[family, number, step] = (first, counts, rest)
                 at += 48 + 16 * bins
         elif kind == 5:
-            self.events.append(json.loads(body) | {"step": step})
+            self.events.append(json.loads(payload) | {"step": step})
         elif kind == 7:
-            (length,) = struct.unpack_from("<I", body)
-            names, at = json.loads(body[4 : 4 + length]), -(-(4 + length) // 8) * 8
-            for own, name, _, value in struct.iter_unpack("<qIId", body[at:]):
+            (length,) = struct.unpack_from("<I", payload)
+            names, at = json.loads(payload[4 : 4 + length]), -(-(4 + length) // 8) * 8
+            for own, name, _, value in struct.iter_unpack("<qIId", payload[at:]):
                 self.scalars[own, names[name]] = value
                 self.steps.add(own)
         elif kind == 8:
             self.closed = True
         elif kind == 9:
-            self.notes.append(json.loads(body))
+            self.notes.append(json.loads(payload))
 
     def _put(self, family, step, ids, states, columns):
         self.steps.add(step)

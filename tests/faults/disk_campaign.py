@@ -18,7 +18,7 @@ from tests.store.trial import subjects
 
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State, row_dtype
-from gradwatch.store import Writer, open_run, scribe
+from gradwatch.store import Writer, open_run, writer_thread
 
 TENSORS = 3
 PATIENCE = 60.0
@@ -26,7 +26,7 @@ PATIENCE = 60.0
 
 class Campaign:
     def __init__(self, folder: Path) -> None:
-        scribe._LONGEST_WAIT = 0.2
+        writer_thread.LONGEST_WAIT = 0.2
         self.path = folder / "run"
         self.writer = Writer.create(self.path, name="disk")
         self.ids = self.writer.declare(subjects(TENSORS))
@@ -42,7 +42,7 @@ class Campaign:
             self.step += 1
 
     def see(self) -> None:
-        failure = self.writer._scribe.failure
+        failure = self.writer.thread.failure
         if failure is not None and failure.errno:
             self.errors.add(failure.errno)
 
@@ -111,7 +111,7 @@ def fill(filler: int) -> None:
 
 
 def inject(folder: Path) -> dict[str, object]:
-    scribe.SYNC_SECONDS = 0.05
+    writer_thread.SYNC_SECONDS = 0.05
     campaign = Campaign(folder)
     for _ in range(30):
         campaign.put(10)

@@ -23,7 +23,7 @@ from tests.store.trial import subjects
 from gradwatch.errors import GradwatchError
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State, row_dtype
-from gradwatch.store import Retention, Writer, open_run, scribe
+from gradwatch.store import Retention, Writer, open_run, writer_thread
 
 TENSORS = 3
 
@@ -37,7 +37,7 @@ def rows_of(step: int, seed: int) -> np.ndarray:
 
 def child(path: Path, seed: int, pipe: int, sabotage: bool) -> None:
     """Write until killed; after every acknowledged flush, tell the parent how far it is safe."""
-    scribe.SEAL_BYTES = 6_000
+    writer_thread.SEAL_BYTES = 6_000
     keep = Retention(200, 2000) if seed % 3 == 0 else None
     writer = Writer.create(path, name="victim", keep=keep)
     ids = writer.declare(subjects(TENSORS))

@@ -76,7 +76,7 @@ def make(path: Path) -> SmallRun:
                 assert writer.flush(WAIT)
                 _wait_until_sealed(writer)
     assert writer.close(WAIT)
-    assert writer._scribe.finished.wait(WAIT)
+    assert writer.thread.finished.wait(WAIT)
     return SmallRun(path, norms, loss)
 
 
@@ -84,6 +84,6 @@ def _wait_until_sealed(writer: Writer) -> None:
     import time
 
     deadline = time.monotonic() + WAIT
-    while writer._scribe._full and time.monotonic() < deadline:
+    while writer.thread._full and time.monotonic() < deadline:
         time.sleep(0.005)
-    assert not writer._scribe._full
+    assert not writer.thread._full

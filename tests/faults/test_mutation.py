@@ -10,7 +10,7 @@ from tests.faults.tally import Tally
 
 from gradwatch.errors import GradwatchError
 from gradwatch.store import open_run
-from gradwatch.store.records import HEAD_BYTES, padded, unpack_head
+from gradwatch.store.format import HEAD_BYTES, padded, unpack_head
 
 MUTANTS = 2100
 HOSTILE = 600
@@ -66,7 +66,7 @@ def touch_everything(run):
         run.series[stat], run.state(stat), run.integers(stat)
     for name in run.names:
         run.histograms("update", name)
-    run.window(points=10).bands("update_norm")
+    run.window(points=10).stat("update_norm")
     return run.layers, run.graph, run.events, dict(run.info), dict(run.scalars)
 
 

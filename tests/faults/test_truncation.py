@@ -7,7 +7,7 @@ from tests.faults.tally import Tally
 from gradwatch.run import EventKind
 from gradwatch.stats import State
 from gradwatch.store import open_run
-from gradwatch.store.records import HEAD_BYTES, Type, padded, unpack_head
+from gradwatch.store.format import HEAD_BYTES, Type, padded, unpack_head
 
 
 def whole_steps(data: bytes) -> set[int]:

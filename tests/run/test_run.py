@@ -8,7 +8,7 @@ from tests.making import make_run
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.run import Run, Subject
-from gradwatch.run.window import thin
+from gradwatch.run.downsample import downsample
 from gradwatch.stats import Kind, Stat, State
 
 
@@ -126,7 +126,7 @@ def test_thinning_loses_no_extreme(points):
     values = rng.normal(size=(400, 3))
     values[rng.random(values.shape) < 0.3] = np.nan
     values[17, 1], values[399, 2] = np.inf, 1e9
-    bands = thin(steps, values, 100, 4000, points)
+    bands = downsample(steps, values, 100, 4000, points)
     inside = (steps >= 100) & (steps <= 4000)
     assert len(bands.first_steps) <= max(points, 1)
     finite = np.where(np.isfinite(values), values, np.nan)
@@ -153,9 +153,9 @@ def test_windows_of_scalars_and_of_nothing():
     bands = run.window(2, 7, points=3).scalar("loss")
     assert bands.low[:, 0].tolist() == [2, 4, 6]
     assert bands.high[:, 0].tolist() == [3, 5, 7]
-    assert len(run.window(50, 60, points=5).bands("grad_norm").first_steps) == 0
+    assert len(run.window(50, 60, points=5).stat("grad_norm").first_steps) == 0
     empty = make_run()
-    assert len(empty.window(points=5).bands("grad_norm").first_steps) == 0
+    assert len(empty.window(points=5).stat("grad_norm").first_steps) == 0
 
 
 def test_subjects_come_back_from_json():

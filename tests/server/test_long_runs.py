@@ -68,10 +68,10 @@ def seen(model: dict[str, Any], spike: Spike) -> list[tuple[int, int]]:
 def test_retention_left_what_the_test_says(folder: Path) -> None:
     (attempt,) = open_run(folder / "long").source.attempts  # type: ignore[attr-defined]
     first = {}
-    for block in attempt.levels:
-        if block.family is Family.GRAD:
-            first.setdefault(block.level, int(block.steps[0]))
-    raw = min(int(b.steps[0]) for b in attempt.blocks if type(b).__name__ == "ColumnBlock")
+    for chunk in attempt.rollups:
+        if chunk.family is Family.GRAD:
+            first.setdefault(chunk.level, int(chunk.steps[0]))
+    raw = min(int(c.steps[0]) for c in attempt.chunks if type(c).__name__ == "ColumnChunk")
     assert first[3] == 0
     assert SPIKES[0].step < first[2] < SPIKES[1].step < first[1] < raw < SPIKES[2].step
 
@@ -81,7 +81,7 @@ def test_a_spike_is_found_at_every_zoom_from_the_stored_levels(
     visit: Visit, spike: Spike, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened(visit)
-    monkeypatch.setattr("gradwatch.store.rank_source.RankSource.load", None)  # nothing whole
+    monkeypatch.setattr("gradwatch.store.rank.RankSource.load", None)  # nothing whole
     for width in (100_000, 30_000, 10_000, 3_000, 1_000, 300, 100, 30, 10, 3, 1):
         first = max(0, min(spike.step - width // 3, STEPS - width))
         model = view(visit, first=first, last=first + width - 1, maps="grad_rms", sections="heat")

@@ -47,7 +47,7 @@ def test_a_reader_never_sees_damage_or_a_wrong_value(tmp_path, keep):
                 longest = len(run.steps)
                 looks += 1
         thread.join()
-        assert writer._scribe.finished.wait(WAIT)
+        assert writer.thread.finished.wait(WAIT)
     run = follower.refresh()
     assert run.steps.tolist() == list(range(STEPS))
     assert run.scalars["loss"].tolist() == list(range(STEPS))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.store.trial import Trial, sealing_at
 
-from gradwatch.run import window
+from gradwatch.run import downsample
 from gradwatch.stats import Family
 from gradwatch.store import Retention, open_run
 
@@ -18,8 +18,8 @@ def test_bands(tmp_path, monkeypatch, keep, stretch):
         trial.close()
     run = open_run(tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(window, "thin", None)  # the levels must do
-        bands = run.window(*stretch, points=20).bands("grad_norm")
+        patch.setattr(downsample, "downsample", None)  # the levels must do
+        bands = run.window(*stretch, points=20).stat("grad_norm")
     assert 10 <= len(bands.first_steps) <= 20
     assert bands.first_steps[0] == stretch[0]
     assert bands.last_steps[-1] == stretch[1]
@@ -38,13 +38,13 @@ def test_short_runs_are_thinned_from_rows(tmp_path):
     trial = Trial(tmp_path / "run", families=(Family.GRAD,)).steps(range(90))
     trial.close()
     run = open_run(tmp_path / "run")
-    assert run.source.bands("grad_norm", 0, 89, 10) is None
-    assert len(run.window(points=10).bands("grad_norm").first_steps) <= 10
+    assert run.source.downsample("grad_norm", 0, 89, 10) is None
+    assert len(run.window(points=10).stat("grad_norm").first_steps) <= 10
 
 
 def test_stretches_of_which_only_coarser_buckets_are_left(tmp_path, monkeypatch):
     """Rows go after 100 steps, tens after 400; of the oldest steps only hundreds are kept."""
-    monkeypatch.setattr("gradwatch.store.level_writer.LEVEL_FILE_BYTES", 1)
+    monkeypatch.setattr("gradwatch.store.rollups.ROLLUP_FILE_BYTES", 1)
     with sealing_at(20_000):
         keep = Retention(100, 400)
         trial = Trial(tmp_path / "run", tensors=3, families=(Family.GRAD,), keep=keep)
@@ -54,7 +54,7 @@ def test_stretches_of_which_only_coarser_buckets_are_left(tmp_path, monkeypatch)
     names = {path.name[0] for path in (tmp_path / "run").glob("*/*.gw?")}
     assert {"a", "b", "c"} <= names
     with monkeypatch.context() as patch:
-        patch.setattr(window, "thin", None)
+        patch.setattr(downsample, "downsample", None)
         patch.setattr(type(run.source), "load", None)  # nothing is read whole
         for first, last, points in (
             (0, 1999, 90),
@@ -62,7 +62,7 @@ def test_stretches_of_which_only_coarser_buckets_are_left(tmp_path, monkeypatch)
             (200, 299, 50),
             (1850, 1999, 50),
         ):
-            bands = run.window(first, last, points=points).bands("grad_norm")
+            bands = run.window(first, last, points=points).stat("grad_norm")
             assert bands.first_steps[0] >= first
             assert bands.last_steps[-1] <= last
             part = _truth(trial, 2000)[first : last + 1]
@@ -79,8 +79,8 @@ def test_whole_buckets_wait_for_each_other_and_are_written_at_the_end(tmp_path):
         trial.close()
     (attempt,) = open_run(tmp_path / "run").source.attempts
     by_level = {}
-    for block in attempt.levels:
-        by_level.setdefault(block.level, []).append(len(block.head.sizes))
+    for chunk in attempt.rollups:
+        by_level.setdefault(chunk.level, []).append(len(chunk.head.sizes))
     assert {level: sum(sizes) for level, sizes in by_level.items()} == {1: 300, 2: 30, 3: 3}
     assert max(by_level[2]) >= 16  # not one block for each of thirty hundreds
 

@@ -9,7 +9,7 @@ from tests import second_reader
 
 from gradwatch.run import Run, Subject
 from gradwatch.stats import Family, Kind, Stat, State, row_dtype
-from gradwatch.store import Retention, Writer, open_run, scribe
+from gradwatch.store import Retention, Writer, open_run, writer_thread
 
 WAIT = 60.0
 VALUED = [int(state) for state in State if state.has_value]
@@ -43,18 +43,18 @@ def random_rows(rng: np.random.Generator, family: Family, count: int) -> np.ndar
 
 def kept(values: np.ndarray) -> np.ndarray:
     """What the store promises to give back of a column of rows (docs/format.md, Rounding)."""
-    return second_reader.rounded(np.ascontiguousarray(values)[None], False)[0].astype(float)
+    return second_reader.rounded(np.ascontiguousarray(values)[None])[0].astype(float)
 
 
 @contextmanager
 def sealing_at(size: int) -> Iterator[None]:
     """Journals are sealed at `size` bytes and always at the end."""
-    before = scribe.SEAL_BYTES, scribe.SMALLEST_SEALED
-    scribe.SEAL_BYTES, scribe.SMALLEST_SEALED = size, 0
+    before = writer_thread.SEAL_BYTES, writer_thread.SMALLEST_SEALED
+    writer_thread.SEAL_BYTES, writer_thread.SMALLEST_SEALED = size, 0
     try:
         yield
     finally:
-        scribe.SEAL_BYTES, scribe.SMALLEST_SEALED = before
+        writer_thread.SEAL_BYTES, writer_thread.SMALLEST_SEALED = before
 
 
 class Trial:
@@ -99,7 +99,7 @@ class Trial:
 
     def close(self) -> Path:
         assert self.writer.close(WAIT)
-        assert self.writer._scribe.finished.wait(WAIT)
+        assert self.writer.thread.finished.wait(WAIT)
         assert self.writer.dropped == 0
         return self.path
 

@@ -1,6 +1,7 @@
 """Joining the records of the parts of one tensor (Pébay's formulas)."""
 
 from math import inf, isnan, ldexp, nan, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ def merge(parts: NDArray[np.void]) -> np.void:
     result["abs_max"] = max(float(part["abs_max"]) for part in finite)
     # Fourth powers of float64 leave its range; a common power of two (exact) keeps them inside.
     exponent = int(np.frexp(result["abs_max"][0])[1])
-    sums = _Sums()
+    sums = _RecordSums()
     for part in finite:
         sums.add(part, exponent)
     sums.write(row(result), exponent)
@@ -66,12 +67,39 @@ def scaled(value: float, exponent: int) -> float:
         return inf
 
 
-class _Sums:
-    """Count, mean and central power sums so far, in units of 2^exponent."""
+class MomentSums:
+    """Count, mean and central power sums so far: of one tensor as numbers, of many as arrays."""
+
+    def __init__(self, zero: Any = 0.0) -> None:
+        self.n = zero
+        self.mean = self.m2 = self.m3 = self.m4 = zero
+
+    def join(self, n: Any, mean: Any, m2: Any, m3: Any, m4: Any) -> None:
+        """Add a part. In arrays, a part that is absent in a cell has n = 0, the mean so far, and no
+        powers; it then changes nothing."""
+        a, total = self.n, self.n + n
+        delta = mean - self.mean
+        step = delta / (total + (total == 0))
+        joint = delta * step * a * n
+        self.m4 = self.m4 + (
+            m4
+            + joint * step * step * (a * a - a * n + n * n)
+            + 6.0 * step * step * (a * a * m2 + n * n * self.m2)
+            + 4.0 * step * (a * m3 - n * self.m3)
+        )
+        self.m3 = self.m3 + (m3 + joint * step * (a - n) + 3.0 * step * (a * m2 - n * self.m2))
+        self.m2 = self.m2 + (m2 + joint)
+        self.mean = self.mean + step * n
+        self.n = total
+
+
+class _RecordSums(MomentSums):
+    """The sums of records of one tensor, in units of 2^exponent."""
 
     def __init__(self) -> None:
-        self.n = 0
-        self.mean = self.absolute = self.m2 = self.m3 = self.m4 = 0.0
+        super().__init__()
+        self.n = 0  # whole numbers stay exact where a float would round them
+        self.absolute = 0.0
 
     def add(self, part: np.void, exponent: int) -> None:
         n = finite_count(part)
@@ -83,23 +111,7 @@ class _Sums:
         if self.n == 0:
             self.n, self.mean, self.m2, self.m3, self.m4 = n, mean, m2, m3, m4
             return
-        self._join(n, mean, m2, m3, m4)
-
-    def _join(self, n: int, mean: float, m2: float, m3: float, m4: float) -> None:
-        a, total = self.n, self.n + n
-        delta = mean - self.mean
-        step = delta / total
-        joint = delta * step * a * n
-        self.m4 += (
-            m4
-            + joint * step * step * (a * a - a * n + n * n)
-            + 6.0 * step * step * (a * a * m2 + n * n * self.m2)
-            + 4.0 * step * (a * m3 - n * self.m3)
-        )
-        self.m3 += m3 + joint * step * (a - n) + 3.0 * step * (a * m2 - n * self.m2)
-        self.m2 += m2 + joint
-        self.mean += step * n
-        self.n = total
+        self.join(n, mean, m2, m3, m4)
 
     def write(self, record: np.void, exponent: int) -> None:
         variance = self.m2 / self.n

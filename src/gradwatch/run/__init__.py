@@ -1,15 +1,14 @@
 """`Run`, the pivot: recording ends in one; analyses, checks and views begin with one."""
 
+from gradwatch.run.downsample import Downsampled, Window
 from gradwatch.run.event import Event, EventKind
 from gradwatch.run.histogram import Histogram
-from gradwatch.run.memory import MemorySource
 from gradwatch.run.run import Run
-from gradwatch.run.source import Loaded, Source
+from gradwatch.run.source import Loaded, MemorySource, Source
 from gradwatch.run.subject import Placement, Subject, block_of, layer_of
-from gradwatch.run.window import Bands, Window
 
 __all__ = [
-    "Bands",
+    "Downsampled",
     "Event",
     "EventKind",
     "Histogram",

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.kernel import measure_arrays
-from gradwatch.run.memory import MemorySource
+from gradwatch.run.source import MemorySource
 from gradwatch.run.subject import Subject, layer_of
 from gradwatch.stats import Family, Kind, Stat, State, family_stats
 

@@ -11,11 +11,11 @@ from gradwatch.errors import Exit, GradwatchError
 from gradwatch.graph import Graph
 from gradwatch.notebook import cell, facts, line_chart
 from gradwatch.run import arrays
+from gradwatch.run.downsample import Window
 from gradwatch.run.event import Event
 from gradwatch.run.histogram import Histogram
 from gradwatch.run.source import Loaded, Source
 from gradwatch.run.subject import Subject
-from gradwatch.run.window import Window
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, entry
 from gradwatch.text import markup
 

@@ -1,9 +1,8 @@
 """The run folder: append-only, checksummed, readable while it grows (docs/format.md)."""
 
-from gradwatch.store.folder import folder_name
-from gradwatch.store.listing import RunSummary, delete_run, list_runs
-from gradwatch.store.opening import Follower, follow, glance, open_run
-from gradwatch.store.retention import Retention
+from gradwatch.store.reader import Follower, follow, glance, open_run
+from gradwatch.store.rollups import Retention
+from gradwatch.store.runs import RunSummary, delete_run, folder_name, list_runs
 from gradwatch.store.writer import Writer
 
 __all__ = [

@@ -1,10 +1,43 @@
-"""The growing file of a writer: whole records, and nothing half left behind."""
+"""Journals: the growing files of a writer, appended to as whole records and read as they grow."""
 
 import contextlib
 import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.stats import Family, Stat, family_stats
+from gradwatch.store.chunks import WORST_STATE, Damage, narrowed
+from gradwatch.store.column_format import from_bfloat16, to_bfloat16
+from gradwatch.store.format import (
+    FAMILIES,
+    HEAD_BYTES,
+    STEP_HEAD,
+    BadPayload,
+    Head,
+    RecordScanner,
+    StoredRecord,
+    Type,
+    from_json,
+    padded,
+)
+from gradwatch.store.runs import FileHandle
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+_READ_BYTES = 32 << 20
+_DTYPES = {"<f4", "<f8", "<u8"}
+STATS = {str(stat): stat for stat in Stat}
+
+Layout = tuple[tuple[str, str, int], ...]
+"""Name, type and width of each column of a row."""
+
+
+# -- writing -------------------------------------------------------------------------------------
 
 
 class Journal:
@@ -23,7 +56,9 @@ class Journal:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError:
-            self.abandon()
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self.size)
+            self.close()
             raise
         self.size += len(data)
 
@@ -44,12 +79,6 @@ class Journal:
         except OSError:
             return False
 
-    def abandon(self) -> None:
-        """Cut off what may be half a record, and close."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, self.size)
-        self.close()
-
     def close(self) -> None:
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
@@ -65,3 +94,212 @@ def sync_folder(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One STEP record of a journal: everything but the rows, which stay in the file."""
+
+    seq: int
+    step: int
+    ids: bytes
+    states: bytes
+    offset: int
+    length: int
+
+
+class JournalFile:
+    """A journal as far as it has been read; `refresh` reads only new bytes.
+
+    The file stays open for as long as anybody holds its chunks: its writer may unlink it after
+    sealing, and the bytes remain readable until the last handle goes.
+    """
+
+    def __init__(self, path: Path, yield_gil: Callable[[], None] = lambda: None) -> None:
+        self.path = path
+        self._yield_gil = yield_gil
+        self._steps: dict[tuple[Family, Layout, bytes], list[StepRecord]] = {}
+        self.damage: list[Damage] = []
+        self.bad_seqs: set[int] = set()
+        """Records that are there but damaged: not to be reported as missing as well."""
+        self.end = 0
+        """Bytes read so far."""
+        self._layouts: dict[Family, Layout] = {}
+        self._handle = FileHandle.open(path)
+
+    def refresh(self) -> list[StoredRecord]:
+        """Read on; the records that are not rows are given back, rows are kept here.
+
+        A record that is not whole yet is left for the next time: `end` stays before it.
+        """
+        others: list[StoredRecord] = []
+        while self._handle:
+            raw = self._handle.read(_READ_BYTES, self.end)
+            scanner = RecordScanner(raw)
+            for number, record in enumerate(scanner):
+                if number % 16 == 0:
+                    self._yield_gil()
+                if record.head.type == Type.STEP:
+                    self._take_step(record)
+                elif record.head.type == Type.SCHEMA:
+                    self._take_schema(record)
+                else:
+                    others.append(record)
+            for begin, end in scanner.bad:
+                self.damage.append(Damage(f"{end - begin} bytes of {self.path.name} are no record"))
+            self.end += scanner.end
+            if len(raw) < _READ_BYTES or not scanner.end:
+                break
+        return others
+
+    @property
+    def opened(self) -> bool:
+        """Whether there was a regular file to open."""
+        return self._handle is not None
+
+    def chunks(self, elsewhere: frozenset[int] = frozenset()) -> "list[JournalChunk]":
+        """The rows read so far, by family and subjects, without those known from elsewhere."""
+        if self._handle is None:
+            return []
+        chunks = []
+        for (family, layout, ids), records in self._steps.items():
+            kept = tuple(record for record in records if record.seq not in elsewhere)
+            if kept:
+                chunks.append(_chunk(family, layout, ids, kept, self._handle))
+        return chunks
+
+    def _take_schema(self, record: StoredRecord) -> None:
+        family = FAMILIES.get(record.head.family)
+        if record.payload is None or family is None:
+            return  # the built-in layout is used where its size fits
+        layout = _layout(bytes(record.payload))
+        if layout:
+            self._layouts[family] = layout
+
+    def _take_step(self, record: StoredRecord) -> None:
+        head, payload = record.head, record.payload
+        family = FAMILIES.get(head.family)
+        if family is None:
+            self.damage.append(Damage(f"rows of an unknown family {head.family}"))
+            return
+        offset = self.end + record.offset + HEAD_BYTES
+        step = None if payload is None else _unpack_step(head, payload, offset)
+        layout = self._layouts.get(family) or built_in(family)
+        # A length that the layout does not explain would be read as numbers shifted by some bytes.
+        if step is None or step.length != len(step.ids) // 4 * _dtype(layout).itemsize:
+            self.bad_seqs.add(head.seq)
+            text = f"the {family} rows of step {head.step} are damaged"
+            self.damage.append(Damage(text, family, head.step, head.step))
+            return
+        self._steps.setdefault((family, layout, step.ids), []).append(step)
+
+
+@dataclass(frozen=True)
+class JournalChunk:
+    """Rows of one family and the same subjects in a journal."""
+
+    family: Family
+    layout: Layout
+    steps: NDArray[np.int64]
+    seqs: NDArray[np.uint64]
+    ids: NDArray[np.uint32]
+    records: Sequence[StepRecord]
+    handle: FileHandle
+
+    @property
+    def stats(self) -> frozenset[Stat]:
+        return frozenset(STATS[name] for name, _, _ in self.layout if name in STATS)
+
+    def states(self, stat: Stat | None = None) -> NDArray[np.uint8]:
+        flat = np.frombuffer(b"".join(record.states for record in self.records), np.uint8)
+        return np.minimum(flat, WORST_STATE).reshape(len(self.records), len(self.ids))
+
+    def rows(self, yield_gil: Callable[[], None] = lambda: None) -> NDArray[np.void] | None:
+        """All rows [step, subject] as they were put; None where the file became shorter."""
+        dtype = _dtype(self.layout)
+        out = np.empty((len(self.records), len(self.ids)), dtype)
+        flat = out.reshape(-1).view(np.uint8)
+        at = 0
+        for number, record in enumerate(self.records):
+            if number % 32 == 0:
+                yield_gil()
+            raw = self.handle.read(record.length, record.offset)
+            if len(raw) != record.length:
+                return None
+            flat[at : at + record.length] = np.frombuffer(raw, np.uint8)
+            at += record.length
+        return out
+
+    def column(self, stat: Stat) -> NDArray[np.generic] | None:
+        """Rounded as sealing will round it, so that reading gives the same before and after."""
+        rows = self.rows()
+        if rows is None:
+            return None
+        values = rows[str(stat)]
+        if values.dtype == np.float64:
+            return narrowed(values)
+        if values.ndim > 2 and values.dtype == np.float32:
+            return from_bfloat16(to_bfloat16(values))
+        return values
+
+
+def _chunk(
+    family: Family, layout: Layout, ids: bytes, records: Sequence[StepRecord], handle: FileHandle
+) -> JournalChunk:
+    return JournalChunk(
+        family,
+        layout,
+        np.array([record.step for record in records], np.int64),
+        np.array([record.seq for record in records], np.uint64),
+        np.frombuffer(ids, "<u4").astype(np.uint32),
+        records,
+        handle,
+    )
+
+
+def _unpack_step(head: Head, payload: memoryview, offset: int) -> StepRecord | None:
+    if len(payload) < STEP_HEAD.size:
+        return None
+    count, width = STEP_HEAD.unpack_from(payload)
+    begin = STEP_HEAD.size + padded(5 * count)
+    if count != head.rows or begin + count * width != len(payload):
+        return None
+    ids_end = STEP_HEAD.size + 4 * count
+    ids, states = payload[STEP_HEAD.size : ids_end], payload[ids_end : ids_end + count]
+    return StepRecord(head.seq, head.step, bytes(ids), bytes(states), offset + begin, count * width)
+
+
+def built_in(family: Family) -> Layout:
+    """The columns this version writes."""
+    return tuple((str(item.stat), item.dtype, item.width) for item in family_stats(family))
+
+
+@lru_cache(maxsize=64)
+def _layout(payload: bytes) -> Layout | None:
+    try:
+        data: Any = from_json(payload)
+    except BadPayload:
+        return None
+    if not isinstance(data, Mapping) or not isinstance(data.get("columns"), list):
+        return None
+    columns = []
+    for item in data["columns"]:
+        match item:
+            case [str(name), str(code), int(width)] if (
+                code in _DTYPES and 0 < width <= 4096 and name
+            ):
+                columns.append((name, code, width))
+            case _:
+                return None
+    names = {name for name, _, _ in columns}
+    return tuple(columns) if columns and len(names) == len(columns) else None
+
+
+@lru_cache(maxsize=64)
+def _dtype(layout: Layout) -> np.dtype[np.void]:
+    return np.dtype(
+        [(name, code) if width == 1 else (name, code, width) for name, code, width in layout]
+    )

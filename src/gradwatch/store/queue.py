@@ -1,4 +1,4 @@
-"""What waits for the writer's thread: rows in the ring, everything else in a short list."""
+"""What waits for the writer thread: rows in a preallocated ring, all else in a short list."""
 
 import threading
 from collections import deque
@@ -8,17 +8,69 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.store.bodies import STEP_HEAD
-from gradwatch.store.records import HEAD_BYTES, padded
-from gradwatch.store.ring import Ring, Slot
+from gradwatch.store.format import HEAD_BYTES, STEP_HEAD, padded
 
-SIDE_LIMIT = 1 << 16
+
+class Slot(NamedTuple):
+    """One record waiting in the ring."""
+
+    offset: int
+    length: int
+    family: int
+    step: int
+    rows: int
+
+
+class Ring:
+    """Contiguous slots in one buffer; a full ring gives up its oldest step. Has no lock itself."""
+
+    def __init__(self, size: int) -> None:
+        self.buffer: NDArray[np.uint8] = np.empty(size, np.uint8)
+        self.size = size
+        self.slots: deque[Slot] = deque()
+        self.used = 0
+        self._next = 0
+
+    def reserve(self, length: int) -> int:
+        """Where `length` bytes fit right now, or −1."""
+        if not self.slots:
+            self._next = 0
+            return 0 if length <= self.size else -1
+        oldest = self.slots[0].offset
+        if self._next > oldest:
+            if self._next + length <= self.size:
+                return self._next
+            return 0 if length <= oldest else -1
+        return self._next if self._next + length <= oldest else -1
+
+    def add(self, slot: Slot) -> None:
+        """Take a slot into use, after its bytes were copied to `slot.offset`."""
+        self.slots.append(slot)
+        self._next = slot.offset + slot.length
+        self.used += slot.length
+
+    def pop(self) -> Slot:
+        """Give back the oldest slot; its bytes stay valid until the next `add`."""
+        slot = self.slots.popleft()
+        self.used -= slot.length
+        return slot
+
+    def drop_oldest_step(self) -> list[Slot]:
+        """Give up every leading slot of the oldest step."""
+        step = self.slots[0].step
+        dropped = []
+        while self.slots and self.slots[0].step == step:
+            dropped.append(self.pop())
+        return dropped
+
+
+SMALL_LIMIT = 1 << 16
 SLOT_LIMIT = 2 << 20
 """Rows of one step above this are cut into several records."""
 
 
-class Side(NamedTuple):
-    """A small record: `pack` makes its body in the thread, so that the caller need not."""
+class SmallRecord(NamedTuple):
+    """Anything but rows: `pack` makes its payload in the thread, so that the caller need not."""
 
     type: int
     family: int
@@ -35,7 +87,7 @@ class Scalar(NamedTuple):
     value: float
 
 
-class Lost(NamedTuple):
+class LostRecords(NamedTuple):
     """What a full ring had to give up since the last report."""
 
     records: int
@@ -48,11 +100,11 @@ class Queue:
 
     def __init__(self, ring_bytes: int) -> None:
         self.ring = Ring(ring_bytes)
-        self.side: deque[Side | Scalar] = deque()
+        self.small: deque[SmallRecord | Scalar] = deque()
         self.lock = threading.RLock()  # a model may be collected, and its last logs come, inside it
         self.accepted = 0
         self.dropped = 0
-        self._lost: Lost | None = None
+        self._lost: LostRecords | None = None
 
     def rows(
         self,
@@ -87,13 +139,13 @@ class Queue:
             self.ring.add(Slot(at, total, family, step, count))
             self.accepted += 1
 
-    def add(self, items: Sequence[Side | Scalar]) -> None:
+    def add(self, items: Sequence[SmallRecord | Scalar]) -> None:
         """Queue small things; a storm of them gives up the oldest."""
         with self.lock:
-            self.side.extend(items)
+            self.small.extend(items)
             self.accepted += len(items)
-            while len(self.side) > SIDE_LIMIT:
-                self._count_lost(self.side.popleft().step)
+            while len(self.small) > SMALL_LIMIT:
+                self._count_lost(self.small.popleft().step)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self.add([Scalar(step, name, float(value)) for name, value in values.items()])
@@ -104,7 +156,7 @@ class Queue:
             self.accepted += 1
             self.dropped += 1
 
-    def take_lost(self) -> Lost | None:
+    def take_lost(self) -> LostRecords | None:
         """What was given up since the last call."""
         with self.lock:
             lost, self._lost = self._lost, None
@@ -114,7 +166,7 @@ class Queue:
     def pressing(self) -> bool:
         """Whether the thread should not wait for the interval."""
         ring = self.ring
-        return len(ring.slots) >= 64 or ring.used * 4 > ring.size or len(self.side) >= 4096
+        return len(ring.slots) >= 64 or ring.used * 4 > ring.size or len(self.small) >= 4096
 
     def _room(self, total: int) -> int:
         at = self.ring.reserve(total)
@@ -129,5 +181,7 @@ class Queue:
 
     def _count_lost(self, step: int) -> None:
         self.dropped += 1
-        lost = self._lost or Lost(0, step, step)
-        self._lost = Lost(lost.records + 1, min(lost.first_step, step), max(lost.last_step, step))
+        lost = self._lost or LostRecords(0, step, step)
+        self._lost = LostRecords(
+            lost.records + 1, min(lost.first_step, step), max(lost.last_step, step)
+        )

@@ -1,6 +1,6 @@
-"""Sealing: a finished journal becomes a column file; small records and levels are kept beside.
+"""Sealing: a finished journal becomes a column file; small records and rollups are kept beside.
 
-Order is what makes it safe: first the small records and the levels (appended, synced), then the
+Order is what makes it safe: first the small records and the rollups (appended, synced), then the
 column file (written beside, synced, renamed), and only then the journal goes. A kill in between
 leaves things twice, never not at all, and the reader knows each record by its number.
 """
@@ -15,31 +15,29 @@ from pathlib import Path
 import numpy as np
 
 from gradwatch.stats import Family
-from gradwatch.store.columns import (
+from gradwatch.store.column_format import (
     ENTRY,
-    BlockHead,
-    block_record,
+    Buffer,
+    ChunkHead,
+    chunk_record,
     column_record,
     directory_record,
     row_columns,
 )
-from gradwatch.store.journal import Journal, sync_folder
-from gradwatch.store.journal_reading import JournalBlock, JournalFile
-from gradwatch.store.level_writer import LevelWriter, Table
-from gradwatch.store.planes import Buffer
-from gradwatch.store.records import (
+from gradwatch.store.format import (
     FAMILY_CODES,
     PACKED,
-    Found,
     Head,
+    StoredRecord,
     Type,
     pack,
 )
-from gradwatch.store.retention import Retention, SealedRange
+from gradwatch.store.journal import Journal, JournalChunk, JournalFile, sync_folder
+from gradwatch.store.rollups import ChunkRows, FileRange, Retention, RollupWriter
 
 CHUNK_ROWS = 1 << 19
-"""Rows of one block at most: 4 MB in a 64-bit column."""
-SIDE_FILE_BYTES = 8 << 20
+"""Rows of one chunk at most: 4 MB in a 64-bit column."""
+SMALL_FILE_BYTES = 8 << 20
 
 
 @dataclass
@@ -47,75 +45,87 @@ class _Progress:
     """How far the sealing of one journal came, so that a retry repeats nothing that is appended."""
 
     number: int
-    side_done: bool = False
-    levels_done: bool = False
+    small_done: bool = False
+    rollups_done: bool = False
 
 
 class Sealer:
-    """Belongs to the writer's thread; `breathe` is called between small pieces of work."""
+    """Belongs to the writer's thread; `yield_gil` is called between small pieces of work."""
 
     def __init__(
-        self, folder: Path, wide: bool, retention: Retention | None, breathe: Callable[[], None]
+        self, folder: Path, retention: Retention | None, yield_gil: Callable[[], None]
     ) -> None:
         self.folder = folder
-        self._wide = wide
-        self._breathe = breathe
-        self._levels = LevelWriter(folder, wide, breathe)
+        self._yield_gil = yield_gil
+        self._rollups = RollupWriter(folder, yield_gil)
         self._retention = retention
-        self._side: Journal | None = None
-        self._side_number = 0
+        self._newest = -(1 << 62)
+        self._small: Journal | None = None
+        self._small_number = 0
         self._progress = _Progress(0)
 
-    def seal(self, journal: Path, number: int) -> list[SealedRange]:
+    def seal(self, journal: Path, number: int) -> list[FileRange]:
         """Turn journal `number` into its sealed form; the files retention may take now."""
         if self._progress.number != number:
             self._progress = _Progress(number)
-        reading = JournalFile(journal, self._breathe)
+        reading = JournalFile(journal, self._yield_gil)
         others = reading.refresh()
-        blocks = reading.blocks()
-        tables = [(block, *block.table(self._breathe)) for block in blocks]
-        if not self._progress.side_done:
-            self._keep_side([found for found in others if found.head.type != Type.HIST])
-            self._progress.side_done = True
-        if not self._progress.levels_done:
-            self._levels.add(tables)
-            self._progress.levels_done = True
-        histograms = [found for found in others if found.head.type == Type.HIST]
-        if blocks or histograms:
-            self._write_columns(number, tables, histograms)
+        chunks = reading.chunks()
+        tables = [self._read_back(chunk) for chunk in chunks]
+        if not self._progress.small_done:
+            self._keep_small([record for record in others if record.head.type != Type.HIST])
+            self._progress.small_done = True
+        if not self._progress.rollups_done:
+            self._rollups.add(tables)
+            self._progress.rollups_done = True
+        histograms = [record for record in others if record.head.type == Type.HIST]
+        if chunks or histograms:
+            self.write_columns(number, tables, histograms)
         journal.unlink(missing_ok=True)
         if not self._retention:
             return []
-        return self._retain(number, blocks, [found.head.seq for found in histograms])
+        if chunks:
+            self._finished(number, chunks, [record.head.seq for record in histograms])
+        return self._rollups.due(self._retention, self._newest)
+
+    def delete(self, files: list[FileRange]) -> None:
+        """Take away what was due, after it was said in an event."""
+        for file in files:
+            with contextlib.suppress(OSError):
+                file.path.unlink(missing_ok=True)
+        for finished in self._rollups.finished.values():
+            finished[:] = [file for file in finished if file not in files]
 
     def close(self) -> None:
         """Let go of the files."""
-        self._levels.close()
-        if self._side:
-            self._side.close()
+        self._rollups.close()
+        if self._small:
+            self._small.close()
 
     # -- small records ---------------------------------------------------------------------------
 
-    def _keep_side(self, others: list[Found]) -> None:
-        records = [pack(f.head, bytes(f.body)) for f in others if f.body is not None]
+    def _keep_small(self, others: list[StoredRecord]) -> None:
+        records = [pack(f.head, bytes(f.payload)) for f in others if f.payload is not None]
         if not records:
             return
-        if self._side and self._side.size > SIDE_FILE_BYTES:
-            self._side.close()
-            self._side = None
-        if self._side is None:
-            self._side_number += 1
-            self._side = Journal(self.folder / f"x{self._side_number:05d}.gwx")
+        if self._small and self._small.size > SMALL_FILE_BYTES:
+            self._small.close()
+            self._small = None
+        if self._small is None:
+            self._small_number += 1
+            self._small = Journal(self.folder / f"x{self._small_number:05d}.gwx")
         try:
-            self._side.append(b"".join(records))
-            self._side.sync()
+            self._small.append(b"".join(records))
+            self._small.sync()
         except OSError:
-            self._side = None
+            self._small = None
             raise
 
     # -- columns ---------------------------------------------------------------------------------
 
-    def _write_columns(self, number: int, tables: list[Table], histograms: list[Found]) -> None:
+    def write_columns(
+        self, number: int, tables: list[ChunkRows], histograms: list[StoredRecord]
+    ) -> None:
         target = self.folder / f"s{number:05d}.gws"
         beside = self.folder / f"s{number:05d}.part"
         with contextlib.suppress(OSError):
@@ -127,13 +137,13 @@ class Sealer:
                 directory.add(record, out.size)
                 for part in record.parts:
                     out.append(part)
-                    self._breathe()
-            for found in histograms:
-                if found.body is not None:
-                    record = _packed_histogram(found)
+                    self._yield_gil()
+            for histogram in histograms:
+                if histogram.payload is not None:
+                    record = _packed_histogram(histogram.head, bytes(histogram.payload))
                     directory.add(record, out.size)
                     out.append(record.parts[0])
-                    self._breathe()
+                    self._yield_gil()
             out.append(directory.record(out.size))
             out.sync()
             out.close()
@@ -145,45 +155,40 @@ class Sealer:
             raise
         sync_folder(self.folder)
 
-    def _column_records(self, tables: list[Table]) -> Iterator["_Record"]:
-        for block, rows, states in tables:
-            size = max(1, CHUNK_ROWS // max(1, len(block.ids)))
-            for at in range(0, len(block.steps), size):
+    def _column_records(self, tables: list[ChunkRows]) -> Iterator["_ColumnRecord"]:
+        for chunk, rows, states in tables:
+            size = max(1, CHUNK_ROWS // max(1, len(chunk.ids)))
+            for at in range(0, len(chunk.steps), size):
                 part = slice(at, at + size)
-                head = BlockHead(
-                    block.steps[part], block.seqs[part], block.ids, np.empty(0, np.uint32)
+                head = ChunkHead(
+                    chunk.steps[part], chunk.seqs[part], chunk.ids, np.empty(0, np.uint32)
                 )
                 count = 1 + len(rows.dtype.names or ())
-                record = block_record(block.family, 0, head, count)
-                yield _Record.of([record], block.family, head, Type.BLOCK)
+                record = chunk_record(chunk.family, 0, head, count)
+                yield _ColumnRecord.of([record], chunk.family, head, Type.CHUNK)
                 for column in row_columns(rows[part], states[part]):
-                    parts = column_record(block.family, 0, head, column, self._wide)
+                    parts = column_record(chunk.family, 0, head, column)
                     name, place = column.name, int(column.part)
-                    yield _Record.of(parts, block.family, head, Type.COLUMN, name, place)
+                    yield _ColumnRecord.of(parts, chunk.family, head, Type.COLUMN, name, place)
 
-    # -- retention -------------------------------------------------------------------------------
+    def _read_back(self, chunk: JournalChunk) -> ChunkRows:
+        rows = chunk.rows(self._yield_gil)
+        if rows is None:
+            raise OSError("the journal cannot be read back")
+        return chunk, rows, chunk.states()
 
-    def _retain(
-        self, number: int, blocks: list[JournalBlock], others: list[int]
-    ) -> list[SealedRange]:
-        assert self._retention is not None
-        if blocks:
-            steps = np.concatenate([block.steps for block in blocks])
-            seqs = np.concatenate([*(b.seqs for b in blocks), np.array(others, np.uint64)])
-            path = self.folder / f"s{number:05d}.gws"
-            self._retention.sealed(
-                SealedRange(path, int(steps.max()), int(seqs.min()), int(seqs.max()))
-            )
-        return self._retention.due(self._levels)
-
-    def delete(self, files: list[SealedRange]) -> None:
-        """Take away what was due."""
-        if self._retention:
-            self._retention.delete(files, self._levels)
+    def _finished(self, number: int, chunks: list[JournalChunk], others: list[int]) -> None:
+        """Note how far a sealed file reaches, for retention."""
+        last_step = max(int(chunk.steps.max()) for chunk in chunks)
+        seqs = np.concatenate([*(chunk.seqs for chunk in chunks), np.array(others, np.uint64)])
+        path = self.folder / f"s{number:05d}.gws"
+        file = FileRange(path, last_step, int(seqs.min()), int(seqs.max()))
+        self._rollups.finished[0].append(file)
+        self._newest = max(self._newest, last_step)
 
 
 @dataclass(frozen=True)
-class _Record:
+class _ColumnRecord:
     """A record in pieces, with what the directory says about it."""
 
     parts: list[Buffer]
@@ -200,11 +205,11 @@ class _Record:
         cls,
         parts: list[Buffer],
         family: Family,
-        head: BlockHead,
+        head: ChunkHead,
         type_: Type,
         name: str = "",
         part: int = 0,
-    ) -> "_Record":
+    ) -> "_ColumnRecord":
         first, last = int(head.steps.min()), int(head.steps.max())
         code, key = FAMILY_CODES[family], int(head.seqs[0])
         return cls(parts, key, first, last, code, name, int(type_), part)
@@ -215,7 +220,7 @@ class _Directory:
         self._rows: list[tuple[int, ...]] = []
         self._names: dict[str, int] = {"": 0}
 
-    def add(self, record: _Record, offset: int) -> None:
+    def add(self, record: _ColumnRecord, offset: int) -> None:
         number = self._names.setdefault(record.name, len(self._names))
         length = int.from_bytes(record.parts[0][24:28], "little")
         place = offset, record.key, record.first, record.last, length, number
@@ -225,21 +230,9 @@ class _Directory:
         return directory_record(np.array(self._rows, ENTRY), list(self._names), offset)
 
 
-def _packed_histogram(found: Found) -> _Record:
-    assert found.body is not None
-    head = found.head
-    body = bytes(found.body)
+def _packed_histogram(head: Head, payload: bytes) -> _ColumnRecord:
     if not head.flags & PACKED:
-        body = len(body).to_bytes(4, "little") + zlib.compress(body, 1)
-    packed = Head(
-        head.type,
-        head.family,
-        head.level,
-        head.flags | PACKED,
-        head.seq,
-        head.step,
-        len(body),
-        head.rows,
-    )
-    step, whole = head.step, pack(packed, body)
-    return _Record([whole], head.seq, step, step, head.family, "", head.type, 0)
+        payload = len(payload).to_bytes(4, "little") + zlib.compress(payload, 1)
+        head = head._replace(flags=head.flags | PACKED, length=len(payload))
+    parts: list[Buffer] = [pack(head, payload)]
+    return _ColumnRecord(parts, head.seq, head.step, head.step, head.family, "", head.type, 0)

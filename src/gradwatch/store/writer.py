@@ -19,11 +19,10 @@ from gradwatch.run.event import Event, EventKind
 from gradwatch.run.histogram import Histogram
 from gradwatch.run.subject import Subject
 from gradwatch.stats import Family, Kind, row_dtype
-from gradwatch.store.bodies import pack_event, pack_histogram, to_json
-from gradwatch.store.queue import Queue, Scalar, Side
-from gradwatch.store.records import FAMILY_CODES, Type
-from gradwatch.store.retention import Retention
-from gradwatch.store.scribe import Scribe
+from gradwatch.store.format import FAMILY_CODES, Type, pack_event, pack_histogram, to_json
+from gradwatch.store.queue import Queue, Scalar, SmallRecord
+from gradwatch.store.rollups import Retention
+from gradwatch.store.writer_thread import WriterThread
 
 RING_BYTES = 32 << 20
 EXIT_SECONDS = 2.0
@@ -38,9 +37,9 @@ class Writer:
     `fork` has a silent writer: only the process that made it writes.
     """
 
-    def __init__(self, scribe: Scribe) -> None:
-        self._scribe = scribe
-        self._queue = scribe.queue
+    def __init__(self, thread: WriterThread) -> None:
+        self.thread = thread
+        self._queue = thread.queue
         self._off = False
         self._ids: dict[tuple[Kind, str], int] = {}
         self._declared: dict[int, Subject] = {}
@@ -48,7 +47,7 @@ class Writer:
         self._declare_lock = threading.Lock()
         self._noted: dict[str, Any] = {}
         self._refused = False
-        scribe.made_anew = self._repeat
+        thread.made_anew = self._repeat
         _LIVE.add(self)
 
     @classmethod
@@ -60,7 +59,6 @@ class Writer:
         rank: int = 0,
         world: int = 1,
         info: Mapping[str, Any] | None = None,
-        wide: bool = False,
         keep: Retention | None = None,
         attempt: int | None = None,
         ring_bytes: int = RING_BYTES,
@@ -75,16 +73,16 @@ class Writer:
                 f"Expected a rank from 0 to {world - 1}, got {rank} of {world}.", Exit.USAGE
             )
         versions = dict((info or {}).get("versions", {}))
-        scribe = Scribe(Path(path), name, rank, attempt, Queue(ring_bytes), wide, versions, keep)
-        error = scribe.prepare()
+        thread = WriterThread(Path(path), name, rank, attempt, Queue(ring_bytes), versions, keep)
+        error = thread.prepare()
         if error:
             warnings.warn(
                 f"gradwatch cannot write to {str(path)!r} ({error.strerror}); it keeps trying.",
                 stacklevel=2,
             )
-        writer = cls(scribe)
-        writer.note({**(info or {}), "world": world, "wide": wide})
-        scribe.start()
+        writer = cls(thread)
+        writer.note({**(info or {}), "world": world})
+        thread.start()
         return writer
 
     # -- rows and the rest -----------------------------------------------------------------------
@@ -93,16 +91,18 @@ class Writer:
         """Ids for these subjects, old or new; a changed one keeps its id and is stored again."""
         with self._declare_lock:
             ids = np.empty(len(subjects), np.uint32)
-            news: list[tuple[int, Subject]] = []
+            changed: list[tuple[int, Subject]] = []
             for at, subject in enumerate(subjects):
                 number = self._ids.setdefault((subject.kind, subject.name), len(self._ids))
                 ids[at] = number
                 if self._declared.get(number) != subject:
                     self._declared[number] = subject
-                    news.append((number, subject))
+                    changed.append((number, subject))
         if not self._off:
             step = _SUBJECTS_PER_RECORD
-            self._queue.add([_subjects(news[at : at + step]) for at in range(0, len(news), step)])
+            self._queue.add(
+                [_subjects(changed[at : at + step]) for at in range(0, len(changed), step)]
+            )
         return ids
 
     def put(
@@ -141,7 +141,7 @@ class Writer:
         """Keep one histogram."""
         code, number = FAMILY_CODES[family], int(id)
         place = _clamped(step)
-        self._add(Side(Type.HIST, code, place, 1, lambda: pack_histogram(number, histogram)))
+        self._add(SmallRecord(Type.HIST, code, place, 1, lambda: pack_histogram(number, histogram)))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Keep logged numbers of one step."""
@@ -173,29 +173,29 @@ class Writer:
                 time.time(),
                 event.rank,
             )
-        self._add(Side(Type.EVENT, 0, _clamped(event.step), 1, lambda: pack_event(event)))
+        self._add(SmallRecord(Type.EVENT, 0, _clamped(event.step), 1, lambda: pack_event(event)))
 
     def graph(self, graph: Graph) -> None:
         """Keep the layer graph; the last one counts."""
-        self._add(Side(Type.GRAPH, 0, 0, len(graph.nodes), lambda: to_json(graph.to_dict())))
+        self._add(SmallRecord(Type.GRAPH, 0, 0, len(graph.nodes), lambda: to_json(graph.to_dict())))
 
     def note(self, info: Mapping[str, Any]) -> None:
         """Merge these keys into `run.info`."""
         kept = dict(info)
         self._noted.update(kept)
-        self._add(Side(Type.NOTE, 0, 0, len(kept), lambda: to_json(kept)))
+        self._add(SmallRecord(Type.NOTE, 0, 0, len(kept), lambda: to_json(kept)))
 
     # -- how far it is ---------------------------------------------------------------------------
 
     @property
     def flushed(self) -> int:
         """Calls whose data survive the death of this process."""
-        return self._scribe.flushed
+        return self.thread.flushed
 
     @property
     def synced(self) -> int:
         """Calls whose data survive the loss of power."""
-        return self._scribe.synced
+        return self.thread.synced
 
     @property
     def dropped(self) -> int:
@@ -205,31 +205,31 @@ class Writer:
     @property
     def folder(self) -> Path | None:
         """This writer's own folder; None where it could not be made yet."""
-        return self._scribe.folder
+        return self.thread.folder
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything put so far is flushed; False if that took longer or cannot be."""
         if self._off:
             return False
-        scribe, target = self._scribe, self._queue.accepted
+        thread, target = self.thread, self._queue.accepted
         deadline = time.monotonic() + timeout
-        scribe.ask()
-        with scribe.wake:
-            while scribe.flushed + self._queue.dropped < target:
+        thread.ask()
+        with thread.wake:
+            while thread.flushed + self._queue.dropped < target:
                 left = deadline - time.monotonic()
-                if left <= 0 or not scribe.is_alive():
+                if left <= 0 or not thread.is_alive():
                     return False
-                scribe.wake.wait(min(left, 0.5))
+                thread.wake.wait(min(left, 0.5))
         return True
 
     def close(self, timeout: float = EXIT_SECONDS) -> bool:
         """Ask the thread to finish, wait for it; whether all was safe within `timeout` seconds."""
         if self._off:
-            return self._scribe.safe.is_set()
-        self._scribe.ask(closing=True)
-        self._scribe.finished.wait(timeout)
+            return self.thread.safe.is_set()
+        self.thread.ask(closing=True)
+        self.thread.finished.wait(timeout)
         self._off = True
-        return self._scribe.safe.is_set()
+        return self.thread.safe.is_set()
 
     def _refuse(self, error: Exception) -> None:
         """Something that cannot be kept: counted, and said once."""
@@ -241,18 +241,18 @@ class Writer:
 
     def _repeat(self) -> None:
         """In the thread: put everything again that a new folder needs to be understood."""
-        known, step = sorted(self._declared.items()), _SUBJECTS_PER_RECORD
-        items = [_subjects(known[at : at + step]) for at in range(0, len(known), step)]
+        declared, step = sorted(self._declared.items()), _SUBJECTS_PER_RECORD
+        items = [_subjects(declared[at : at + step]) for at in range(0, len(declared), step)]
         noted = dict(self._noted)
-        self._queue.add([*items, Side(Type.NOTE, 0, 0, len(noted), lambda: to_json(noted))])
+        self._queue.add([*items, SmallRecord(Type.NOTE, 0, 0, len(noted), lambda: to_json(noted))])
 
-    def _add(self, item: Side) -> None:
+    def _add(self, item: SmallRecord) -> None:
         if not self._off:
             self._queue.add([item])
 
     def _wake(self) -> None:
         """Nudge the thread, but never wait for it: a held lock means that it is awake."""
-        wake = self._scribe.wake
+        wake = self.thread.wake
         if wake.acquire(blocking=False):
             try:
                 wake.notify_all()
@@ -275,10 +275,9 @@ def _clamped(step: int) -> int:
     return max(-(1 << 63), min(int(step), (1 << 63) - 1))
 
 
-def _subjects(news: Sequence[tuple[int, Subject]]) -> Side:
-    kept = list(news)
-    return Side(
-        Type.SUBJECTS, 0, 0, len(kept), lambda: to_json([[n, s.to_dict()] for n, s in kept])
+def _subjects(numbered: Sequence[tuple[int, Subject]]) -> SmallRecord:
+    return SmallRecord(
+        Type.SUBJECTS, 0, 0, len(numbered), lambda: to_json([[n, s.to_dict()] for n, s in numbered])
     )
 
 
@@ -291,7 +290,7 @@ def _close_all() -> None:
     deadline = time.monotonic() + EXIT_SECONDS
     writers = [writer for writer in list(_LIVE) if not writer._off]
     for writer in writers:
-        writer._scribe.ask(closing=True)
+        writer.thread.ask(closing=True)
     for writer in writers:
         writer.close(max(0.0, deadline - time.monotonic()))
 

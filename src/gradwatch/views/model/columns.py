@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.run import Bands, Run
+from gradwatch.run import Downsampled, Run
 from gradwatch.stats import Kind, Stat, State
 from gradwatch.views.model.titles import GRAD_RMS, Pick, Shown
 
@@ -21,7 +21,7 @@ class Columns:
     run: Run
     first: NDArray[np.int64]
     last: NDArray[np.int64]
-    _thinned: dict[Stat, Bands] = field(default_factory=dict, compare=False)
+    _thinned: dict[Stat, Downsampled] = field(default_factory=dict, compare=False)
     """Each statistic is thinned once, however many parts of the model show it."""
 
     def __len__(self) -> int:
@@ -42,13 +42,15 @@ class Columns:
         ends = np.minimum(starts + size, len(steps)) - 1
         return cls(run, steps[starts], steps[ends])
 
-    def bands(self, stat: Stat) -> Bands:
+    def bands(self, stat: Stat) -> Downsampled:
         if stat not in self._thinned:
             window = self.run.window(int(self.first[0]), int(self.last[-1]), points=len(self))
-            self._thinned[stat] = window.bands(stat)
+            self._thinned[stat] = window.stat(stat)
         return self._thinned[stat]
 
-    def laid(self, bands: Bands, values: NDArray[np.float64], pick: Pick) -> NDArray[np.float64]:
+    def laid(
+        self, bands: Downsampled, values: NDArray[np.float64], pick: Pick
+    ) -> NDArray[np.float64]:
         """One array of a run's bands as [column, subject]; stored levels may be cut otherwise."""
         if len(bands.first_steps) == len(self) and (bands.first_steps == self.first).all():
             return values

@@ -6,7 +6,7 @@ import numpy as np
 
 from gradwatch.errors import GradwatchError
 from gradwatch.finding import Evidence
-from gradwatch.run import Bands, Run
+from gradwatch.run import Downsampled, Run
 from gradwatch.stats import Kind, Stat, entry
 from gradwatch.views.model.columns import Columns
 from gradwatch.views.model.encode import numbers, rounded
@@ -40,7 +40,7 @@ def learning_rates(run: Run, first: int, last: int) -> list[dict[str, Any]]:
     """One curve per optimizer group."""
     if Stat.LR not in run.recorded:
         return []
-    bands = run.window(first, last, points=POINTS).bands(Stat.LR)
+    bands = run.window(first, last, points=POINTS).stat(Stat.LR)
     groups = run.by_kind[Kind.GROUP]
     return [
         {"name": group.name, "title": f"learning rate {group.name}".strip(), **_curve(bands, index)}
@@ -64,7 +64,7 @@ def evidence_chart(run: Run, item: Evidence, first: int, last: int) -> dict[str,
         if item.subject not in names:
             return None
         title, unit = what.title, what.unit
-        curve = _curve(window.bands(what.stat), names.index(item.subject))
+        curve = _curve(window.stat(what.stat), names.index(item.subject))
     if not curve["x"]:
         return None
     if item.limit and item.limit > 0 and min(curve["low"]) > 0:
@@ -105,7 +105,7 @@ def update_spread(columns: Columns) -> dict[str, Any] | None:
     }
 
 
-def _curve(bands: Bands, column: int) -> dict[str, Any]:
+def _curve(bands: Downsampled, column: int) -> dict[str, Any]:
     """Only buckets with a value; `log` where the values are positive and span over two decades."""
     low, high, last = (table[:, column] for table in (bands.low, bands.high, bands.last))
     there = np.isfinite(last)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gradwatch.finding import Finding
 from gradwatch.run import Run
-from gradwatch.run.window import thin
+from gradwatch.run.downsample import downsample
 from gradwatch.stats import Stat
 from gradwatch.views.model.encode import numbers, rounded
 from gradwatch.views.model.health import Diagnosed
@@ -169,7 +169,7 @@ def _loss(run: Run, spread: dict[str, Any] | None, first: int, last: int) -> dic
     four = np.stack(
         [np.nanmin(table, 1), np.nanmedian(table, 1), np.nanmax(table, 1), own_loss], axis=1
     )
-    bands = thin(steps, four, first, last, POINTS)
+    bands = downsample(steps, four, first, last, POINTS)
     return {
         "x": bands.last_steps.tolist(),
         "lowest": numbers(bands.low[:, 0]),

@@ -8,12 +8,11 @@ from typing import Any
 from gradwatch.errors import GradwatchError
 from gradwatch.run.run import Run
 from gradwatch.run.source import Source
-from gradwatch.store.attempt import Attempt
-from gradwatch.store.folder import read_run_json, writer_folders
-from gradwatch.store.folder_index import COARSEST, FolderIndex
-from gradwatch.store.merged_source import MergedSource
-from gradwatch.store.rank_source import RankSource
-from gradwatch.store.records import FORMAT
+from gradwatch.store.attempt import COARSEST, Attempt, FolderIndex
+from gradwatch.store.format import FORMAT
+from gradwatch.store.merge_ranks import MergedSource
+from gradwatch.store.rank import RankSource
+from gradwatch.store.runs import read_run_json, writer_folders
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -47,8 +46,8 @@ class Follower:
         for index in self._indexes.values():
             ranks.setdefault(index.folder.rank, []).append(index)
         sources = [
-            RankSource(rank, [Attempt.of(index) for index in _ordered(found)], info)
-            for rank, found in sorted(ranks.items())
+            RankSource(rank, [Attempt.of(index) for index in sorted(indexes, key=_order)], info)
+            for rank, indexes in sorted(ranks.items())
         ]
         return sources[0] if len(sources) == 1 else MergedSource(sources)
 
@@ -80,8 +79,8 @@ def glance(path: str | os.PathLike[str]) -> Run | None:
     index = FolderIndex(folders[0], coarse=True)
     index.refresh()
     attempt = Attempt.of(index)
-    named = all(set(block.ids.tolist()) <= set(index.side.subjects) for block in attempt.blocks)
-    if not attempt.blocks or not named:
+    named = all(set(chunk.ids.tolist()) <= set(index.small.subjects) for chunk in attempt.chunks)
+    if not attempt.chunks or not named:
         return None
     return Run(RankSource(folders[0].rank, [attempt], _document(run)))
 
@@ -91,8 +90,9 @@ def _share(tell: Callable[[float], None], number: int, count: int) -> Callable[[
     return lambda part: tell((number + part) / count)
 
 
-def _ordered(found: list[FolderIndex]) -> list[FolderIndex]:
-    return sorted(found, key=lambda index: (index.folder.attempt, index.folder.tag))
+def _order(index: FolderIndex) -> tuple[int, str]:
+    """Attempts from old to new; of two writers that took the same number, one is always later."""
+    return index.folder.attempt, index.folder.tag
 
 
 def _document(run: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
-"""Thinning that loses no extreme: buckets of steps with the lowest, highest and last value."""
+"""Downsampling that loses no extreme: buckets of steps with the lowest, highest and last value."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Bands:
+class Downsampled:
     """Per bucket of steps and subject: lowest, highest and last finite value (NaN where none)."""
 
     first_steps: NDArray[np.int64]
@@ -33,23 +32,23 @@ class Window:
     last: int
     points: int
 
-    def bands(self, stat: Stat | str) -> Bands:
-        """Thin one statistic."""
+    def stat(self, stat: Stat | str) -> Downsampled:
+        """One statistic."""
         stat = Stat(stat)
-        stored = self.run.source.bands(stat, self.first, self.last, self.points)
-        return stored or thin(
+        stored = self.run.source.downsample(stat, self.first, self.last, self.points)
+        return stored or downsample(
             self.run.steps, self.run.series[stat], self.first, self.last, self.points
         )
 
-    def scalar(self, name: str) -> Bands:
-        """Thin one scalar; the arrays have a single column."""
+    def scalar(self, name: str) -> Downsampled:
+        """One scalar; the arrays have a single column."""
         values = self.run.scalars[name][:, None]
-        return thin(self.run.steps, values, self.first, self.last, self.points)
+        return downsample(self.run.steps, values, self.first, self.last, self.points)
 
 
-def thin(
+def downsample(
     steps: NDArray[np.int64], values: NDArray[np.float64], first: int, last: int, points: int
-) -> Bands:
+) -> Downsampled:
     """Cut the rows of [first, last] into at most `points` buckets of equally many rows."""
     begin, end = np.searchsorted(steps, first), np.searchsorted(steps, last, side="right")
     steps, values = steps[begin:end], values[begin:end]
@@ -57,24 +56,16 @@ def thin(
     starts = np.arange(0, len(steps), size)
     if not len(starts):
         empty = np.empty((0, *values.shape[1:]))
-        return Bands(steps, steps, empty, empty, empty)
+        return Downsampled(steps, steps, empty, empty, empty)
     ends = np.minimum(starts + size, len(steps)) - 1
     finite = np.where(np.isinf(values), np.nan, values) if np.isinf(values).any() else values
-    return Bands(
+    return Downsampled(
         steps[starts],
         steps[ends],
-        _reduced(np.fmin.reduceat, finite, starts),
-        _reduced(np.fmax.reduceat, finite, starts),
+        np.fmin.reduceat(finite, starts, axis=0),
+        np.fmax.reduceat(finite, starts, axis=0),
         _last_finite(finite, starts, ends),
     )
-
-
-def _reduced(
-    reduceat: Callable[..., NDArray[np.float64]],
-    values: NDArray[np.float64],
-    starts: NDArray[np.intp],
-) -> NDArray[np.float64]:
-    return reduceat(values, starts, axis=0)
 
 
 def _last_finite(

@@ -1,23 +1,43 @@
-"""The writer's thread: the only one that touches files. It never raises and never gives up."""
+"""The writer thread: the only one that touches files. It never raises and never gives up.
+
+`WriteBuffer` takes records out of the queue into one stretch of memory, ready for a single write;
+`WriterThread` appends it to the journal, seals full journals, and waits where the disk fails.
+"""
 
 import contextlib
 import logging
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gradwatch.run.event import Event, EventKind
 from gradwatch.stats import Family, family_stats
-from gradwatch.store.bodies import pack_event, to_json
-from gradwatch.store.folder import make_writer_folder, next_attempt, write_run_json
+from gradwatch.store.format import (
+    FAMILY_CODES,
+    HEAD_BYTES,
+    NO_SEQ,
+    PAYLOAD_LIMIT,
+    STEP_HEAD,
+    Head,
+    Type,
+    pack,
+    pack_event,
+    pack_head,
+    pack_scalars,
+    padded,
+    to_json,
+)
 from gradwatch.store.journal import Journal
-from gradwatch.store.queue import Queue
-from gradwatch.store.records import FAMILY_CODES, NO_SEQ, Head, Type, pack
-from gradwatch.store.retention import Retention
+from gradwatch.store.queue import LostRecords, Queue, Scalar, SmallRecord
+from gradwatch.store.rollups import Retention
+from gradwatch.store.runs import make_writer_folder, next_attempt, write_run_json
 from gradwatch.store.sealer import Sealer
-from gradwatch.store.stage import Stage
 
 log = logging.getLogger("gradwatch")
 
@@ -27,14 +47,147 @@ SEAL_BYTES = 16 << 20
 SEAL_STEPS = 4096
 SMALLEST_SEALED = 64 << 10
 """At the end, a journal smaller than this stays one."""
-_BREATH = 0.0002
-_LONGEST_HOLD = 0.0002
-"""Work of this many seconds, then a pause of as many, so that the training need not wait long."""
+WRITE_BUFFER_BYTES = 4 << 20
+FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 _SEAL_TRIES = 5
-_FIRST_WAIT, _LONGEST_WAIT = 0.05, 5.0
+_YIELD_SECONDS = 0.0002
+_LONGEST_HOLD = 0.0002
+"""Work of this many seconds, then a pause of as many: while this thread runs Python, the training
+waits for the GIL, so it is given back after every small piece of work."""
 
 
-class Scribe(threading.Thread):
+class WriteBuffer:
+    """Takes records out of the queue and keeps them until they are known to be written."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._buffer: NDArray[np.uint8] = np.empty(WRITE_BUFFER_BYTES, np.uint8)
+        self.seq = 0
+        self.size = 0
+        self.records = 0
+        """Calls whose data are in the buffer: what an acknowledgement is worth."""
+        self.steps = 0
+
+    @property
+    def data(self) -> memoryview:
+        return self._buffer.data[: self.size]
+
+    def fill(self) -> bool:
+        """Take what waits, as far as it fits; whether there is anything to write."""
+        lost = self._queue.take_lost()
+        if lost:
+            self.add(Type.EVENT, pack_event(_gap(lost)), step=lost.first_step)
+        self._take_small()
+        while self._take_rows():
+            if self.records % 32 == 0:
+                time.sleep(_YIELD_SECONDS)
+        return self.size > 0
+
+    def clear(self) -> None:
+        """Forget what is written."""
+        self.size = self.records = self.steps = 0
+
+    def _take_small(self) -> None:
+        queue = self._queue
+        scalars: list[Scalar] = []
+        while queue.small and self.size < WRITE_BUFFER_BYTES // 2:
+            with queue.lock:
+                item = queue.small.popleft()
+            self.records += 1
+            if isinstance(item, Scalar):
+                scalars.append(item)
+                if len(scalars) == 256:
+                    self._put_scalars(scalars)
+                continue
+            self._put_small(item, self._same_histograms(item))
+        self._put_scalars(scalars)
+
+    def _same_histograms(self, item: SmallRecord) -> list[SmallRecord]:
+        """Histograms of the same family and step that wait behind this one: they share a record."""
+        histograms: list[SmallRecord] = []
+        queue = self._queue
+        while item.type == Type.HIST and queue.small and len(histograms) < 64:
+            with queue.lock:
+                behind = queue.small[0]
+                if isinstance(behind, Scalar) or behind[:3] != item[:3]:
+                    break
+                queue.small.popleft()
+            histograms.append(behind)
+        self.records += len(histograms)
+        return histograms
+
+    def _put_small(self, item: SmallRecord, more: list[SmallRecord]) -> None:
+        try:
+            payload = item.pack() + b"".join(other.pack() for other in more)
+        except (ValueError, TypeError, MemoryError, RecursionError):
+            return  # what cannot be packed must not stop the rest
+        self.add(item.type, payload, item.family, item.step, item.rows + len(more))
+        time.sleep(_YIELD_SECONDS)
+
+    def _put_scalars(self, scalars: list[Scalar]) -> None:
+        if scalars:
+            payload = pack_scalars(scalars)
+            self.add(Type.SCALARS, payload, 0, scalars[0].step, len(scalars))
+            scalars.clear()
+            time.sleep(_YIELD_SECONDS)
+
+    def _take_rows(self) -> bool:
+        queue, ring = self._queue, self._queue.ring
+        with queue.lock:
+            if not ring.slots or self.size + ring.slots[0].length > len(self._buffer):
+                return False
+            slot = ring.pop()
+            at, end = self.size, self.size + slot.length
+            self._buffer[at:end] = ring.buffer[slot.offset : slot.offset + slot.length]
+        begin = at + HEAD_BYTES
+        length = _step_length(self._buffer.data[begin:end])
+        self._buffer[begin + length : end] = 0
+        head = Head(Type.STEP, slot.family, 0, 0, self._take_seq(), slot.step, length, slot.rows)
+        raw = pack_head(head, zlib.crc32(self._buffer.data[begin : begin + length]))
+        self._buffer[at:begin] = np.frombuffer(raw, np.uint8)
+        self.size = end
+        self.records += 1
+        self.steps += 1
+        return True
+
+    def add(
+        self, type_: int, payload: bytes, family: int = 0, step: int = 0, rows: int = 0
+    ) -> None:
+        """A record from its payload, at the end of what waits to be written."""
+        if len(payload) > PAYLOAD_LIMIT:
+            return
+        record = pack(
+            Head(type_, family, 0, 0, self._take_seq(), step, len(payload), rows), payload
+        )
+        if self.size + len(record) > len(self._buffer):
+            grown = np.empty(self.size + len(record), np.uint8)
+            grown[: self.size] = self._buffer[: self.size]
+            self._buffer = grown
+        self._buffer[self.size : self.size + len(record)] = np.frombuffer(record, np.uint8)
+        self.size += len(record)
+
+    def _take_seq(self) -> int:
+        self.seq += 1
+        return self.seq - 1
+
+
+def _step_length(payload: memoryview) -> int:
+    count, width = STEP_HEAD.unpack_from(payload)
+    return int(STEP_HEAD.size + padded(5 * count) + count * width)
+
+
+def _gap(lost: LostRecords) -> Event:
+    return Event(
+        lost.first_step,
+        EventKind.GAP,
+        f"The disk did not keep up: {lost.records} records of steps {lost.first_step} to "
+        f"{lost.last_step} were given up.",
+        data=lost._asdict(),
+        wall=time.time(),
+    )
+
+
+class WriterThread(threading.Thread):
     """Moves records from the queue to the journal, seals journals, waits where the disk fails."""
 
     def __init__(
@@ -44,7 +197,6 @@ class Scribe(threading.Thread):
         rank: int,
         attempt: int | None,
         queue: Queue,
-        wide: bool,
         versions: Mapping[str, str],
         retention: Retention | None,
     ) -> None:
@@ -56,7 +208,7 @@ class Scribe(threading.Thread):
         self.folder: Path | None = None
         self._run, self._run_name, self._versions = run, name, versions
         self._rank, self._attempt = rank, attempt
-        self._stage = Stage(queue, wide)
+        self._pending = WriteBuffer(queue)
         self._journal: Journal | None = None
         self._number = 0
         self._asked = False
@@ -67,11 +219,11 @@ class Scribe(threading.Thread):
         self._next_sync = time.monotonic() + SYNC_SECONDS
         self._next_seal = 0.0
         self._seal_failures = 0
-        self._last_breath = 0.0
+        self._last_yield = 0.0
         self._steps = 0
         self._full: list[tuple[Path, int]] = []
         self._sealer: Sealer | None = None
-        self._wide, self._retention = wide, retention
+        self._retention = retention
         self.safe = threading.Event()
         """Everything is in the file, and the file on the disk."""
         self.finished = threading.Event()
@@ -124,20 +276,20 @@ class Scribe(threading.Thread):
         self._seal_full()
         if self.safe.is_set():
             if self._sealer:
-                with contextlib.suppress(OSError):  # levels are a convenience: the rows are safe
+                with contextlib.suppress(OSError):  # rollups are a convenience: the rows are safe
                     self._sealer.close()
             self.finished.set()
 
     def _drain(self) -> None:
-        while self._stage.size or self._stage.fill():
+        while self._pending.size or self._pending.fill():
             self._write()
 
-    def _breathe(self) -> None:
-        """Between two pieces of sealing: give the interpreter back, and rows come first."""
-        if time.perf_counter() - self._last_breath < _LONGEST_HOLD:
+    def _yield_gil(self) -> None:
+        """Between two pieces of sealing: let the training run, and write new rows first."""
+        if time.perf_counter() - self._last_yield < _LONGEST_HOLD:
             return
-        time.sleep(_BREATH)
-        self._last_breath = time.perf_counter()
+        time.sleep(_YIELD_SECONDS)
+        self._last_yield = time.perf_counter()
         if (self._asked or self.queue.pressing) and time.monotonic() >= self._next_try:
             self._asked = False
             try:
@@ -148,21 +300,25 @@ class Scribe(threading.Thread):
     def _write(self) -> None:
         journal = self._ready_journal()
         try:
-            journal.append(self._stage.data if journal.size else _schema() + self._stage.data)
+            journal.append(self._pending.data if journal.size else _schema() + self._pending.data)
         except OSError:
             self._give_up_journal()
             raise
         self.failure, self._wait = None, 0.0
         with self.wake:
-            self.flushed += self._stage.records
+            self.flushed += self._pending.records
             self.wake.notify_all()
-        self._steps += self._stage.steps
-        self._stage.clear()
+        self._steps += self._pending.steps
+        self._pending.clear()
         if journal.size >= SEAL_BYTES or self._steps >= SEAL_STEPS:
             self._roll()
 
     def _give_up_journal(self) -> None:
-        """Its whole records are sealed later like any other's; new ones go to a new file."""
+        """Its whole records are sealed later like any other's; new ones go to a new file.
+
+        After a failed write or sync the kernel may have dropped pages it said it had: a file that
+        failed once is never appended to again.
+        """
         journal, self._journal, self._steps = self._journal, None, 0
         if journal and journal.size:
             self._full.append((journal.path, self._number))
@@ -186,7 +342,7 @@ class Scribe(threading.Thread):
             except OSError:
                 self._seal_failures += 1
                 if self._seal_failures < _SEAL_TRIES:
-                    self._next_seal = time.monotonic() + _LONGEST_WAIT
+                    self._next_seal = time.monotonic() + LONGEST_WAIT
                     return
             except Exception as error:
                 # a journal that cannot be sealed stays a journal, and is read as one
@@ -196,7 +352,7 @@ class Scribe(threading.Thread):
 
     def _sealed(self, path: Path, number: int) -> None:
         if self._sealer is None or self._sealer.folder != path.parent:
-            self._sealer = Sealer(path.parent, self._wide, self._retention, self._breathe)
+            self._sealer = Sealer(path.parent, self._retention, self._yield_gil)
         gone = self._sealer.seal(path, number)
         if gone:  # said first, deleted then: whoever reads meanwhile knows why
             text = f"{len(gone)} files of older rows are deleted; coarser levels cover them."
@@ -204,7 +360,7 @@ class Scribe(threading.Thread):
             event = Event(
                 gone[-1].last_step, EventKind.RETENTION, text, data={"seqs": seqs}, wall=time.time()
             )
-            self._stage.add(Type.EVENT, pack_event(event), step=event.step)
+            self._pending.add(Type.EVENT, pack_event(event), step=event.step)
             self._write()
             self._sealer.delete(gone)
 
@@ -241,7 +397,7 @@ class Scribe(threading.Thread):
         if not self._said_close:
             self._said_close = True
             numbers = {"flushed": self.flushed, "dropped": self.queue.dropped}
-            self._stage.add(Type.CLOSE, to_json(numbers))
+            self._pending.add(Type.CLOSE, to_json(numbers))
             self._write()
         if self._journal:
             if self._journal.size > SMALLEST_SEALED:
@@ -252,7 +408,7 @@ class Scribe(threading.Thread):
 
     def _back_off(self, error: OSError) -> None:
         self.failure = error
-        self._wait = min(max(self._wait * 2, _FIRST_WAIT), _LONGEST_WAIT)
+        self._wait = min(max(self._wait * 2, FIRST_WAIT), LONGEST_WAIT)
         self._next_try = time.monotonic() + self._wait
 
 
@@ -262,7 +418,7 @@ def _schema() -> bytes:
     records = []
     for family in Family:
         columns = [[str(item.stat), item.dtype, item.width] for item in family_stats(family)]
-        body = to_json({"family": str(family), "columns": columns})
+        payload = to_json({"family": str(family), "columns": columns})
         code = FAMILY_CODES[family]
-        records.append(pack(Head(Type.SCHEMA, code, 0, 0, NO_SEQ, 0, len(body), 0), body))
+        records.append(pack(Head(Type.SCHEMA, code, 0, 0, NO_SEQ, 0, len(payload), 0), payload))
     return b"".join(records)

@@ -1,7 +1,11 @@
-"""Blocks: rows of one family over some steps and the same subjects, wherever they are stored."""
+"""Chunks: rows of one family over some steps and the same subjects, wherever they are stored.
+
+Reading runs in one direction: a folder's files give chunks, chunks are laid into the table of a
+series. A chunk knows its steps and subjects at once and reads its numbers only when asked.
+"""
 
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +15,8 @@ from gradwatch.stats import Family, Stat, State
 WORST_STATE = max(int(state) for state in State)
 
 
-class Block(Protocol):
-    """What the reader scatters into a series: [step, subject] pieces, loaded when asked for."""
+class Chunk(Protocol):
+    """[step, subject] rows of a journal, a sealed file or a rollup."""
 
     @property
     def family(self) -> Family: ...
@@ -34,7 +38,10 @@ class Block(Protocol):
 
 
 class Vanished(Exception):
-    """A file that was listed is gone: sealed into another or taken by retention. Look again."""
+    """A file that was listed is gone: sealed into another or taken by retention. Look again.
+
+    It is told apart from damage because nothing is lost: the same rows are in another file by now.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +66,15 @@ def distinct(values: NDArray[Whole]) -> NDArray[Whole]:
         marks = np.zeros(high - low + 1, bool)
         marks[(values - values.dtype.type(low)).astype(np.intp)] = True
         return np.flatnonzero(marks).astype(values.dtype) + values.dtype.type(low)
-    found = np.sort(values)
-    keep = np.ones(len(found), bool)
-    keep[1:] = found[1:] != found[:-1]
-    return found[keep]
+    return np.unique(values)
+
+
+def is_in(values: NDArray[np.uint64], ordered: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which values are among `ordered`, which is sorted."""
+    if not len(ordered):
+        return np.zeros(len(values), bool)
+    at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return np.equal(ordered[at], values)
 
 
 def narrowed(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -75,3 +87,28 @@ def narrowed(values: NDArray[np.float64]) -> NDArray[np.float64]:
     with np.errstate(over="ignore", under="ignore"):
         short = values.astype(np.float32).astype(np.float64)
     return short if fits.all() else np.where(fits, short, values)
+
+
+def lay(
+    target: NDArray[Any],
+    rows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    wanted: NDArray[np.bool_],
+    values: NDArray[Any],
+) -> None:
+    """target[rows, columns] = values, for the wanted rows; by slices where both are contiguous,
+    which is much faster."""
+    if not wanted.all():
+        rows, values = rows[wanted], values[wanted]
+    if not len(rows) or not len(columns):
+        return
+    if _contiguous(rows) and _contiguous(columns):
+        target[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = values
+    elif _contiguous(columns):
+        target[rows, columns[0] : columns[-1] + 1] = values
+    else:
+        target[rows[:, None], columns[None, :]] = values
+
+
+def _contiguous(index: NDArray[np.int64]) -> bool:
+    return bool(index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all())
