@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from gradwatch.graph import Graph
 from gradwatch.run import Event, EventKind, Subject
 from gradwatch.stats import Family, Kind, Stat, entry, row_dtype
-from gradwatch.store.column_format import STATE, ChunkHead, Part
-from gradwatch.store.format import SCALAR_ROW, Head, Type, pack, pack_event, to_json
+from gradwatch.store.column_format import STATE, ChunkHead, ColumnPart
+from gradwatch.store.format import SCALAR_ROW, Head, Type, pack, pack_event, pack_names, to_json
 from gradwatch.store.journal import Journal
 from gradwatch.store.rollups import (
     FACTOR,
@@ -134,8 +134,8 @@ class LongFolder:
         shape = (len(steps) // each, len(ids))
         sizes = np.full(shape[0], each, np.uint32)
         table: BucketTable = {
-            (STATE, Part.VALUE): np.zeros(shape, np.uint8),
-            (VALUED, Part.VALUE): np.zeros(shape, np.uint8),
+            (STATE, ColumnPart.VALUE): np.zeros(shape, np.uint8),
+            (VALUED, ColumnPart.VALUE): np.zeros(shape, np.uint8),
         }
         for name in row_dtype(family).names or ():
             if entry(Stat(name)).width == 1:
@@ -143,22 +143,22 @@ class LongFolder:
         for spike in self.spikes if family is Family.GRAD else ():
             if steps[0] <= spike.step <= steps[-1]:
                 row, at = divmod(spike.step - int(steps[0]), each)
-                table[Stat.GRAD_NORM, Part.HIGH][row, spike.tensor] = spike.value
-                table[Stat.GRAD_NORM, Part.HIGH_AT][row, spike.tensor] = at
+                table[Stat.GRAD_NORM, ColumnPart.HIGH][row, spike.tensor] = spike.value
+                table[Stat.GRAD_NORM, ColumnPart.HIGH_AT][row, spike.tensor] = at
         return Rollup(ChunkHead(steps, seqs, ids, sizes), table)
 
     def _draw(self, table: BucketTable, name: str, shape: tuple[int, int], each: int) -> None:
         last = self._values(name, shape)
-        table[name, Part.LAST] = last
+        table[name, ColumnPart.LAST] = last
         if name == "weight_hash":
             return
         whole = last.dtype.kind == "u"
         middle = last if whole else last.astype(np.float64)
         span = 0 * middle if whole else 0.1 * np.abs(middle) * self.rng.random(shape)
-        table[name, Part.LOW], table[name, Part.HIGH] = middle - span, middle + span
-        table[name, Part.SUM] = middle * middle.dtype.type(each)
-        table[name, Part.COUNT] = np.full(shape, each, np.uint16)
-        for part in (Part.LOW_AT, Part.HIGH_AT):
+        table[name, ColumnPart.LOW], table[name, ColumnPart.HIGH] = middle - span, middle + span
+        table[name, ColumnPart.SUM] = middle * middle.dtype.type(each)
+        table[name, ColumnPart.COUNT] = np.full(shape, each, np.uint16)
+        for part in (ColumnPart.LOW_AT, ColumnPart.HIGH_AT):
             table[name, part] = self.rng.integers(0, each, shape, dtype=np.uint16)
 
     def _values(self, name: str, shape: tuple[int, int]) -> NDArray[Any]:

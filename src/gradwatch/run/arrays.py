@@ -49,13 +49,13 @@ def from_norms(
     scalars: Mapping[str, Sequence[float]],
 ) -> MemorySource:
     per_layer = steps if isinstance(steps, Mapping) else dict.fromkeys(norms, steps)
-    own = {name: _steps(per_layer.get(name), len(listed)) for name, listed in norms.items()}
-    grid = np.unique(np.concatenate([*own.values(), np.empty(0, np.int64)]))
+    layer_steps = {name: _steps(per_layer.get(name), len(listed)) for name, listed in norms.items()}
+    grid = np.unique(np.concatenate([*layer_steps.values(), np.empty(0, np.int64)]))
     shape = (len(grid), len(norms))
     norm, bad = np.full(shape, np.nan), np.zeros(shape)
     states = np.full(shape, State.NOT_SAMPLED, np.uint8)
     for column, (name, listed) in enumerate(norms.items()):
-        rows = np.searchsorted(grid, own[name])
+        rows = np.searchsorted(grid, layer_steps[name])
         given = np.asarray(listed, np.float64)
         norm[rows, column] = np.where(np.isfinite(given), given, np.nan)
         bad[rows, column] = ~np.isfinite(given)

@@ -11,14 +11,12 @@ class EventKind(StrEnum):
 
     STARTED = "started"
     CLOSED = "closed"
-    RESUMED = "resumed"
     OPTIMIZER_ADOPTED = "optimizer adopted"
     PARAMETER_ADDED = "parameter added"
     PARAMETER_REMOVED = "parameter removed"
     FROZEN = "frozen"
     UNFROZEN = "unfrozen"
     MODE_CHANGED = "mode changed"
-    LR_CHANGED = "learning rate changed"
     SKIPPED_STEP = "skipped step"
     NOT_RECORDED = "not recorded"
     AUDIT = "audit"
@@ -28,7 +26,6 @@ class EventKind(StrEnum):
     DAMAGE = "damage"
     RETENTION = "retention"
     SWITCHED_OFF = "switched off"
-    FINDING = "finding"
 
 
 @dataclass(frozen=True, slots=True)

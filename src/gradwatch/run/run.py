@@ -60,14 +60,16 @@ class Run:
     @cached_property
     def layers(self) -> tuple[str, ...]:
         """Every layer that owns a parameter or has a series of its own, in forward order."""
-        known: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for subject in self.subjects:
             if subject.kind is Kind.GROUP:
                 continue
             layer = subject.name if subject.kind is Kind.LAYER else subject.layer
             position = subject.order if subject.order is not None else 1 << 30
-            known[layer] = min(known.get(layer, position), position)
-        return tuple(sorted(known, key=known.__getitem__))  # sorted is stable: then as registered
+            positions[layer] = min(positions.get(layer, position), position)
+        return tuple(
+            sorted(positions, key=positions.__getitem__)
+        )  # sorted is stable: then as registered
 
     @property
     def recorded(self) -> frozenset[Stat]:
@@ -93,9 +95,9 @@ class Run:
 
     @property
     def ranks(self) -> Mapping[int, "Run"]:
-        """Each rank's own run: its loss, its batch, its pieces. One process is its only rank."""
-        own: Mapping[int, Run] | None = getattr(self.source, "ranks", None)
-        return own or {0: self}
+        """Each rank's own run: its loss, its batch, its shards. One process is its only rank."""
+        ranks: Mapping[int, Run] | None = getattr(self.source, "ranks", None)
+        return ranks or {0: self}
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -125,11 +127,11 @@ class Run:
 
     def measured(self, stat: Stat | str) -> NDArray[np.bool_]:
         """Where a value was really measured (sampled, partial and clipped ones included)."""
-        found: NDArray[np.bool_] = HAS_VALUE[self.state(stat)]
-        return found
+        measured: NDArray[np.bool_] = HAS_VALUE[self.state(stat)]
+        return measured
 
     def window(self, first: int | None = None, last: int | None = None, *, points: int) -> Window:
-        """A stretch of the run, thinned without losing an extreme."""
+        """Some steps of the run, downsampled without losing an extreme."""
         low = int(self.steps[0]) if len(self.steps) else 0
         high = int(self.steps[-1]) if len(self.steps) else 0
         return Window(self, low if first is None else first, high if last is None else last, points)
@@ -232,7 +234,7 @@ def _stat(stat: Stat | str) -> Stat:
     try:
         return Stat(stat)
     except ValueError:
-        known = ", ".join(Stat)
+        names = ", ".join(Stat)
         raise GradwatchError(
-            f"There is no statistic {stat!r}; known: {known}.", Exit.USAGE
+            f"There is no statistic {stat!r}; known: {names}.", Exit.USAGE
         ) from None

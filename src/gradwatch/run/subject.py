@@ -12,7 +12,7 @@ from gradwatch.stats import Kind
 class Placement:
     """Which part of the whole tensor one rank holds.
 
-    `offset` and `shape` give the piece of the whole; ranks whose pieces are the same hold copies,
+    `offset` and `shape` give the shard of the whole; ranks whose shards are the same hold copies,
     and only one of them is counted.
     """
 
@@ -20,7 +20,7 @@ class Placement:
     offset: tuple[int, ...]
     shape: tuple[int, ...]
     replica: int = 0
-    """Which copy of the piece this is, counting from 0."""
+    """Which copy of the shard this is, counting from 0."""
 
 
 @dataclass(frozen=True, slots=True)

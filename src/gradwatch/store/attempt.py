@@ -292,8 +292,8 @@ def _gap(first: int, last: int, chunks: Sequence[Chunk]) -> Damage:
     text = f"records {first} to {last} are missing"
     low = max(before) + 1 if before else -(1 << 62)
     high = min(after) - 1 if after else 1 << 62
-    known = (before or after) and low <= high
-    return Damage(text, None, low, high) if known else Damage(text)
+    located = (before or after) and low <= high
+    return Damage(text, None, low, high) if located else Damage(text)
 
 
 AnyChunk = TypeVar("AnyChunk", bound=Chunk)

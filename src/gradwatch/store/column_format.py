@@ -166,7 +166,7 @@ TAIL_MAGIC = b"GWE1"
 
 
 class ColumnPart(IntEnum):
-    """What a column holds: the values themselves, or one side of a roll-up."""
+    """What a column holds: the values themselves, or one part of a rollup."""
 
     VALUE = 0
     LOW = 1

@@ -134,18 +134,18 @@ def standing_in(rollups: list[ColumnChunk], covered: NDArray[np.uint64]) -> list
     soon as one of its rows is missing; the finer rows, which come later, then lie on top of it.
     """
     chunks = []
-    known = np.sort(covered)
+    kept = np.sort(covered)
     for level in LEVELS:
         added = []
         for rollup in (rollup for rollup in rollups if rollup.level == level):
-            missing = ~is_in(rollup.seqs, known)
+            missing = ~is_in(rollup.seqs, kept)
             if not missing.any():
                 continue
             buckets = np.flatnonzero(np.logical_or.reduceat(missing, rollup.starts))
             chunks.append(RollupChunk(rollup, buckets))
             added.append(chunks[-1].seqs)
         if added and level < max(LEVELS):
-            known = np.sort(np.concatenate([known, *added]))
+            kept = np.sort(np.concatenate([kept, *added]))
     return chunks
 
 

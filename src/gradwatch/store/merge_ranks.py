@@ -122,8 +122,8 @@ class MergedSource:
                 by_step.update({s: h for s, h in histograms.items() if s not in outdated})
             for step, histogram in by_step.items():
                 parts.setdefault(step, []).append(histogram)
-        complete = {step: found for step, found in parts.items() if len(found) == len(shards)}
-        return {step: _merged_histogram(found) for step, found in sorted(complete.items())}
+        complete = sorted(step for step in parts if len(parts[step]) == len(shards))
+        return {step: _merged_histogram(parts[step]) for step in complete}
 
     def downsample(self, stat: Stat, first: int, last: int, points: int) -> Downsampled | None:
         return None

@@ -112,9 +112,9 @@ def _single(
     values: NDArray[np.generic], valued: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.generic], NDArray[np.generic], NDArray[np.generic]]:
     if values.dtype.kind == "u":
-        whole = values.astype(np.uint64)
-        high = np.where(valued, whole, np.uint64(0))
-        return valued, np.where(valued, whole, np.uint64(_BIG)), high, high
+        counts = values.astype(np.uint64)
+        high = np.where(valued, counts, np.uint64(0))
+        return valued, np.where(valued, counts, np.uint64(_BIG)), high, high
     real = values.astype(np.float64)
     finite = valued & np.isfinite(real)
     extreme = np.where(finite, real, np.nan)

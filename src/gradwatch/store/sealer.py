@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gradwatch.stats import Family
 from gradwatch.store.column_format import (
     ENTRY,
     Buffer,
@@ -25,12 +25,12 @@ from gradwatch.store.column_format import (
     row_columns,
 )
 from gradwatch.store.format import (
-    FAMILY_CODES,
     PACKED,
     Head,
     StoredRecord,
     Type,
     pack,
+    unpack_head,
 )
 from gradwatch.store.journal import Journal, JournalChunk, JournalFile, sync_folder
 from gradwatch.store.rollups import ChunkRows, FileRange, Retention, RollupWriter
@@ -133,16 +133,10 @@ class Sealer:
         out = Journal(beside)
         try:
             directory = _Directory()
-            for record in self._column_records(tables):
-                directory.add(record, out.size)
-                for part in record.parts:
+            for parts, steps, name, place in self._records(tables, histograms):
+                directory.add(parts[0], out.size, steps, name, place)
+                for part in parts:
                     out.append(part)
-                    self._yield_gil()
-            for histogram in histograms:
-                if histogram.payload is not None:
-                    record = _packed_histogram(histogram.head, bytes(histogram.payload))
-                    directory.add(record, out.size)
-                    out.append(record.parts[0])
                     self._yield_gil()
             out.append(directory.record(out.size))
             out.sync()
@@ -155,21 +149,25 @@ class Sealer:
             raise
         sync_folder(self.folder)
 
-    def _column_records(self, tables: list[ChunkRows]) -> Iterator["_ColumnRecord"]:
+    def _records(
+        self, tables: list[ChunkRows], histograms: list[StoredRecord]
+    ) -> Iterator[tuple[list[Buffer], NDArray[np.int64], str, int]]:
+        """Each record in parts, with its steps and the column it is for the directory."""
         for chunk, rows, states in tables:
             size = max(1, CHUNK_ROWS // max(1, len(chunk.ids)))
             for at in range(0, len(chunk.steps), size):
                 part = slice(at, at + size)
-                head = ChunkHead(
-                    chunk.steps[part], chunk.seqs[part], chunk.ids, np.empty(0, np.uint32)
-                )
+                steps = chunk.steps[part]
+                head = ChunkHead(steps, chunk.seqs[part], chunk.ids, np.empty(0, np.uint32))
                 count = 1 + len(rows.dtype.names or ())
-                record = chunk_record(chunk.family, 0, head, count)
-                yield _ColumnRecord.of([record], chunk.family, head, Type.CHUNK)
+                yield [chunk_record(chunk.family, 0, head, count)], steps, "", 0
                 for column in row_columns(rows[part], states[part]):
                     parts = column_record(chunk.family, 0, head, column)
-                    name, place = column.name, int(column.part)
-                    yield _ColumnRecord.of(parts, chunk.family, head, Type.COLUMN, name, place)
+                    yield parts, steps, column.name, int(column.part)
+        for histogram in histograms:
+            if histogram.payload is not None:
+                packed = _packed_histogram(histogram.head, bytes(histogram.payload))
+                yield [packed], np.array([histogram.head.step]), "", 0
 
     def _read_back(self, chunk: JournalChunk) -> ChunkRows:
         rows = chunk.rows(self._yield_gil)
@@ -187,52 +185,28 @@ class Sealer:
         self._newest = max(self._newest, last_step)
 
 
-@dataclass(frozen=True)
-class _ColumnRecord:
-    """A record in pieces, with what the directory says about it."""
-
-    parts: list[Buffer]
-    key: int
-    first: int
-    last: int
-    family: int
-    name: str
-    type: int
-    part: int
-
-    @classmethod
-    def of(
-        cls,
-        parts: list[Buffer],
-        family: Family,
-        head: ChunkHead,
-        type_: Type,
-        name: str = "",
-        part: int = 0,
-    ) -> "_ColumnRecord":
-        first, last = int(head.steps.min()), int(head.steps.max())
-        code, key = FAMILY_CODES[family], int(head.seqs[0])
-        return cls(parts, key, first, last, code, name, int(type_), part)
-
-
 class _Directory:
+    """Where the records of a sealed file are; what their heads say is taken from those."""
+
     def __init__(self) -> None:
         self._rows: list[tuple[int, ...]] = []
         self._names: dict[str, int] = {"": 0}
 
-    def add(self, record: _ColumnRecord, offset: int) -> None:
-        number = self._names.setdefault(record.name, len(self._names))
-        length = int.from_bytes(record.parts[0][24:28], "little")
-        place = offset, record.key, record.first, record.last, length, number
-        self._rows.append((*place, record.type, record.family, record.part, 0, 0))
+    def add(
+        self, front: Buffer, offset: int, steps: NDArray[np.int64], name: str, part: int
+    ) -> None:
+        parsed = unpack_head(front)
+        assert parsed is not None
+        head, number = parsed[0], self._names.setdefault(name, len(self._names))
+        place = offset, head.seq, int(steps.min()), int(steps.max()), head.length, number
+        self._rows.append((*place, head.type, head.family, part, 0, 0))
 
     def record(self, offset: int) -> bytes:
         return directory_record(np.array(self._rows, ENTRY), list(self._names), offset)
 
 
-def _packed_histogram(head: Head, payload: bytes) -> _ColumnRecord:
+def _packed_histogram(head: Head, payload: bytes) -> bytes:
     if not head.flags & PACKED:
         payload = len(payload).to_bytes(4, "little") + zlib.compress(payload, 1)
         head = head._replace(flags=head.flags | PACKED, length=len(payload))
-    parts: list[Buffer] = [pack(head, payload)]
-    return _ColumnRecord(parts, head.seq, head.step, head.step, head.family, "", head.type, 0)
+    return pack(head, payload)

@@ -7,6 +7,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,15 +165,7 @@ class Writer:
     def event(self, event: Event) -> None:
         """Keep an event; one without a time gets the present one."""
         if not event.wall:
-            event = Event(
-                event.step,
-                event.kind,
-                event.text,
-                event.subject,
-                event.data,
-                time.time(),
-                event.rank,
-            )
+            event = replace(event, wall=time.time())
         self._add(SmallRecord(Type.EVENT, 0, _clamped(event.step), 1, lambda: pack_event(event)))
 
     def graph(self, graph: Graph) -> None:
