@@ -156,7 +156,6 @@ class LongFolder:
         middle = last if whole else last.astype(np.float64)
         span = 0 * middle if whole else 0.1 * np.abs(middle) * self.rng.random(shape)
         table[name, ColumnPart.LOW], table[name, ColumnPart.HIGH] = middle - span, middle + span
-        table[name, ColumnPart.SUM] = middle * middle.dtype.type(each)
         table[name, ColumnPart.COUNT] = np.full(shape, each, np.uint16)
         for part in (ColumnPart.LOW_AT, ColumnPart.HIGH_AT):
             table[name, part] = self.rng.integers(0, each, shape, dtype=np.uint16)

@@ -150,10 +150,10 @@ class Folder:
                     states[name] = np.where(final, shaped["state", 0][:, bucket], 1).astype(int)
                     last = shaped[name, 3][:, bucket]
                     values[name] = last.astype("<u8" if last.dtype.kind == "u" else "<f8")
-                    for part, at in ((1, 6), (2, 7)):
+                    for part, at in ((1, 5), (2, 6)):
                         if (name, part) in shaped:
                             hit = shaped[name, at][:, bucket] == i - (end - size)
-                            hit &= shaped[name, 5][:, bucket] > 0
+                            hit &= shaped[name, 4][:, bucket] > 0
                             values[name][hit] = shaped[name, part][hit, bucket]
                             states[name][hit] = shaped["valued", 0][hit, bucket]
                 made.append((int(seqs[i]), (family, int(steps[i]), ids, states, values)))

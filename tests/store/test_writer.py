@@ -86,11 +86,11 @@ def test_a_wrong_rank_is_said_at_once(tmp_path):
 def test_a_storm_of_events_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "SMALL_LIMIT", 1000)
     writer = Writer.create(tmp_path / "run", name="r")
-    with writer._queue.lock:  # the thread cannot take anything meanwhile
+    with writer.thread.queue.lock:  # the thread cannot take anything meanwhile
         pass
     for step in range(20_000):
         writer.event(Event(step, EventKind.AUDIT, "again"))
-        assert len(writer._queue.small) <= 1000
+        assert len(writer.thread.queue.small) <= 1000
     assert writer.flush(WAIT)
     assert writer.close(WAIT)
     run = open_run(tmp_path / "run")

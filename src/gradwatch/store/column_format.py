@@ -172,10 +172,9 @@ class ColumnPart(IntEnum):
     LOW = 1
     HIGH = 2
     LAST = 3
-    SUM = 4
-    COUNT = 5
-    LOW_AT = 6
-    HIGH_AT = 7
+    COUNT = 4
+    LOW_AT = 5
+    HIGH_AT = 6
 
 
 class ChunkHead(NamedTuple):

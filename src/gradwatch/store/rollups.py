@@ -100,9 +100,9 @@ def single_rows(
         table[name, ColumnPart.LAST] = values
         if name in LAST_ONLY:
             continue
-        count, low, high, total = _single(values, valued)
+        count, low, high = _single(values, valued)
         table[name, ColumnPart.LOW], table[name, ColumnPart.HIGH] = low, high
-        table[name, ColumnPart.SUM], table[name, ColumnPart.COUNT] = total, count.astype(np.uint16)
+        table[name, ColumnPart.COUNT] = count.astype(np.uint16)
         table[name, ColumnPart.LOW_AT] = table[name, ColumnPart.HIGH_AT] = zero
     sizes = np.ones(len(head.steps), np.uint32)
     return Rollup(ChunkHead(head.steps, head.seqs, head.ids, sizes), table)
@@ -110,15 +110,16 @@ def single_rows(
 
 def _single(
     values: NDArray[np.generic], valued: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], NDArray[np.generic], NDArray[np.generic], NDArray[np.generic]]:
+) -> tuple[NDArray[np.bool_], NDArray[np.generic], NDArray[np.generic]]:
+    """Whether each row counts, and its value as the lowest and as the highest so far."""
     if values.dtype.kind == "u":
         counts = values.astype(np.uint64)
-        high = np.where(valued, counts, np.uint64(0))
-        return valued, np.where(valued, counts, np.uint64(_BIG)), high, high
+        low = np.where(valued, counts, np.uint64(_BIG))
+        return valued, low, np.where(valued, counts, np.uint64(0))
     real = values.astype(np.float64)
     finite = valued & np.isfinite(real)
     extreme = np.where(finite, real, np.nan)
-    return finite, extreme, extreme, np.where(finite, real, 0.0)
+    return finite, extreme, extreme
 
 
 def combine(rollup: Rollup, yield_gil: Callable[[], None]) -> tuple[Rollup, Rollup]:
@@ -163,9 +164,6 @@ def _combined(
     high_index = np.argmax(np.where(np.isnan(high), -np.inf, high) if real else high, axis=1)
     out[name, ColumnPart.LOW] = _taken(low, low_index)
     out[name, ColumnPart.HIGH] = _taken(high, high_index)
-    out[name, ColumnPart.SUM] = tens(ColumnPart.SUM).sum(
-        axis=1, dtype=table[name, ColumnPart.SUM].dtype
-    )
     out[name, ColumnPart.COUNT] = tens(ColumnPart.COUNT).sum(axis=1, dtype=np.uint16)
     for part, index in ((ColumnPart.LOW_AT, low_index), (ColumnPart.HIGH_AT, high_index)):
         at = starts[:, :, None] + tens(part).astype(np.int64)

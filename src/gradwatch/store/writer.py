@@ -186,11 +186,6 @@ class Writer:
         return self.thread.flushed
 
     @property
-    def synced(self) -> int:
-        """Calls whose data survive the loss of power."""
-        return self.thread.synced
-
-    @property
     def dropped(self) -> int:
         """Calls whose data were given up, because the disk did not keep up."""
         return self._queue.dropped

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.run.event import Event, EventKind
-from gradwatch.stats import Family, family_stats
+from gradwatch.stats import Family
 from gradwatch.store.format import (
     FAMILY_CODES,
     HEAD_BYTES,
@@ -33,7 +33,7 @@ from gradwatch.store.format import (
     padded,
     to_json,
 )
-from gradwatch.store.journal import Journal
+from gradwatch.store.journal import Journal, built_in
 from gradwatch.store.queue import LostRecords, Queue, Scalar, SmallRecord
 from gradwatch.store.rollups import Retention
 from gradwatch.store.runs import make_writer_folder, next_attempt, write_run_json
@@ -204,7 +204,6 @@ class WriterThread(threading.Thread):
         self.queue = queue
         self.wake = threading.Condition()
         self.flushed = 0
-        self.synced = 0
         self.folder: Path | None = None
         self._run, self._run_name, self._versions = run, name, versions
         self._rank, self._attempt = rank, attempt
@@ -332,7 +331,6 @@ class WriterThread(threading.Thread):
                 journal.sync()
             finally:
                 journal.close()
-            self.synced = self.flushed
 
     def _seal_full(self) -> None:
         while self._full and time.monotonic() >= self._next_seal:
@@ -391,7 +389,6 @@ class WriterThread(threading.Thread):
         except OSError:
             self._give_up_journal()
             raise
-        self.synced = self.flushed
 
     def _finish(self) -> None:
         if not self._said_close:
@@ -417,8 +414,7 @@ def _schema() -> bytes:
     """One record per family: the columns of its rows, so that every journal explains itself."""
     records = []
     for family in Family:
-        columns = [[str(item.stat), item.dtype, item.width] for item in family_stats(family)]
-        payload = to_json({"family": str(family), "columns": columns})
+        payload = to_json({"family": str(family), "columns": built_in(family)})
         code = FAMILY_CODES[family]
         records.append(pack(Head(Type.SCHEMA, code, 0, 0, NO_SEQ, 0, len(payload), 0), payload))
     return b"".join(records)
