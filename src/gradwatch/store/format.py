@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch import jsonio
+from gradwatch.jsonio import dumps, unspelled
 from gradwatch.run.event import Event, EventKind
 from gradwatch.run.histogram import Histogram
 from gradwatch.stats import Family
@@ -165,7 +165,7 @@ class BadPayload(ValueError):
 
 def to_json(value: Any) -> bytes:
     """Strict JSON in ASCII."""
-    return jsonio.dumps(value, ascii_only=True).encode()
+    return dumps(value, ascii_only=True).encode()
 
 
 def from_json(payload: bytes | memoryview) -> Any:
@@ -187,7 +187,7 @@ def from_json(payload: bytes | memoryview) -> Any:
         ]
         if not layer:
             spelled = b'NaN"' in raw or b'Infinity"' in raw
-            return jsonio.unspelled(value) if spelled else value
+            return unspelled(value) if spelled else value
     raise BadPayload("JSON too deep")
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gradwatch import jsonio
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.jsonio import dumps
 from gradwatch.store.format import FORMAT, JSON_LIMIT, BadPayload, from_json
 from gradwatch.version import __version__
 
@@ -89,7 +89,7 @@ def write_run_json(run: Path, name: str, versions: Mapping[str, str]) -> None:
         },
     }
     beside = run / f".run.json.{secrets.token_hex(4)}"
-    text = jsonio.dumps(document, indent=1, ascii_only=True)
+    text = dumps(document, indent=1, ascii_only=True)
     beside.write_text(text + "\n", encoding="ascii")
     # Ranks start at the same moment. A rename would replace what another one has just put there,
     # and with it the run's id; a link refuses to. Some file systems have no links: there the last
