@@ -47,3 +47,11 @@ def test_arrays_enums_sets_and_strangers_have_a_plain_form() -> None:
 def test_characters_beyond_ascii_are_kept_or_escaped() -> None:
     assert jsonio.dumps("ε") == '"ε"'
     assert jsonio.dumps("ε", ascii_only=True) == '"\\u03b5"'
+
+
+def test_sets_of_different_things_and_circles_are_kept_as_far_as_possible() -> None:
+    assert jsonio.dumps({3, "a", 1}) == '[1,3,"a"]'
+    circle: list[object] = [1]
+    circle.append(circle)
+    assert jsonio.dumps(circle).startswith("[1,[1,[1,")
+    assert "…" in jsonio.dumps(circle)

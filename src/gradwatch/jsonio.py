@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_DEEPEST = 64
 
 
 def dumps(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
@@ -25,7 +26,7 @@ def dumps(value: Any, *, indent: int | None = None, ascii_only: bool = False) ->
         )
         if not any(f'{word}"' in text for word in _WORDS):
             return text  # nothing to spell: by far the most common case, and ten times faster
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         pass
     tree = spelled(value)
     return json.dumps(
@@ -38,8 +39,13 @@ def loads(text: str | bytes) -> Any:
     return unspelled(json.loads(text))
 
 
-def spelled(value: Any) -> Any:
-    """The same as a tree that JSON can hold: non-finite floats as words."""
+def spelled(value: Any, depth: int = 0) -> Any:
+    """The same as a tree that JSON can hold: non-finite floats as words.
+
+    What is nested deeper than any result of ours (a list that holds itself) ends in an ellipsis.
+    """
+    if depth > _DEEPEST:
+        return "…"
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     elif isinstance(value, Enum):
@@ -49,11 +55,11 @@ def spelled(value: Any) -> Any:
     if isinstance(value, str):
         return "\\" + value if value.lstrip("\\") in _WORDS else value
     if isinstance(value, Mapping):
-        return {_key(key): spelled(item) for key, item in value.items()}
+        return {_key(key): spelled(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [spelled(item) for item in value]
+        return [spelled(item, depth + 1) for item in value]
     if isinstance(value, set | frozenset):
-        return [spelled(item) for item in sorted(value)]
+        return sorted((spelled(item, depth + 1) for item in value), key=lambda x: (str(type(x)), x))
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
