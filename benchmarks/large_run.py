@@ -21,8 +21,7 @@ import httpx
 import numpy as np
 
 from benchmarks.long_folder import LongFolder, Spike
-from gradwatch.views.model.cells import decoded
-from gradwatch.views.model.heat import codes_of
+from gradwatch.views.model.heat import codes_of, decoded
 
 STEPS, TENSORS = 1_000_000, 500
 SPIKES = (Spike(123_457, 16, 1e6), Spike(700_123, 32, 1e6), Spike(995_555, 48, 1e6))
@@ -57,7 +56,7 @@ def found(model: dict[str, Any], spike: Spike) -> bool:
     shown = heat["maps"].get("grad_rms")
     if shown is None:
         return False
-    values = decoded(*codes_of(model, "grad_rms"))
+    values = decoded(*codes_of(heat, "grad_rms"))
     columns = [
         number
         for number, column in enumerate(shown["columns"])

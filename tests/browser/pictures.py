@@ -10,7 +10,7 @@ from playwright.sync_api import sync_playwright
 from tests.browser.conftest import FLAGS, PATIENCE, chromium
 
 from gradwatch.store import open_run
-from gradwatch.views.animation import Wanted, animate
+from gradwatch.views.animation import AnimationOptions, animate
 from gradwatch.views.model import build, diagnosed
 from gradwatch.views.page import report
 
@@ -44,7 +44,7 @@ def main(run_folder: Path, images: Path) -> None:
         with Image.open(path) as picture:
             smaller = picture.convert("RGB").quantize(256)
         smaller.save(path, optimize=True)
-    animate(run, found, images / "flow.gif", Wanted(frames=80), force=True)
+    animate(run, found, images / "flow.gif", AnimationOptions(frames=80), force=True)
 
 
 if __name__ == "__main__":

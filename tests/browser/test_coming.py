@@ -27,9 +27,9 @@ def first_look(page: Any) -> list[str]:
         asked.append(address.partition("?")[2])
         if "maps=" in address:
             part = build(RUN, None, stats=["update_ratio"])
-            text = to_json({"window": part["window"], "heat": part["heat"]})
+            text = to_json({"window": part.window, "heat": part.heat})
         else:
-            text = to_json({**model, "coming": COMING})
+            text = to_json({**model.to_dict(), "coming": COMING})
         route.fulfill(body=text, content_type="application/json", headers={"etag": '"one"'})
 
     page.route("**/api/runs/*/view?*", answer)
@@ -43,7 +43,7 @@ def first_look(page: Any) -> list[str]:
 def test_a_run_that_opens_says_how_far_and_shows_what_there_is(tab: Any, tmp_path: Path) -> None:
     stored(RUN, tmp_path / "one", "one")
     with listening(tmp_path) as (host, keys, tokens):
-        keys.tell()
+        keys.announce()
         tab.page.goto(f"http://{host}/?token={tokens[-1]}")
         asked = first_look(tab.page)
         tab.page.click("table.runs a")
@@ -72,10 +72,10 @@ def test_a_run_that_opens_says_how_far_and_shows_what_there_is(tab: Any, tmp_pat
 def test_only_what_changed_is_asked_for(tab: Any, tmp_path: Path) -> None:
     stored(RUN, tmp_path / "one", "one")
     with listening(tmp_path) as (host, keys, tokens):
-        keys.tell()
+        keys.announce()
         tab.page.goto(f"http://{host}/?token={tokens[-1]}")
         tags: list[str | None] = []
-        whole = {**build(RUN, None), "timeline": ["first"]}
+        whole = {**build(RUN, None).to_dict(), "timeline": ["first"]}
 
         def answer(route: Any) -> None:
             tags.append(route.request.headers.get("if-none-match"))

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 
 
 def enter(tab: Any, host: str, keys: Any, tokens: list[str]) -> Any:
-    keys.tell()
+    keys.announce()
     tab.page.goto(f"http://{host}/?token={tokens[-1]}")
     tab.page.wait_for_selector("table.runs")
     return tab.page
@@ -104,7 +104,7 @@ def test_a_restarted_server_is_found_again(tab: Any, tmp_path: Path) -> None:
     try:
         tab.until(lambda: "open the link" in page.inner_text(".live"))
         other = page.context.new_page()
-        keys.tell()
+        keys.announce()
         other.goto(f"http://{host}/?token={tokens[-1]}")
         page.wait_for_selector(".live.live")
         tab.until(lambda: page.locator("table.runs tbody tr").count() == 2)

@@ -14,7 +14,7 @@ from tests.views.stored import stored
 
 from gradwatch.checks import vanishing_gradient
 from gradwatch.text import number
-from gradwatch.views.animation.schemes import Scheme, ramp
+from gradwatch.views.animation.colours import Scheme, ramp
 from gradwatch.views.model import build
 from gradwatch.views.page import player, report
 
@@ -36,11 +36,11 @@ def test_the_path_that_loses_most_and_the_regions_are_told(tab: Any) -> None:
     model = build(run, sick_diagnosis(run))
     page = tab.open(report(model))
     lines = page.locator("#flow .troubles li").all_inner_texts()
-    path = model["flow"]["paths"][0]
+    path = model.flow["paths"][0]
     assert path["decades_lost"] == pytest.approx(5, abs=0.5)
     assert f"{number(path['decades_lost'])} decades lost on the way back" in lines[0]
     assert f"{len(path['layers'])} layers from net.0 to net.5" in lines[0]
-    region = model["flow"]["regions"][0]
+    region = model.flow["regions"][0]
     told = next(line for line in lines if line.startswith(f"{region['kind']} region"))
     assert f"steps {region['first_step']}–{region['last_step']}" in told
     assert page.locator("#flow .edge.critical").count() == len(path["layers"]) - 1
@@ -143,7 +143,7 @@ def test_the_player_plays_every_run(tab: Any) -> None:
         page.keyboard.press("End")
         assert page.inner_text("#flow-step") == f"step {run.steps[-1]}", kind
         labels = page.locator("#flow .node").evaluate_all("ns => ns.map(n => n.ariaLabel)")
-        assert len(labels) == len(model["flow"]["nodes"]), kind
+        assert len(labels) == len(model.flow["nodes"]), kind
         if kind == "nothing finite":
             assert all(label.endswith("NaN or Inf, non-finite") for label in labels)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, kind
@@ -155,7 +155,7 @@ def test_the_live_page_shows_every_run(tab: Any, tmp_path: Path) -> None:
     for kind in kinds:
         stored(RUNS[kind]()[0], tmp_path / kind.replace(" ", "-"), kind)
     with listening(tmp_path) as (host, keys, tokens):
-        keys.tell()
+        keys.announce()
         tab.page.goto(f"http://{host}/?token={tokens[-1]}")
         tab.page.wait_for_selector("table.runs")
         for kind in kinds:

@@ -50,7 +50,7 @@ def test_one_process_shows_no_ranks(tab: Any) -> None:
 
 def test_the_live_page_shows_them_too(tab: Any, tmp_path: Path) -> None:
     with four_ranks(tmp_path / "run"), listening(tmp_path) as (host, keys, tokens):
-        keys.tell()
+        keys.announce()
         tab.page.goto(f"http://{host}/?token={tokens[-1]}")
         tab.page.click("table.runs a")
         tab.page.wait_for_selector("#ranks table.each")

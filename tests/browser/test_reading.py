@@ -13,7 +13,7 @@ from tests.views.samples import HOSTILE, Told, network, sick_diagnosis
 from tests.views.stored import stored
 
 from gradwatch.text import number
-from gradwatch.views.animation.schemes import Scheme, luminance
+from gradwatch.views.animation.colours import Scheme, luminance
 from gradwatch.views.model import build
 from gradwatch.views.page import report
 
@@ -250,7 +250,7 @@ def test_the_list_of_runs_fits_a_phone(tab: Any, tmp_path: Path) -> None:
         stored(network(4, 30), tmp_path / name, name)
     tab.page.set_viewport_size({"width": 390, "height": 800})
     with listening(tmp_path) as (host, keys, tokens):
-        keys.tell()
+        keys.announce()
         tab.page.goto(f"http://{host}/?token={tokens[-1]}")
         row = tab.page.locator("table.runs tr", has_text="second-with")
         row.wait_for()

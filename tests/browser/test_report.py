@@ -65,8 +65,8 @@ def test_every_run_is_shown_in_light_and_dark_wide_and_narrow(tab: Any, kind: st
     run, told = RUNS[kind]()
     model = build(run, told or (sick_diagnosis(run) if len(run.steps) else None))
     page = tab.open(report(model))
-    assert page.inner_text("#health-line") == model["health"]["line"]
-    assert page.inner_text("#health .badge").endswith(model["health"]["state"])
+    assert page.inner_text("#health-line") == model.health["line"]
+    assert page.inner_text("#health .badge").endswith(model.health["state"])
     for key in (",", ".", " ", " ", "9", "?", "Escape", "d"):
         page.keyboard.press(key)
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"

@@ -166,7 +166,7 @@ def test_the_run_of_several_checkpoints_can_be_diagnosed_and_shown(tmp_path) -> 
     from gradwatch.diagnosis import diagnose
     from gradwatch.views.model import build
     from gradwatch.views.page import report
-    from gradwatch.views.terminal import Wanted, screen
+    from gradwatch.views.terminal import screen
 
     paths = [
         floats(tmp_path / f"step-{step}.safetensors", a__weight=x, b__weight=x * (step + 1))
@@ -177,5 +177,5 @@ def test_the_run_of_several_checkpoints_can_be_diagnosed_and_shown(tmp_path) -> 
     diagnosis = diagnose(run)
     model = build(run, diagnosis)
     assert list(run.layers) == ["a", "b"]
-    assert list(screen(model, 80, Wanted(None, None)))
+    assert list(screen(model, 80))
     assert "b" in report(model)

@@ -6,9 +6,10 @@ import numpy as np
 from tests.making import make_run
 
 from gradwatch.checks import CHECKS
-from gradwatch.cli.diagnose import lines, strict
+from gradwatch.cli.diagnose import lines
 from gradwatch.diagnosis import diagnose
 from gradwatch.finding import Finding, Severity
+from gradwatch.jsonio import dumps
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 
@@ -111,7 +112,7 @@ def test_one_root_with_the_order_of_events() -> None:
 
 def test_json_carries_the_same() -> None:
     found = diagnose(sick())
-    data = json.loads(json.dumps(strict(found.to_dict()), allow_nan=False))
+    data = json.loads(dumps(found.to_dict()))
     assert data["format"] == 1
     assert data["healthy"] is False
     assert [Finding.from_dict(item) for item in data["findings"]] == list(found.findings)

@@ -12,7 +12,7 @@ from tests.views.stored import stored
 
 from gradwatch.server.access import METHODS, SECURITY
 from gradwatch.server.app import Pages
-from gradwatch.server.library import Library
+from gradwatch.server.runs import Library
 
 METHODS_TRIED = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"]
 FOREIGN_HOSTS = [
@@ -100,7 +100,7 @@ def test_without_the_cookie_nothing_is_told(visit: Visit) -> None:
 
 def test_a_link_works_once_and_leaves_the_address_bar(tmp_path: Path) -> None:
     visit = Visit(tmp_path)
-    visit.keys.tell()
+    visit.keys.announce()
     (token,) = visit.tokens
     answer = visit.get(f"/?token={token}", cookie=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
@@ -172,7 +172,7 @@ def test_a_failing_handler_says_a_number_and_nothing_else(
     def fails(*_: object) -> bytes:
         raise RuntimeError("canary /home/somebody/secret")
 
-    monkeypatch.setattr("gradwatch.server.shelf.Shelf.model", fails)
+    monkeypatch.setattr("gradwatch.server.runs.ServedRun.whole", fails)
     answer = visit.get(f"/api/runs/{key}/view")
     assert answer.status_code == 500
     assert "canary" not in answer.text

@@ -105,7 +105,7 @@ def test_growth_comes_as_events_and_the_stream_resumes(tmp_path: Path) -> None:
         listening(tmp_path) as (host, keys, _),
         httpx.Client(base_url=f"http://{host}", timeout=60) as client,
     ):
-        keys.tell()
+        keys.announce()
         cookie = "gradwatch_" + "".join(c for c in min(_hosts(host)) if c.isalnum())
         client.cookies.set(cookie, keys.session)
         (run,) = client.get("/api/runs").json()["runs"]

@@ -18,7 +18,7 @@ from tests.views.samples import network
 from tests.views.stored import stored
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gradwatch.server import line, serving, stream
+from gradwatch.server import app, serving
 
 WAIT = 60.0
 HALF = b"GET / HTTP/1.1\r\nHost: "
@@ -56,8 +56,8 @@ def asked(host: str) -> int:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "HEAD_SECONDS", 0.5)
-    monkeypatch.setattr(line, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(serving, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(serving, "READ_SECONDS", 0.5)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -101,7 +101,7 @@ def test_without_the_limit_a_half_head_holds_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test above can fail: uvicorn alone waits for ever."""
-    monkeypatch.setattr(serving, "Line", H11Protocol)
+    monkeypatch.setattr(serving, "TimeoutProtocol", H11Protocol)
     with listening(tmp_path) as (host, _, _), connected(host) as visitor:
         visitor.sendall(HALF)
         visitor.settimeout(2)
@@ -126,7 +126,7 @@ def test_two_hundred_slow_heads_hold_nobody_up(tmp_path: Path) -> None:
 def test_one_too_many_is_turned_away_and_room_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 5)
     with listening(tmp_path) as (host, _, _):
         with crowd(host, 5), connected(host) as sixth:
             assert cut_off(sixth)
@@ -152,12 +152,12 @@ def test_who_reads_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("gradwatch.server.app.asset", lambda _: b"a" * (32 << 20))
     lost = threading.Event()
 
-    class Seen(line.Line):
+    class Seen(serving.TimeoutProtocol):
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             lost.set()
 
-    monkeypatch.setattr(serving, "Line", Seen)
+    monkeypatch.setattr(serving, "TimeoutProtocol", Seen)
     with listening(tmp_path) as (host, keys, _):
         name, port = host.split(":")
         with socket.socket() as visitor:
@@ -171,7 +171,7 @@ def test_who_reads_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_more_streams_than_allowed_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "MOST_STREAMS", 3)
+    monkeypatch.setattr(app, "MOST_STREAMS", 3)
     with listening(tmp_path) as (host, keys, _):
         headers = {"cookie": cookie_of(host, keys.session)}
         with httpx.Client(base_url=f"http://{host}", timeout=WAIT, headers=headers) as client:

@@ -13,13 +13,11 @@ from tests.views.samples import network
 from tests.views.stored import Stored, stored
 
 from gradwatch.diagnosis import diagnose
-from gradwatch.server import shelf as shelves
-from gradwatch.server.wish import SECTIONS
+from gradwatch.server import runs as served_runs
 from gradwatch.stats import Family
 from gradwatch.store import Retention, glance, open_run
-from gradwatch.views.model import build, to_json
-from gradwatch.views.model.cells import decoded
-from gradwatch.views.model.heat import codes_of
+from gradwatch.views.model import SECTIONS, build, to_json
+from gradwatch.views.model.heat import codes_of, decoded
 
 STEPS, TENSORS = 100_000, 52
 SPIKES = (Spike(12_345, 6, 1e6), Spike(71_004, 20, 1e6), Spike(97_531, 48, 1e6))
@@ -38,8 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def visit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Visit:
     """The run counts as a big and a large one, as one of a million steps does."""
-    monkeypatch.setattr(shelves, "BIG", 1 << 20)
-    monkeypatch.setattr(shelves, "MOST_DIAGNOSED", 1_000_000)
+    monkeypatch.setattr(served_runs, "BIG", 1 << 20)
+    monkeypatch.setattr(served_runs, "MOST_DIAGNOSED", 1_000_000)
     return Visit(folder)
 
 
@@ -59,7 +57,7 @@ def opened(visit: Visit) -> None:
 def seen(model: dict[str, Any], spike: Spike) -> list[tuple[int, int]]:
     """First and last step of the columns in which the spike's row is far above all else."""
     heat = model["heat"]
-    row = decoded(*codes_of(model, "grad_rms"))[spike.tensor]
+    row = decoded(*codes_of(heat, "grad_rms"))[spike.tensor]
     high = 0.9 * spike.value / np.sqrt(65536.0)
     columns = np.array(heat["maps"]["grad_rms"]["columns"])[np.nan_to_num(row) > high]
     return [(heat["first"][at], heat["last"][at]) for at in columns.tolist()]
@@ -102,7 +100,7 @@ def test_beside_a_spike_there_is_none(visit: Visit) -> None:
 def test_the_first_look_comes_from_the_coarsest_level_alone(
     visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradwatch.server.worker.Worker.ask", lambda *_: None)  # nobody opens it
+    monkeypatch.setattr("gradwatch.server.runs.Worker.ask", lambda *_: None)  # nobody opens it
     model = view(visit, soon=1)
     assert model["coming"] == {"what": "opening", "done": 0.0, "maps": []}
     assert model["run"]["tensors"] == TENSORS
@@ -138,7 +136,7 @@ def test_a_first_look_of_a_small_run_lacks_only_the_diagnosis(
     visit = Visit(tmp_path)
     key = visit.library.scan().copy().popitem()[0]
     with monkeypatch.context() as patch:
-        patch.setattr("gradwatch.server.worker.Worker.ask", lambda *_: None)
+        patch.setattr("gradwatch.server.runs.Worker.ask", lambda *_: None)
         model = visit.get(f"/api/runs/{key}/view", params={"soon": 1}).json()
     assert model["coming"]["what"] == "diagnosing"
     assert model["findings"] == []
@@ -152,10 +150,10 @@ def test_sections_are_those_of_the_view_model(tmp_path: Path) -> None:
     path = stored(network(3, 20), tmp_path / "one", "one")
     visit = Visit(tmp_path)
     whole = build(open_run(path), None)
-    assert tuple(whole) == SECTIONS
+    assert tuple(json.loads(to_json(whole))) == SECTIONS
     address = f"/api/runs/{visit.id_of('one')}/view"
     some = visit.get(address, params={"sections": "window,run"}).json()
-    assert some == {"run": whole["run"], "window": whole["window"]}
+    assert some == {"run": whole.run, "window": whole.window}
     for bad in (
         {"sections": "nothing"},
         {"maps": "nothing"},

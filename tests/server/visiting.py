@@ -12,9 +12,9 @@ import httpx
 import uvicorn
 from starlette.types import Message
 
-from gradwatch.server.access import Gate, Keys
+from gradwatch.server.access import AccessTokens, AuthMiddleware
 from gradwatch.server.app import application
-from gradwatch.server.library import Library
+from gradwatch.server.runs import Library
 from gradwatch.server.serving import Address, settings
 
 HOST = "127.0.0.1:8321"
@@ -25,9 +25,11 @@ class Visit:
 
     def __init__(self, root: Path) -> None:
         self.tokens: list[str] = []
-        self.keys = Keys(self.tokens.append)
+        self.keys = AccessTokens(self.tokens.append)
         self.library = Library([root])
-        self.app: Gate = application(self.library, hosts=frozenset({HOST}), keys=self.keys)
+        self.app: AuthMiddleware = application(
+            self.library, hosts=frozenset({HOST}), tokens=self.keys
+        )
 
     @property
     def cookies(self) -> dict[str, str]:
@@ -87,14 +89,14 @@ class Visit:
 
 
 @contextlib.contextmanager
-def listening(root: Path, port: int = 0) -> Iterator[tuple[str, Keys, list[str]]]:
+def listening(root: Path, port: int = 0) -> Iterator[tuple[str, AccessTokens, list[str]]]:
     """A real server, on a free port if none is given: (host:port, keys, announced tokens)."""
     address = Address.checked("127.0.0.1", port, allow_remote=False)
     made = address.bound()
     port = int(made.getsockname()[1])
     tokens: list[str] = []
-    keys = Keys(tokens.append)
-    app = application(Library([root]), hosts=address.hosts(port), keys=keys)
+    keys = AccessTokens(tokens.append)
+    app = application(Library([root]), hosts=address.hosts(port), tokens=keys)
     server = uvicorn.Server(settings(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [made]}, daemon=True)
     thread.start()

@@ -10,23 +10,22 @@ from tests.views.samples import HOSTILE, network, sick_diagnosis
 
 from gradwatch.errors import GradwatchError
 from gradwatch.run import Run
-from gradwatch.views.animation import Scheme, Wanted, animate
-from gradwatch.views.animation.moments import Mark, film
-from gradwatch.views.animation.picture import Painter
-from gradwatch.views.animation.plan import LEFT
-from gradwatch.views.animation.schemes import BAD, colour, ink_on, luminance, ramp
+from gradwatch.views.animation import AnimationOptions, animate
+from gradwatch.views.animation.colours import BAD, Scheme, colour, ink_on, luminance, ramp
+from gradwatch.views.animation.frames import Mark, flow_frames
+from gradwatch.views.animation.picture import LEFT, Painter
 from gradwatch.views.model import build
 
 
 def painter(run: Run, scheme: Scheme = Scheme.VIRIDIS) -> Painter:
     model = build(run, sick_diagnosis(run), stats=["grad_rms"])
-    return Painter(model, film(model), scheme)
+    return Painter(model, flow_frames(model), scheme)
 
 
 def test_a_node_has_the_colour_of_its_gradient() -> None:
     made = painter(network(6, 20, fading=True))
-    moment = made.film.moments[10]
-    image = made.frame(moment)
+    moment = made.frames.frames[10]
+    image = made.draw(moment)
     for index, box in enumerate(made.plan.boxes):
         expected = colour(Scheme.VIRIDIS, (moment.codes[index] - 2) / 251)
         assert image.getpixel((box.x + box.width // 2, box.y + 5)) == expected
@@ -35,7 +34,7 @@ def test_a_node_has_the_colour_of_its_gradient() -> None:
 
 def test_marks_hold_from_the_finding_on_and_nonfinite_by_the_byte() -> None:
     run = network(4, 30, broken_from=20)
-    moments = painter(run).film.moments
+    moments = painter(run).frames.frames
     assert moments[6].marks[0] == frozenset()
     assert moments[7].marks[0] == {Mark.VANISHING}
     assert moments[19].marks[2] == frozenset()
@@ -46,7 +45,7 @@ def test_a_nonfinite_layer_is_painted_in_a_colour_of_its_own() -> None:
     for scheme in Scheme:
         made = painter(network(4, 30, broken_from=20), scheme)
         box = made.plan.boxes[2]
-        image = made.frame(made.film.moments[25])
+        image = made.draw(made.frames.frames[25])
         assert image.getpixel((box.x + box.width // 2, box.y + 5)) == BAD[scheme]
 
 
@@ -80,14 +79,14 @@ def test_the_legend_is_the_ramp_between_its_ends() -> None:
 
 
 def test_wider_edges_carry_more() -> None:
-    flows = painter(network(6, 20, fading=True)).film.moments[5].flows
+    flows = painter(network(6, 20, fading=True)).frames.frames[5].flows
     chain = flows[1:-1]  # the first two leave the first layer
     assert list(chain) == sorted(chain)
 
 
 def test_the_gif_has_every_moment_and_the_cursor_moves(tmp_path: Path) -> None:
     run = network(5, 24, fading=True)
-    size = animate(run, sick_diagnosis(run), tmp_path / "a.gif", Wanted(frames=24))
+    size = animate(run, sick_diagnosis(run), tmp_path / "a.gif", AnimationOptions(frames=24))
     assert size == (tmp_path / "a.gif").stat().st_size
     with Image.open(tmp_path / "a.gif") as image:
         assert image.n_frames == 24
@@ -106,7 +105,7 @@ def test_the_gif_has_every_moment_and_the_cursor_moves(tmp_path: Path) -> None:
 def test_the_video_has_the_size_of_its_frames(tmp_path: Path) -> None:
     video = pytest.importorskip("imageio_ffmpeg")
     run = network(3, 8)
-    animate(run, None, tmp_path / "a.mp4", Wanted(frames=8))
+    animate(run, None, tmp_path / "a.mp4", AnimationOptions(frames=8))
     frames = video.read_frames(str(tmp_path / "a.mp4"))
     meta = next(frames)
     assert meta["size"] == (painter(run).plan.width, painter(run).plan.height)
@@ -116,7 +115,7 @@ def test_the_video_has_the_size_of_its_frames(tmp_path: Path) -> None:
 
 def test_the_text_tells_each_moment(tmp_path: Path) -> None:
     run = network(4, 6, broken_from=4)
-    animate(run, sick_diagnosis(run), tmp_path / "a.txt", Wanted())
+    animate(run, sick_diagnosis(run), tmp_path / "a.txt", AnimationOptions())
     text = (tmp_path / "a.txt").read_text()
     assert text.count("=== step ") == 6
     last = text.split("=== step 5 ===")[1]
@@ -126,7 +125,7 @@ def test_the_text_tells_each_moment(tmp_path: Path) -> None:
 
 def test_the_page_plays_by_itself(tmp_path: Path) -> None:
     run = network(4, 6)
-    animate(run, None, tmp_path / "a.html", Wanted(scheme=Scheme.MONO))
+    animate(run, None, tmp_path / "a.html", AnimationOptions(scheme=Scheme.MONO))
     text = (tmp_path / "a.html").read_text()
     assert 'data-mode="player" data-scheme="mono"' in text
     assert "http" not in text.split("<script>")[0].replace("http-equiv", "")
@@ -134,8 +133,8 @@ def test_the_page_plays_by_itself(tmp_path: Path) -> None:
 
 def test_hostile_names_and_single_steps_are_drawn(tmp_path: Path) -> None:
     for run in (network(names=HOSTILE, steps=3), network(2, 1), network(1, 2)):
-        animate(run, sick_diagnosis(run), tmp_path / "a.gif", Wanted(), force=True)
-        animate(run, None, tmp_path / "a.txt", Wanted(), force=True)
+        animate(run, sick_diagnosis(run), tmp_path / "a.gif", AnimationOptions(), force=True)
+        animate(run, None, tmp_path / "a.txt", AnimationOptions(), force=True)
     (tmp_path / "a.txt").read_text()
 
 
@@ -143,21 +142,21 @@ def test_nothing_is_overwritten_silently_and_endings_are_checked(tmp_path: Path)
     run = network(2, 3)
     (tmp_path / "a.txt").write_text("mine")
     with pytest.raises(GradwatchError, match="--force"):
-        animate(run, None, tmp_path / "a.txt", Wanted())
+        animate(run, None, tmp_path / "a.txt", AnimationOptions())
     assert (tmp_path / "a.txt").read_text() == "mine"
     with pytest.raises(GradwatchError, match=r"\.gif, \.mp4, \.html, \.txt"):
-        animate(run, None, tmp_path / "a.avi", Wanted())
+        animate(run, None, tmp_path / "a.avi", AnimationOptions())
     (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
     with pytest.raises(GradwatchError, match="plain file"):
-        animate(run, None, tmp_path / "link.txt", Wanted(), force=True)
+        animate(run, None, tmp_path / "link.txt", AnimationOptions(), force=True)
     empty = make_run({"weight_norm": np.ones((3, 1))}, names=["a.weight"])
     with pytest.raises(GradwatchError, match="no gradients"):
-        animate(empty, None, tmp_path / "b.txt", Wanted())
+        animate(empty, None, tmp_path / "b.txt", AnimationOptions())
 
 
 def test_names_end_inside_their_boxes() -> None:
     made = painter(network(names=["W" * 300, "i" * 300, "層" * 40], steps=2))
-    image = np.asarray(made.frame(made.film.moments[1])).astype(int)
+    image = np.asarray(made.draw(made.frames.frames[1])).astype(int)
     for box in made.plan.boxes:
         beside = image[box.y + 4 : box.y + 16, box.x + box.width + 2 : box.x + box.width + 20]
         assert (beside == beside[0, 0]).all()  # the ground, or an edge below the name's line
@@ -168,5 +167,5 @@ def test_a_gif_of_24_layers_and_300_frames_takes_less_than_20_seconds(tmp_path: 
     import time
 
     begun = time.monotonic()
-    animate(network(24, 300, fading=True), None, tmp_path / "a.gif", Wanted())
+    animate(network(24, 300, fading=True), None, tmp_path / "a.gif", AnimationOptions())
     assert time.monotonic() - begun < 20

@@ -12,7 +12,7 @@ from tests.views.samples import HOSTILE, network
 from tests.views.stored import Stored, stored
 
 from gradwatch.cli.main import gradwatch, main
-from gradwatch.views.growing import growing
+from gradwatch.cli.show import growing
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,10 @@ from gradwatch.errors import GradwatchError
 from gradwatch.files import write_whole
 from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Event, EventKind, Run
-from gradwatch.views.animation import Wanted as Moving
-from gradwatch.views.animation import animate
+from gradwatch.views.animation import AnimationOptions, animate
 from gradwatch.views.model import build
 from gradwatch.views.page import player, report
-from gradwatch.views.terminal import Wanted, screen
+from gradwatch.views.terminal import screen
 
 PIECES = [
     *(name for name in HOSTILE if len(name) < 100),
@@ -117,7 +116,7 @@ def test_a_thousand_strings_send_nothing_to_the_terminal() -> None:
         run, told = everywhere(text)
         out = io.StringIO()
         console = Console(file=out, width=80, no_color=True)
-        for line in screen(build(run, told, columns=80), 80, Wanted()):
+        for line in screen(build(run, told, columns=80), 80):
             console.print(line, soft_wrap=True)
         drawn = out.getvalue()
         odd = {c for c in drawn if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs")}
@@ -130,7 +129,7 @@ def test_a_name_of_a_million_characters_is_cut_where_it_is_shown() -> None:
     model = build(run, told, columns=80)
     report(model).encode()
     out = io.StringIO()
-    for line in screen(model, 80, Wanted()):
+    for line in screen(model, 80):
         Console(file=out, width=80, no_color=True).print(line, soft_wrap=True)
     assert max(map(len, out.getvalue().splitlines())) <= 80
     assert "…" in out.getvalue()
@@ -144,7 +143,7 @@ def test_a_hundred_strings_reach_notebooks_and_text_files_harmless(tmp_path: Pat
             "polyline",
             "figcaption",
         }
-        animate(run, told, tmp_path / "a.txt", Moving(), force=True)
+        animate(run, told, tmp_path / "a.txt", AnimationOptions(), force=True)
         told_text = (tmp_path / "a.txt").read_text()
         assert not [c for c in told_text if c != "\n" and unicodedata.category(c) == "Cc"]
 

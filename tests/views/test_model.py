@@ -10,11 +10,20 @@ from tests.views.samples import HOSTILE, network, sick_diagnosis
 
 from gradwatch.errors import GradwatchError
 from gradwatch.graph import Graph, Node
-from gradwatch.views.model import Scale, build, decoded, shown, to_json
-from gradwatch.views.model.cells import Code, coded, packed, unpacked
+from gradwatch.run import block_of
+from gradwatch.views.model import build, to_json
 from gradwatch.views.model.flow import flow
-from gradwatch.views.model.heat import codes_of, row_of
-from gradwatch.views.model.rows import block_of
+from gradwatch.views.model.heat import (
+    Code,
+    LevelScale,
+    coded,
+    codes_of,
+    decoded,
+    packed,
+    row_of,
+    unpacked,
+)
+from gradwatch.views.model.titles import shown
 
 
 def no_constant(word: str) -> float:
@@ -23,7 +32,7 @@ def no_constant(word: str) -> float:
 
 def test_cells_give_back_numbers_within_half_a_level() -> None:
     values = np.array([[1e-9, 3e-5, 0.2], [0.0, np.nan, 7.0]])
-    scale = Scale.around(values, log=True)
+    scale = LevelScale.around(values, log=True)
     codes = coded(values, scale, np.zeros((2, 3), bool), np.zeros((2, 3), bool))
     back = decoded(codes, scale)
     half = (math.log(scale.high) - math.log(scale.low)) / 251 / 2
@@ -36,22 +45,22 @@ def test_cells_give_back_numbers_within_half_a_level() -> None:
 
 def test_nonfinite_is_told_before_any_level() -> None:
     values = np.array([[1.0, np.nan]])
-    scale = Scale.around(values, log=True)
+    scale = LevelScale.around(values, log=True)
     codes = coded(values, scale, np.array([[True, True]]), np.array([[False, True]]))
     assert codes.tolist() == [[Code.NONFINITE, Code.NONFINITE]]
 
 
 def test_the_map_holds_the_gradient_rms_of_every_tensor() -> None:
     run = network(5, 40, fading=True)
-    codes, scale = codes_of(build(run), "grad_rms")
+    codes, scale = codes_of(build(run).heat, "grad_rms")
     naive = run.series["grad_norm"] / np.sqrt([s.count for s in run.parameters])
     assert np.allclose(decoded(codes, scale).T, naive, rtol=0.05)
 
 
 def test_a_rare_series_has_only_the_columns_it_was_sampled_in() -> None:
     model = build(network(3, 40))
-    found = model["heat"]["maps"]["act_std"]
-    assert [model["heat"]["first"][c] for c in found["columns"]] == [0, 16, 32]
+    found = model.heat["maps"]["act_std"]
+    assert [model.heat["first"][c] for c in found["columns"]] == [0, 16, 32]
 
 
 def test_one_spike_in_a_million_steps_is_seen_at_every_zoom() -> None:
@@ -61,7 +70,7 @@ def test_one_spike_in_a_million_steps_is_seen_at_every_zoom() -> None:
     for half in (1_000_000, 100_000, 1_000, 30):
         window = {"first": max(0, 612_345 - half), "last": 612_345 + half}
         model = build(run, stats=["grad_norm"], with_paths=False, **window)
-        codes, scale = codes_of(model, "grad_norm")
+        codes, scale = codes_of(model.heat, "grad_norm")
         assert decoded(codes, scale)[1].max() == pytest.approx(1e6, rel=0.1)
         assert decoded(codes, scale)[0].max() == pytest.approx(1, rel=0.1)
 
@@ -90,44 +99,44 @@ def test_hostile_names_come_back_unchanged() -> None:
 def test_a_finding_carries_its_chart_with_moment_and_limit() -> None:
     run = network(6, 50, fading=True)
     model = build(run, sick_diagnosis(run))
-    first = model["findings"][0]
+    first = model.findings[0]
     chart = first["charts"][0]
     assert (first["check"], first["first_step"]) == ("vanishing-gradient", 7)
     assert (chart["step"], chart["limit"], chart["subject"]) == (7, 1e-4, "net.0.weight")
     assert chart["last"][7] == pytest.approx(run.column("grad_norm", "net.0.weight")[7], rel=1e-5)
-    assert model["health"]["state"] == "critical"
-    assert model["findings"][1]["charts"][0]["title"] == "loss"
+    assert model.health["state"] == "critical"
+    assert model.findings[1]["charts"][0]["title"] == "loss"
 
 
 def test_a_run_without_diagnosis_is_not_called_healthy() -> None:
-    assert build(network(2, 5))["health"]["state"] == "unknown"
+    assert build(network(2, 5)).health["state"] == "unknown"
 
 
 def test_the_layer_with_the_finding_is_worst() -> None:
     run = network(6, 50, fading=True)
-    bad = [layer["badness"] for layer in build(run, sick_diagnosis(run))["layers"]]
+    bad = [layer["badness"] for layer in build(run, sick_diagnosis(run)).layers]
     assert int(np.argmax(bad)) == 0
 
 
 def test_the_window_cuts_every_part() -> None:
     model = build(network(3, 60), first=20, last=29)
-    assert model["heat"]["first"] == list(range(20, 30))
-    assert model["scalars"][0]["x"] == list(range(20, 30))
-    assert model["window"] == [20, 29]
-    assert model["run"]["last_step"] == 59
+    assert model.heat["first"] == list(range(20, 30))
+    assert model.scalars[0]["x"] == list(range(20, 30))
+    assert model.window == [20, 29]
+    assert model.run["last_step"] == 59
 
 
 def test_the_budget_of_cells_holds_for_a_large_model() -> None:
     run = make_run(
         {"grad_norm": np.ones((500, 10_000))}, names=[f"l{i}.weight" for i in range(10_000)]
     )
-    codes, _ = codes_of(build(run), "grad_rms")
+    codes, _ = codes_of(build(run).heat, "grad_rms")
     assert codes.size <= 1_100_000
 
 
 def test_update_spread_is_the_quantiles_over_weights() -> None:
     run = network(5, 12)
-    spread = build(run)["updates"]
+    spread = build(run).updates
     ratios = run.series["update_ratio"][[0, 4, 8]][:, ::2]
     assert spread["x"] == [0, 4, 8]
     assert np.allclose(spread["median"], np.median(ratios, axis=1), rtol=1e-5)
@@ -135,7 +144,7 @@ def test_update_spread_is_the_quantiles_over_weights() -> None:
 
 
 def test_ridges_hold_the_histograms() -> None:
-    ridge = build(network(2, 40))["ridges"][0]
+    ridge = build(network(2, 40)).weight_histograms[0]
     assert ridge["steps"] == [0, 16, 32]
     assert ridge["counts"] == [64, 64, 64]
     assert ridge["zeros"] == [1, 1, 1]
@@ -177,8 +186,8 @@ def test_blocks_are_the_numbered_part() -> None:
 
 def test_rows_of_layers_are_found_in_both_kinds_of_maps() -> None:
     model = build(network(4, 20))
-    assert row_of(model, "grad_rms", 2) == 4
-    assert row_of(model, "act_std", 2) == 2
+    assert row_of(model.heat["maps"]["grad_rms"], model.layers[2]) == 4
+    assert row_of(model.heat["maps"]["act_std"], model.layers[2]) == 2
 
 
 def test_an_unknown_statistic_is_refused_with_a_sentence() -> None:
@@ -187,20 +196,20 @@ def test_an_unknown_statistic_is_refused_with_a_sentence() -> None:
 
 
 def test_the_path_that_loses_most_and_its_region_are_told() -> None:
-    found = build(network(8, 60, fading=True))["flow"]
+    found = build(network(8, 60, fading=True)).flow
     worst = next(path for path in found["paths"] if path["kind"] == "attenuating")
     assert (worst["layers"][0], worst["layers"][-1]) == ("net.0", "net.7")
     assert worst["decades_lost"] == pytest.approx(7, abs=0.3)
     assert [region["kind"] for region in found["regions"]] == ["vanishing"]
     assert found["regions"][0]["layers"][0] == "net.0"
-    assert "paths" not in build(network(2, 5), with_paths=False)["flow"]
+    assert "paths" not in build(network(2, 5), with_paths=False).flow
 
 
 def test_layers_without_a_gradient_say_so_and_gaps_do_not() -> None:
     norms = np.array([[1.0, np.nan], [np.nan, np.nan], [1.0, np.nan]])
     states = [[0, 2], [1, 2], [0, 2]]  # measured, not sampled; no gradient
     run = make_run({"grad_norm": norms}, names=["a.w", "b.w"], states={"grad_norm": states})
-    codes, _ = codes_of(build(run, stats=["grad_rms"]), "grad_rms")
+    codes, _ = codes_of(build(run, stats=["grad_rms"]).heat, "grad_rms")
     assert codes[1].tolist() == [Code.NO_GRADIENT] * 3
     assert codes[0, 1] == Code.EMPTY
 
@@ -208,10 +217,10 @@ def test_layers_without_a_gradient_say_so_and_gaps_do_not() -> None:
 @pytest.mark.parametrize("size", [1e-300, 1e-3, 1.0, 1e300])
 def test_nearly_equal_values_are_drawn_in_the_middle_of_the_scale(size: float) -> None:
     values = size * np.array([0.9, 1.0, 1.1])
-    scale = Scale.around(values, log=True)
+    scale = LevelScale.around(values, log=True)
     assert 0 < scale.low < values.min() < values.max() < scale.high < np.inf
     assert np.all(np.abs(scale.level(values) - 0.5) < 0.05)
-    wide = Scale.around(np.array([1e-9, 1.0]), log=True)
+    wide = LevelScale.around(np.array([1e-9, 1.0]), log=True)
     assert (wide.low, wide.high) == (1e-9, 1.0)
 
 
@@ -236,4 +245,4 @@ def test_nearly_equal_values_are_drawn_in_the_middle_of_the_scale(size: float) -
 )
 def test_the_price_is_told_with_what_is_free(info: dict[str, object], told: list[str]) -> None:
     run = make_run({"grad_norm": [[1.0], [2.0]]}, info=info)
-    assert build(run)["cost"] == told
+    assert build(run).cost == told

@@ -8,7 +8,7 @@ import zlib
 import pytest
 from tests.views.samples import Told, network
 
-from gradwatch.views.model import build, encode, to_json
+from gradwatch.views.model import build, to_json
 from gradwatch.views.page import asset, live_shell, policy, report
 
 
@@ -43,7 +43,7 @@ def test_the_live_page_has_no_inline_script() -> None:
 def test_very_large_models_are_deflated_and_hold_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(network(3, 20), Told())
     assert f">{to_json(model)}</script>" in report(model)
-    monkeypatch.setattr(encode, "READABLE", 1000)
+    monkeypatch.setattr("gradwatch.views.page.READABLE", 1000)
     found = re.search(r'id="model" data-packed="deflate-raw">([\w+/=]*)</script>', report(model))
     assert found is not None
     assert zlib.decompress(base64.b64decode(found[1]), -15).decode() == to_json(model)

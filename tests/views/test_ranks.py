@@ -34,7 +34,7 @@ def test_every_rank_has_its_own_row(tmp_path: Path) -> None:
 def test_the_model_names_who_is_far_and_who_misses_steps(tmp_path: Path) -> None:
     with four_ranks(tmp_path / "run") as run:
         model = build(run, Told((left_behind(),), healthy=False))
-    found = model["ranks"]
+    found = model.ranks
     notes = {row["rank"]: row["notes"] for row in found["rows"]}
     assert notes == {0: [], 1: [], 2: [f"ends at step {CUT_AT - 1}", "not closed"], 3: ["slow"]}
     assert found["departures"] == [left_behind().message]
@@ -54,7 +54,7 @@ def test_the_model_names_who_is_far_and_who_misses_steps(tmp_path: Path) -> None
 
 
 def test_one_process_has_no_ranks_to_compare() -> None:
-    assert build(network(2, 5), Told())["ranks"] is None
+    assert build(network(2, 5), Told()).ranks is None
 
 
 def test_of_very_many_ranks_the_odd_ones_are_listed(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_of_very_many_ranks_the_odd_ones_are_listed(tmp_path: Path) -> None:
         for step in range(2 if rank == 7 else 3):
             writer.scalars(step, {"loss": 50.0 if rank == count - 1 else 1.0})
         writer.close(60.0)
-    found = build(open_run(tmp_path / "run"))["ranks"]
+    found = build(open_run(tmp_path / "run")).ranks
     assert found["count"] == count
     listed = [row["rank"] for row in found["rows"]]
     assert len(listed) == MOST_ROWS

@@ -9,8 +9,7 @@ from tests.views.samples import HOSTILE, Told, network, sick_diagnosis
 
 from gradwatch.run import Run
 from gradwatch.views.model import build
-from gradwatch.views.terminal import Wanted, screen, signals_table
-from gradwatch.views.terminal.glyphs import label, on_one_axis, sparkline, squeezed
+from gradwatch.views.terminal import label, on_one_axis, screen, signals_table, sparkline, squeezed
 
 
 def drawn(run: Run, told: Told | None = None, *, width: int = 80, **wanted: Any) -> str:
@@ -18,7 +17,7 @@ def drawn(run: Run, told: Told | None = None, *, width: int = 80, **wanted: Any)
     console = Console(file=out, width=width, no_color=True, force_terminal=False)
     stats = ["grad_rms", "update_ratio", *([wanted["stat"]] if "stat" in wanted else [])]
     model = build(run, told, columns=width, stats=stats)
-    for line in screen(model, width, Wanted(**wanted)):
+    for line in screen(model, width, **wanted):
         console.print(line, soft_wrap=True)
     return out.getvalue()
 

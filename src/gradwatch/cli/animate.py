@@ -1,16 +1,15 @@
 """`gradwatch animate`: a moving picture of the gradient's flow."""
 
-import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
+from gradwatch.cli.progress import share_bar
 from gradwatch.files import refuse_taken
 from gradwatch.store import open_run
 from gradwatch.text import plain
-from gradwatch.views.animation import FORMATS, Scheme, Wanted, animate
+from gradwatch.views.animation import FORMATS, AnimationOptions, animate
+from gradwatch.views.animation.colours import Scheme
 from gradwatch.views.model import diagnosed
 
 
@@ -38,15 +37,7 @@ def command(run: Path, output: Path, frames: int, fps: float, colours: str, forc
     """Show the flow of the gradient through the layers as a moving picture."""
     refuse_taken(output, force)
     opened = open_run(run)
-    wanted = Wanted(frames, fps, Scheme(colours))
-    size = animate(opened, diagnosed(opened), output, wanted, force=force, progress=_with_bar)
+    options = AnimationOptions(frames, fps, Scheme(colours))
+    with share_bar("drawing") as tick:
+        size = animate(opened, diagnosed(opened), output, options, force=force, tick=tick)
     click.echo(f"Wrote {plain(str(output))} ({size / 1e6:.2f} MB).", err=True)
-
-
-def _with_bar(items: Iterable[Any]) -> Iterator[Any]:
-    """A progress bar when a person is watching."""
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    with click.progressbar(items, label="drawing", file=sys.stderr) as bar:
-        yield from bar

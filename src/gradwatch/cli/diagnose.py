@@ -1,16 +1,14 @@
 """`gradwatch diagnose`: what is wrong with a run, since when, where it began, what to try."""
 
-import json
-import math
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import click
 
 from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.errors import Exit
 from gradwatch.finding import Finding, Severity
+from gradwatch.jsonio import dumps
 from gradwatch.store import open_run
 from gradwatch.text import plain, shortened
 
@@ -34,46 +32,35 @@ def command(run: Path, as_json: bool, fail_on: str) -> int:
 
     Exit code 0: nothing at or above --fail-on. 1: something. 3: the run could not be read.
     """
-    found = diagnose(open_run(run))
+    diagnosis = diagnose(open_run(run))
     if as_json:
-        click.echo(json.dumps(strict(found.to_dict()), ensure_ascii=False, indent=2))
+        click.echo(dumps(diagnosis.to_dict(), indent=2))
     else:
-        for line in lines(found):
+        for line in lines(diagnosis):
             click.echo(line)
-    return Exit.FINDINGS if found.at_least(Severity[fail_on.upper()]) else Exit.HEALTHY
+    return Exit.FINDINGS if diagnosis.at_least(Severity[fail_on.upper()]) else Exit.HEALTHY
 
 
-def strict(value: Any) -> Any:
-    """The same with None for NaN and infinities, which JSON does not know."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: strict(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [strict(item) for item in value]
-    return value
-
-
-def lines(found: Diagnosis) -> list[str]:
+def lines(diagnosis: Diagnosis) -> list[str]:
     """The diagnosis for a terminal of 80 columns."""
-    out = [_headline(found), ""]
-    for finding in found.findings:
+    out = [_headline(diagnosis), ""]
+    for finding in diagnosis.findings:
         out.extend([*_finding(finding), ""])
-    if found.timeline:
-        order = "; ".join(plain(str(onset)) for onset in found.timeline)
+    if diagnosis.timeline:
+        order = "; ".join(plain(str(onset)) for onset in diagnosis.timeline)
         out.extend([*_wrapped(f"Order of events: {order}.", ""), ""])
-    out.extend(_skipped(found))
-    if found.findings:
-        out.append(f"Read more: gradwatch explain {found.findings[0].check}")
+    out.extend(_skipped(diagnosis))
+    if diagnosis.findings:
+        out.append(f"Read more: gradwatch explain {diagnosis.findings[0].check}")
     return out
 
 
-def _headline(found: Diagnosis) -> str:
+def _headline(diagnosis: Diagnosis) -> str:
     verdicts = {True: "Healthy", False: "Sick", None: "Unknown: too little was recorded"}
-    counted = found.at_least(Severity.WARNING)
+    counted = diagnosis.at_least(Severity.WARNING)
     many = "no finding" if not counted else f"{len(counted)} finding" + "s" * (len(counted) > 1)
-    size = f"{found.layers} layers, {found.steps} steps, {len(found.checked)} checks"
-    return f"{verdicts[found.healthy]}: {many} in {size}"
+    size = f"{diagnosis.layers} layers, {diagnosis.steps} steps, {len(diagnosis.checked)} checks"
+    return f"{verdicts[diagnosis.healthy]}: {many} in {size}"
 
 
 def _finding(finding: Finding) -> list[str]:
@@ -85,7 +72,7 @@ def _finding(finding: Finding) -> list[str]:
     if finding.cause:
         out.extend(_wrapped(f"Why: {plain(finding.cause)}", "  "))
     if finding.batch:
-        ids = ", ".join(plain(str(one)) for one in finding.batch[:16])
+        ids = ", ".join(plain(str(sample)) for sample in finding.batch[:16])
         more = f" and {len(finding.batch) - 16} more" if len(finding.batch) > 16 else ""
         out.extend(_wrapped(f"Batch of step {finding.first_step}: {ids}{more}", "  "))
     for number, advice in enumerate(finding.advice, 1):
@@ -102,10 +89,10 @@ def _steps(finding: Finding) -> str:
     return f"steps {finding.first_step}–{finding.last_step}"
 
 
-def _skipped(found: Diagnosis) -> list[str]:
+def _skipped(diagnosis: Diagnosis) -> list[str]:
     """Checks that could not look, gathered by reason."""
     by_reason: dict[str, list[str]] = {}
-    for item in found.skipped:
+    for item in diagnosis.skipped:
         by_reason.setdefault(item.reason, []).append(item.check)
     out = []
     for reason, checks in by_reason.items():

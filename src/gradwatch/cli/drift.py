@@ -1,6 +1,5 @@
 """`gradwatch drift`: what moved between two checkpoints, and what did not."""
 
-import json
 from pathlib import Path
 
 import click
@@ -8,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 
 from gradwatch.checkpoints import Drift, Means, drift
-from gradwatch.cli.diagnose import strict
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.errors import Exit
 from gradwatch.finding import Severity
+from gradwatch.jsonio import dumps
 from gradwatch.text import number, plain, shortened
 
 _SHOWN = 40
@@ -41,7 +40,7 @@ def command(
     with bytes_bar() as progress:
         found = drift(before, after, means=Means(workers, dask, progress))
     if as_json:
-        click.echo(json.dumps(strict(found.to_dict()), ensure_ascii=False, indent=2))
+        click.echo(dumps(found.to_dict(), indent=2))
     else:
         _show(found)
     limit = Severity[fail_on.upper()]
@@ -55,11 +54,10 @@ def _show(found: Drift) -> None:
     for finding in found.findings:
         click.echo(f"{finding.severity.word:<8} {finding.check}: {plain(finding.message)}")
         click.echo(f"  Why: {finding.cause}")
-    ordered = sorted(found.tensors, key=lambda tensor: -tensor.sums.relative_change)
-    if ordered:
-        Console(highlight=False).print(_table(found, _SHOWN))
-    if len(ordered) > _SHOWN:
-        click.echo(f"… and {len(ordered) - _SHOWN} more tensors; --json has all of them.")
+    if found.tensors:
+        Console(highlight=False).print(_table(found))
+    if len(found.tensors) > _SHOWN:
+        click.echo(f"… and {len(found.tensors) - _SHOWN} more tensors; --json has all of them.")
     for title, names in (
         ("Renamed", [f"{old} → {new}" for old, new in found.renamed.items()]),
         ("Reshaped", [f"{n} {list(a)} → {list(b)}" for n, (a, b) in found.reshaped.items()]),
@@ -73,13 +71,13 @@ def _show(found: Drift) -> None:
             click.echo(f"{title}: … and {len(names) - 8} more")
 
 
-def _table(found: Drift, shown: int) -> Table:
+def _table(found: Drift) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("tensor", no_wrap=True)
     for title in ("change", "cosine", "flips", "zeros", "then"):
         table.add_column(title, justify="right", no_wrap=True)
     ordered = sorted(found.tensors, key=lambda tensor: -tensor.sums.relative_change)
-    for tensor in ordered[:shown]:
+    for tensor in ordered[:_SHOWN]:
         sums, count = tensor.sums, max(tensor.sums.count, 1)
         parts = (sums.flipped, sums.zeros_before, sums.zeros_after)
         table.add_row(

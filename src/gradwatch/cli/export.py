@@ -1,14 +1,11 @@
 """`gradwatch export`: a run's numbers for other tools."""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
+from gradwatch.cli.progress import share_bar
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import refuse_taken, write_whole
 from gradwatch.run import Run
@@ -16,9 +13,9 @@ from gradwatch.stats import Stat
 from gradwatch.store import open_run
 from gradwatch.text import plain
 from gradwatch.views.export import exported, write_csv, write_json, write_parquet
-from gradwatch.views.export.tensorboard import write_tensorboard
+from gradwatch.views.tensorboard import write_tensorboard
 
-FORMATS = ("csv", "json", "parquet")
+FORMATS = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
 
 
 @click.command("export")
@@ -78,31 +75,16 @@ def _write(
             Exit.USAGE,
         )
     refuse_taken(output, force)
+    write = partial(write_csv, exact_names=exact_names) if form == "csv" else FORMATS[form]
     opened = open_run(run)
     stats = exported(opened, [_stat(opened, word) for word in words])
-    with bar("exporting") as tick:
-        size = write_whole(
-            output,
-            lambda file: _WRITERS[form](opened, stats, file, tick, exact_names),
-            force=force,
-        )
+    with share_bar("exporting") as tick:
+        size = write_whole(output, lambda file: write(opened, stats, file, tick), force=force)
     click.echo(
         f"Wrote {plain(str(output))}: {len(stats)} statistics, {len(opened.steps)} steps, "
         f"{size / 1e6:.2f} MB.",
         err=True,
     )
-
-
-@contextmanager
-def bar(word: str) -> Iterator[Callable[[float], None]]:
-    """A bar on standard error, if a person is watching and it takes over a second."""
-    console = Console(stderr=True)
-    begun = time.monotonic()
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(word, total=1.0, visible=False)
-        yield lambda share: progress.update(
-            task, completed=share, visible=time.monotonic() - begun > 1
-        )
 
 
 def _stat(run: Run, word: str) -> Stat:
@@ -113,12 +95,3 @@ def _stat(run: Run, word: str) -> Stat:
             Exit.USAGE,
         )
     return known[word]
-
-
-_WRITERS: dict[str, Callable[..., None]] = {
-    "csv": lambda run, stats, file, tick, exact: write_csv(
-        run, stats, file, tick, exact_names=exact
-    ),
-    "json": lambda run, stats, file, tick, exact: write_json(run, stats, file, tick),
-    "parquet": lambda run, stats, file, tick, exact: write_parquet(run, stats, file, tick),
-}

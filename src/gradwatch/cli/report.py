@@ -28,13 +28,9 @@ def command(run: Path, output: Path, force: bool) -> None:
     opened = open_run(run)
     model = build(opened, diagnosed(opened))
     text = report(model).encode()
-    size = write_whole(output, lambda file: void(file.write(text)), force=force)
+    size = write_whole(output, lambda file: file.write(text), force=force)
     click.echo(
-        f"{model['health']['state']}: {model['health']['line']}\n"
+        f"{model.health['state']}: {model.health['line']}\n"
         f"Wrote {plain(str(output))} ({size / 1e6:.2f} MB); open it in a browser.",
         err=True,
     )
-
-
-def void(_: object) -> None:
-    """Drops a result, where a callback must return nothing."""

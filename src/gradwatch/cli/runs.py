@@ -9,8 +9,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gradwatch.cli.export import bar
+from gradwatch.cli.progress import share_bar
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.jsonio import spelled
 from gradwatch.store import RunSummary, delete_run, list_runs, open_run
 from gradwatch.text import plain, shortened
 
@@ -37,13 +38,15 @@ def command(folder: Path, victim: str | None, yes: bool, as_json: bool) -> None:
     if victim is not None:
         _delete(found, victim, yes)
         return
-    with bar("reading runs") as tick:
+    with share_bar("reading runs") as tick:
         listed = []
         for number, summary in enumerate(found, start=1):
             listed.append(_looked_at(summary))
             tick(number / len(found))
     if as_json:
-        click.echo(json.dumps({"format": FORMAT, "runs": [_as_dict(item) for item in listed]}))
+        click.echo(
+            json.dumps(spelled({"format": FORMAT, "runs": [_as_dict(item) for item in listed]}))
+        )
     elif listed:
         Console(highlight=False).print(_table(listed))
     else:

@@ -1,18 +1,22 @@
 """`gradwatch show`: a run on the terminal."""
 
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console, Group
 from rich.live import Live
 
 from gradwatch.run import Run
-from gradwatch.store import open_run
-from gradwatch.views.model import build, diagnosed, shown, to_json
-from gradwatch.views.terminal import Wanted, ranks_table, screen, signals_table
+from gradwatch.store import follow, open_run
+from gradwatch.views.model import ViewModel, build, diagnosed, to_json
+from gradwatch.views.model.titles import shown
+from gradwatch.views.terminal import ranks_table, screen, signals_table
 
 NARROWEST = 40
+SECONDS = 1.0
+"""Between two looks at a growing run."""
 
 
 @click.command("show")
@@ -48,14 +52,15 @@ def command(
     elif ranks:
         console.print(ranks_table(opened))
     elif follow:
-        _follow(console, run, Wanted(stat, layers), last)
+        _follow(console, run, stat, layers, last)
     else:
         width = max(console.width, NARROWEST)
-        for line in screen(_model(opened, stat, last, 4 * width), width, Wanted(stat, layers)):
+        model = _model(opened, stat, last, 4 * width)
+        for line in screen(model, width, stat=stat, layers=layers):
             console.print(line, soft_wrap=True)
 
 
-def _model(run: Run, stat: str | None, last: int | None, columns: int) -> dict[str, Any]:
+def _model(run: Run, stat: str | None, last: int | None, columns: int) -> ViewModel:
     first = None
     if last is not None and len(run.steps):
         first = int(run.steps[-1]) - last + 1
@@ -64,11 +69,26 @@ def _model(run: Run, stat: str | None, last: int | None, columns: int) -> dict[s
     return build(run, diagnosed(run), first=first, columns=columns, stats=wanted, with_paths=False)
 
 
-def _follow(console: Console, path: Path, wanted: Wanted, last: int | None) -> None:
-    from gradwatch.views.growing import growing
-
+def _follow(
+    console: Console, path: Path, stat: str | None, layers: str | None, last: int | None
+) -> None:
     with Live(console=console, refresh_per_second=4, transient=False) as live:
         for run in growing(path):
             width = max(console.width, NARROWEST)
-            lines = screen(_model(run, wanted.stat, last, 4 * width), width, wanted)
-            live.update(Group(*lines))
+            model = _model(run, stat, last, 4 * width)
+            live.update(Group(*screen(model, width, stat=stat, layers=layers)))
+
+
+def growing(path: Path, *, wait: Callable[[float], None] = time.sleep) -> Iterator[Run]:
+    """The run now and each time it has grown, until its recorder says that it is complete."""
+    follower = follow(path)
+    shown: tuple[int, int] | None = None
+    while True:
+        run = follower.refresh()
+        size = (len(run.steps), len(run.events))
+        if size != shown:
+            shown = size
+            yield run
+        if run.info.get("complete"):
+            return
+        wait(SECONDS)

@@ -1,7 +1,6 @@
 """`gradwatch weights`: what is wrong with trained weights, without building the model."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -13,12 +12,13 @@ from gradwatch.checkpoints.arrays import arrays_of
 from gradwatch.checkpoints.casts import overall
 from gradwatch.checkpoints.checks import WEIGHT_CHECKS
 from gradwatch.checkpoints.joining import Measured
-from gradwatch.cli.diagnose import lines, strict
+from gradwatch.cli.diagnose import lines
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.diagnosis import Diagnosis
 from gradwatch.errors import Exit
 from gradwatch.files import refuse_taken, write_whole
 from gradwatch.finding import Severity
+from gradwatch.jsonio import dumps
 from gradwatch.result import plain as as_data
 from gradwatch.text import number, plain, shortened
 from gradwatch.views.model import build
@@ -68,14 +68,12 @@ def command(
         found = examine(list(paths), spectrum=spectrum, means=Means(workers, dask, progress))
     diagnosis = diagnosed(found)
     if as_json:
-        import json
-
-        click.echo(json.dumps(strict(described(found)), ensure_ascii=False, indent=2))
+        click.echo(dumps({**found.to_dict(), "analysis": as_data(_analysis(found))}, indent=2))
     else:
         _show(found, diagnosis)
     if output is not None:
         text = report(build(found.run, diagnosis)).encode()
-        size = write_whole(output, lambda file: _void(file.write(text)), force=force)
+        size = write_whole(output, lambda file: file.write(text), force=force)
         click.echo(f"Wrote {plain(str(output))} ({size / 1e6:.2f} MB).", err=True)
     return Exit.FINDINGS if diagnosis.at_least(Severity[fail_on.upper()]) else Exit.HEALTHY
 
@@ -92,13 +90,6 @@ def diagnosed(found: Examination) -> Diagnosis:
         layers=len(found.run.layers),
         name=str(found.run.info["name"]),
     )
-
-
-def described(found: Examination) -> dict[str, Any]:
-    """The examination and the weight analysis as plain data."""
-    data = found.to_dict()
-    data["analysis"] = as_data(_analysis(found))
-    return data
 
 
 def _analysis(found: Examination) -> WeightDistributionAnalysis:
@@ -182,7 +173,3 @@ _TYPES = {
     "float8_e4m3fn": "e4m3",
     "float8_e5m2": "e5m2",
 }
-
-
-def _void(_: object) -> None:
-    """Drops a result, where a callback must return nothing."""

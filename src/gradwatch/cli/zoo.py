@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.files import write_text
 
 if TYPE_CHECKING:
     from gradwatch.zoo.score import Score
@@ -97,9 +98,7 @@ def score(
     for line in table(result, verbose=verbose):
         click.echo(line)
     if figures is not None:
-        beside = figures.with_name(f"{figures.name}.part")
-        beside.write_text(module(result), "utf-8")
-        beside.replace(figures)
+        write_text(figures, module(result), overwrite=True)
     return Exit.HEALTHY
 
 

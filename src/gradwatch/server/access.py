@@ -35,45 +35,46 @@ SECURITY = {
 
 
 @dataclass
-class Keys:
-    """The link's token, good once, and the secret the cookie carries afterwards."""
+class AccessTokens:
+    """The token of the link, good once, and the secret the cookie carries afterwards."""
 
-    announce: Callable[[str], None]
-    """Tells the person at the terminal a new token."""
+    show: Callable[[str], None]
+    """Shows the person at the terminal a new token."""
     clock: Callable[[], float] = time.monotonic
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     _token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    _told: float = -1e9
+    _announced: float = -1e9
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def tell(self) -> None:
-        """Announce the token, at most once in a few seconds: visitors must not flood a terminal."""
+    def announce(self) -> None:
+        """Show the token, at most once in a few seconds: visitors must not flood a terminal."""
         with self._lock:
-            if self.clock() - self._told < SECONDS_BETWEEN_LINKS:
+            if self.clock() - self._announced < SECONDS_BETWEEN_LINKS:
                 return
-            self._told = self.clock()
-            self.announce(self._token)
+            self._announced = self.clock()
+            self.show(self._token)
 
-    def spend(self, token: str) -> bool:
+    def redeem(self, token: str) -> bool:
         """Whether this is the token; if so it is used up and another takes its place."""
         with self._lock:
             right = hmac.compare_digest(token.encode(), self._token.encode())
             if right:
                 self._token = secrets.token_urlsafe(32)
-                self._told = -1e9
+                self._announced = -1e9
             return right
 
-    def opens(self, cookie: str | None) -> bool:
+    def allows(self, cookie: str | None) -> bool:
+        """Whether this cookie carries the secret."""
         return cookie is not None and hmac.compare_digest(cookie.encode(), self.session.encode())
 
 
-class Gate:
-    """ASGI middleware: host, origin, method, size, then the key; headers on all answers."""
+class AuthMiddleware:
+    """ASGI middleware: host, origin, method, size, then the token; headers on all answers."""
 
-    def __init__(self, app: ASGIApp, *, hosts: frozenset[str], keys: Keys) -> None:
+    def __init__(self, app: ASGIApp, *, hosts: frozenset[str], tokens: AccessTokens) -> None:
         self.app = app
         self.hosts = hosts
-        self.keys = keys
+        self.tokens = tokens
         self.cookie = "gradwatch_" + "".join(c for c in min(hosts) if c.isalnum())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,16 +113,16 @@ class Gate:
         """The first hop trades the token for a cookie; without the cookie nobody enters."""
         request = Request(scope)
         tokens = request.query_params.getlist("token")
-        if scope["path"] == "/" and len(tokens) == 1 and self.keys.spend(tokens[0]):
+        if scope["path"] == "/" and len(tokens) == 1 and self.tokens.redeem(tokens[0]):
             away = RedirectResponse("/", status_code=303)
             away.set_cookie(
-                self.cookie, self.keys.session, httponly=True, samesite="strict", path="/"
+                self.cookie, self.tokens.session, httponly=True, samesite="strict", path="/"
             )
             return away
-        if self.keys.opens(request.cookies.get(self.cookie)):
+        if self.tokens.allows(request.cookies.get(self.cookie)):
             return None
         if scope["path"] == "/":
-            self.keys.tell()
+            self.tokens.announce()
         return PlainTextResponse(
             "Please open the link that `gradwatch serve` prints in its terminal. "
             "Each link works once; a new one has been printed there.\n",

@@ -1,8 +1,13 @@
-"""The routes: a page, two files, and what they fetch. Nothing here writes, starts or loads code."""
+"""The routes: a page, two files, what they fetch, and events that tell a page of growth.
 
+Nothing here writes, starts or loads code.
+"""
+
+import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -11,18 +16,19 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from gradwatch.errors import GradwatchError
-from gradwatch.server.access import Gate, Keys
-from gradwatch.server.library import Library
-from gradwatch.server.made import Made
-from gradwatch.server.shelf import Gone, Shelf
-from gradwatch.server.stream import Streams, of_list, of_run
-from gradwatch.server.wish import BadWish, Wish
+from gradwatch.server.access import AccessTokens, AuthMiddleware
+from gradwatch.server.encoded import BadRequest, EncodedView, ViewRequest
+from gradwatch.server.runs import Library, RunGone, ServedRun
 from gradwatch.text import plain
 from gradwatch.views.model import to_json
 from gradwatch.views.page import asset, live_shell
 
 LOG = logging.getLogger(__name__)
 FORMAT = 1
+SECONDS = 1.0
+HEARTBEAT = 15
+"""Seconds of silence after which a comment is sent, so that a dead line is noticed."""
+MOST_STREAMS = 64
 
 
 class Pages:
@@ -53,18 +59,17 @@ class Pages:
         return Response(asset("page.css"), media_type="text/css")
 
     async def runs(self, request: Request) -> Response:
-        found = await run_in_threadpool(self.library.listing)
-        text = to_json({"format": FORMAT, "runs": found})
+        listing = await run_in_threadpool(self.library.listing)
+        text = to_json({"format": FORMAT, "runs": listing})
         return Response(text, media_type="application/json")
 
     async def view(self, request: Request) -> Response:
         try:
-            wish = Wish.of(request.query_params)
-        except BadWish as error:
+            asked = ViewRequest.of(request.query_params)
+        except BadRequest as error:
             return _sorry(str(error), 400)
-        shelf = await run_in_threadpool(self.library.shelf, request.path_params["key"])
-        made = await run_in_threadpool(shelf.view, wish)
-        return _told(shelf, made, request)
+        run = await run_in_threadpool(self.library.run, request.path_params["key"])
+        return _answer(run, await run_in_threadpool(run.view, asked), request)
 
     async def run_events(self, request: Request) -> Response:
         return self._stream(request, run=request.path_params["key"])
@@ -82,34 +87,35 @@ class Pages:
         return StreamingResponse(self.streams.events(look, last), media_type="text/event-stream")
 
 
-def application(library: Library, *, hosts: frozenset[str], keys: Keys) -> Gate:
-    """The whole application; the gate stands outside everything, errors and unknown routes too."""
+def application(library: Library, *, hosts: frozenset[str], tokens: AccessTokens) -> AuthMiddleware:
+    """The whole application; the token is asked for everywhere, errors and unknown routes too."""
     inside = Starlette(
         routes=list(Pages(library).routes()),
         exception_handlers={
-            Gone: _gone,
+            RunGone: _gone,
             GradwatchError: _unreadable,
             404: _nothing,
             500: _failed,
         },
     )
     inside.router.redirect_slashes = False
-    return Gate(inside, hosts=hosts, keys=keys)
+    return AuthMiddleware(inside, hosts=hosts, tokens=tokens)
 
 
-def _told(shelf: Shelf, made: Made, request: Request) -> Response:
+def _answer(run: ServedRun, view: EncodedView, request: Request) -> Response:
     """Nothing where the page has it already; only what changed where it asks for that."""
-    headers = {"etag": f'"{made.tag}"'}
+    headers = {"etag": f'"{view.etag}"'}
     has = request.headers.get("if-none-match", "").strip('"')
-    if has == made.tag:
+    if has == view.etag:
         return Response(status_code=304, headers=headers)
     changed = None
     if request.query_params.get("changes") == "1" and has:
-        changed = shelf.told.changed(made, has)
+        changed = run.sent.changed(view, has)
     if changed is not None:
         headers["x-gradwatch-since"] = has
-    shelf.told.remember(made)
-    return Response(made.text(changed), media_type="application/json", headers=headers)
+    run.sent.remember(view)
+    text = view.text if changed is None else view.text_of(changed)
+    return Response(text, media_type="application/json", headers=headers)
 
 
 def _sorry(sentence: str, status: int) -> Response:
@@ -134,3 +140,98 @@ async def _failed(request: Request, error: Exception) -> Response:
     number = secrets.token_hex(4)
     LOG.error("%s: %s: %s", number, type(error).__name__, plain(str(error)))
     return _sorry(f"Something failed here; the terminal says more under {number}.", 500)
+
+
+# -- server-sent events ---------------------------------------------------------------------------
+
+
+class ServerEvent(NamedTuple):
+    """One server-sent event: what happened, since which mark, and details as JSON."""
+
+    name: str
+    mark: str
+    data: str = "{}"
+
+    def encoded(self) -> bytes:
+        """Progress has no id: a page that comes back resumes after what grew, not after that."""
+        number = f"id: {self.mark}\n" if self.mark else ""
+        return f"event: {self.name}\n{number}data: {self.data}\n\n".encode()
+
+
+Look = Callable[[], list[ServerEvent]]
+
+
+class Streams:
+    """How many streams are open; more than `MOST_STREAMS` are refused."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    @property
+    def full(self) -> bool:
+        return self.open >= MOST_STREAMS
+
+    async def events(self, look: Look, last: str) -> AsyncIterator[bytes]:
+        """Send what `look` says when it is new; never twice the same."""
+        self.open += 1
+        try:
+            silent = 0.0
+            yield b"retry: 2000\n\n"
+            sent: set[ServerEvent] = {ServerEvent("grown", last)}
+            while True:
+                events = await run_in_threadpool(look)
+                for event in events:
+                    if event not in sent:
+                        silent = 0.0
+                        yield event.encoded()
+                sent = set(events) or sent
+                if silent >= HEARTBEAT:
+                    silent = 0.0
+                    yield b": still here\n\n"
+                await asyncio.sleep(SECONDS)
+                silent += SECONDS
+        finally:
+            self.open -= 1
+
+
+def of_run(library: Library, key: str) -> Look:
+    """Grown, complete or gone; how far the long work is, and that it is ready."""
+
+    def look() -> list[ServerEvent]:
+        try:
+            run = library.run(key)
+            mark = run.mark()
+        except RunGone:
+            return [ServerEvent("gone", "gone")]
+        if run.busy:
+            progress = {"what": run.busy, "done": round(run.done, 2)}
+            return [ServerEvent("progress", "", to_json(progress))]
+        if run.resting:
+            return []  # sent when the rest is over, so that the last growth is never missed
+        events = [ServerEvent("grown", mark)]
+        if run.ready == mark:
+            events.append(ServerEvent("ready", f"{mark}-ready"))
+        if run.summary and run.summary["complete"] and run.summary_mark == mark:
+            events.append(ServerEvent("complete", f"{mark}-complete"))
+        return events
+
+    return look
+
+
+def of_list(library: Library) -> Look:
+    """A new mark when any run changes, comes or goes, and while some were not looked at yet."""
+    tries = 0
+
+    def look() -> list[ServerEvent]:
+        nonlocal tries
+        marks = []
+        for key, run in library.scan().items():
+            try:
+                marks.append(f"{key}{run.mark()}")
+            except RunGone:
+                continue
+        if library.pending():
+            tries += 1
+        return [ServerEvent("grown", f"{hash(tuple(marks)) & (2**63 - 1):x}-{tries}")]
+
+    return look

@@ -1,5 +1,6 @@
-"""From a folder and an address to a server that answers."""
+"""From a folder and an address to a server that answers, and cuts off who is slow."""
 
+import asyncio
 import contextlib
 import ipaddress
 import os
@@ -10,18 +11,23 @@ from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.server.access import Keys
+from gradwatch.server.access import AccessTokens
 from gradwatch.server.app import application
-from gradwatch.server.library import Library
-from gradwatch.server.line import Line
+from gradwatch.server.runs import Library
 
 PORT = 8321
 TRIES = 20
 WAITING = 128
 """Connections the system may hold before we take them."""
 MOST_HEADER_BYTES = 16_384
+HEAD_SECONDS = 10.0
+"""For a whole request head, from its first byte on or from connecting; trickling does not help."""
+READ_SECONDS = 30.0
+"""For taking what was sent: a visitor that reads nothing for so long is gone."""
+MOST_CONNECTIONS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +63,18 @@ class Address:
 
     def hosts(self, port: int) -> frozenset[str]:
         """The Host headers that are ours, exactly."""
-        own = f"[{self.host}]" if ":" in self.host else self.host
-        names = {own}
+        names = [self._written]
         if ipaddress.ip_address(self.host).is_loopback:
-            names |= {"localhost"}
+            names.append("localhost")
         return frozenset(f"{name}:{port}" for name in names)
 
     def link(self, port: int, token: str) -> str:
-        own = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{own}:{port}/?token={token}"
+        """What to open in a browser."""
+        return f"http://{self._written}:{port}/?token={token}"
+
+    @property
+    def _written(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     def bound(self) -> socket.socket:
         """A listening socket: the port asked for, or the first free one after the usual."""
@@ -89,6 +98,55 @@ class Address:
         )
 
 
+class TimeoutProtocol(H11Protocol):
+    """HTTP/1.1 with the time limits that uvicorn lacks: slow, idle and excess visitors are cut."""
+
+    _timers: dict[str, asyncio.TimerHandle]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._timers = {}
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.abort()
+            return
+        self._start("head", HEAD_SECONDS)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering or self.transport.is_closing():
+            self._stop("head")
+        else:
+            self._start("head", HEAD_SECONDS)
+
+    def on_response_complete(self) -> None:
+        self._stop("head")
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start("reading", READ_SECONDS)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop("reading")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for name in list(self._timers):
+            self._stop(name)
+        super().connection_lost(exc)
+
+    def _start(self, name: str, seconds: float) -> None:
+        """Begin to wait, unless it was begun: more bytes give no more time."""
+        if name not in self._timers:
+            self._timers[name] = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+
 def settings(app: ASGIApp) -> uvicorn.Config:
     """How the application is served: without upgrades, with limits on size, time and number."""
     return uvicorn.Config(
@@ -99,7 +157,7 @@ def settings(app: ASGIApp) -> uvicorn.Config:
         date_header=False,
         proxy_headers=False,
         ws="none",
-        http=Line,
+        http=TimeoutProtocol,
         lifespan="off",
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         timeout_keep_alive=5,
@@ -111,12 +169,12 @@ def serve(roots: Sequence[Path], address: Address, announce: Callable[[str], Non
     """Serve until stopped; `announce` is given each link."""
     listening = address.bound()
     port = int(listening.getsockname()[1])
-    keys = Keys(lambda token: announce(address.link(port, token)))
-    app = application(Library(roots), hosts=address.hosts(port), keys=keys)
+    tokens = AccessTokens(lambda token: announce(address.link(port, token)))
+    app = application(Library(roots), hosts=address.hosts(port), tokens=tokens)
     config = settings(app)
     with contextlib.suppress(OSError):
         os.nice(5)  # the training beside us comes first
-    keys.tell()
+    tokens.announce()
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:

@@ -1,4 +1,8 @@
-"""One frame as an image: the network, its legend, the loss with a moving cursor."""
+"""One frame as an image: the network, its legend, the loss with a moving cursor.
+
+Ranks of nodes run like lines of text, so that deep networks fit. GIFs get a fixed palette and a
+table from colours to it, which is much faster than quantising every frame.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,13 +11,23 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from gradwatch.text import number, plain, shortened
-from gradwatch.views.animation.moments import Film, Mark, Moment, level
-from gradwatch.views.animation.plan import LEFT, Box, Plan, plan, way
-from gradwatch.views.animation.schemes import BAD, Colour, Scheme, colour, ink_on, ramp
-from gradwatch.views.model.cells import Code, Scale
+from gradwatch.views.animation.colours import BAD, Colour, Scheme, colour, ink_on, ramp
+from gradwatch.views.animation.frames import FlowFrame, FlowFrames, Mark, level, words_of
+from gradwatch.views.model import ViewModel
+from gradwatch.views.model.heat import Code, LevelScale
+
+WIDTH = 960
+LEFT, TOP = 24, 94
+LOSS_HEIGHT = 110
+FOOT = 34
+MOST_HEIGHT = 2160
+BITS = 5
+"""Of each colour channel, in the table from colours to a palette."""
 
 PAPER: Colour = (16, 21, 27)
 INK: Colour = (232, 237, 242)
@@ -27,53 +41,135 @@ NO_GRADIENT: Colour = (128, 128, 128)
 LINE: Colour = (200, 210, 220)
 
 
+# -- places ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A node's rectangle and the line it stands in."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+    line: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The picture's size and the place of every part; sizes are multiples of 16 (for video)."""
+
+    width: int
+    height: int
+    boxes: tuple[Box, ...]
+    loss: tuple[int, int, int, int]
+    """Left, top, right, bottom of the curve under the network."""
+
+
+def plan(flow: dict[str, Any], with_loss: bool) -> Plan:
+    """Wrap the ranks into as many lines as they need; many nodes make smaller boxes."""
+    nodes = flow["nodes"]
+    ranks = 1 + max((node["rank"] for node in nodes), default=0)
+    box_width, box_height, gap = (112, 40, 26) if ranks <= 32 else (88, 34, 20)
+    per_line = max(1, min(ranks, (WIDTH - 2 * LEFT + gap) // (box_width + gap)))
+    if per_line > 1 and ranks > per_line:  # full lines fill the picture
+        gap = (WIDTH - 2 * LEFT - 12 - per_line * box_width) // (per_line - 1)
+    lanes = [1] * -(-ranks // per_line)
+    for node in nodes:
+        line = node["rank"] // per_line
+        lanes[line] = max(lanes[line], node["lane"] + 1)
+    tops = [TOP]
+    for count in lanes:
+        tops.append(tops[-1] + count * (box_height + 12) + 26)
+    boxes = tuple(
+        Box(
+            LEFT + node["rank"] % per_line * (box_width + gap),
+            tops[node["rank"] // per_line] + node["lane"] * (box_height + 12),
+            box_width,
+            box_height,
+            node["rank"] // per_line,
+        )
+        for node in nodes
+    )
+    bottom = tops[-1]
+    loss = (LEFT + 44, bottom + 8, WIDTH - LEFT, bottom + 8 + LOSS_HEIGHT)
+    height = (loss[3] if with_loss else bottom) + FOOT
+    return Plan(WIDTH, min(-(-height // 16) * 16, MOST_HEIGHT), boxes, loss)
+
+
+def _corners(boxes: Sequence[Box], source: int, target: int, skips: bool) -> list[tuple[int, int]]:
+    """The corners of an edge: straight on, over what it skips, or round to the next line."""
+    a, b = boxes[source], boxes[target]
+    start = (a.x + a.width, a.y + a.height // 2)
+    end = (b.x, b.y + b.height // 2)
+    if a.line != b.line:
+        middle = b.y - 14
+        return [
+            start,
+            (start[0] + 9, start[1]),
+            (start[0] + 9, middle),
+            (end[0] - 10, middle),
+            (end[0] - 10, end[1]),
+            end,
+        ]
+    if skips:
+        top = min(a.y, b.y) - 13
+        first, last = a.x + a.width * 3 // 4, b.x + b.width // 4
+        return [(first, a.y), (first + 8, top), (last - 8, top), (last, b.y)]
+    middle = (start[0] + end[0]) // 2
+    return [start, (middle, start[1]), (middle, end[1]), end]
+
+
+# -- frames ----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Painter:
-    """Draws moments of one film; what never moves is drawn once."""
+    """Draws the frames of one run; what never moves is drawn once."""
 
-    model: dict[str, Any]
-    film: Film
+    model: ViewModel
+    frames: FlowFrames
     scheme: Scheme
     plan: Plan = field(init=False)
     still: Image.Image = field(init=False)
 
     def __post_init__(self) -> None:
-        made = plan(self.model["flow"], self.loss is not None)
+        made = plan(self.model.flow, self.loss is not None)
         object.__setattr__(self, "plan", made)
         object.__setattr__(self, "still", self._still())
 
     @property
     def loss(self) -> dict[str, Any] | None:
-        return next((c for c in self.model["scalars"] if c["name"] == "loss"), None)
+        return next((c for c in self.model.scalars if c["name"] == "loss"), None)
 
-    def frame(self, moment: Moment) -> Image.Image:
-        """One moment, in colours of the screen."""
+    def draw(self, frame: FlowFrame) -> Image.Image:
+        """One frame, in colours of the screen."""
         image = self.still.copy()
         draw = ImageDraw.Draw(image)
-        draw.text((LEFT, 44), f"step {moment.step}", INK, _font(20))
-        self._edges(draw, moment)
-        nodes = zip(self.model["flow"]["nodes"], self.plan.boxes, strict=True)
+        draw.text((LEFT, 44), f"step {frame.step}", INK, _font(20))
+        self._edges(draw, frame)
+        nodes = zip(self.model.flow["nodes"], self.plan.boxes, strict=True)
         for index, (node, box) in enumerate(nodes):
-            self._node(draw, box, node, moment.codes[index], moment.marks[index])
+            self._node(draw, box, node, frame.codes[index], frame.marks[index])
         if self.loss is not None:
-            self._cursor(draw, moment.step)
+            self._cursor(draw, frame.step)
         return image
 
     def _still(self) -> Image.Image:
         image = Image.new("RGB", (self.plan.width, self.plan.height), PAPER)
         draw = ImageDraw.Draw(image)
-        draw.text((LEFT, 14), shortened(self.model["run"]["name"], 30), INK, _font(18))
+        draw.text((LEFT, 14), shortened(self.model.run["name"], 30), INK, _font(18))
         draw.text((LEFT + 330, 18), _headline(self.model), SOFT, _font(14))
-        _legend(draw, self.film, self.scheme)
+        _legend(draw, self.frames, self.scheme)
         if self.loss is not None:
-            _curve(draw, self.loss, self.plan, self.model["window"])
+            _curve(draw, self.loss, self.plan, self.model.window)
         return image
 
-    def _edges(self, draw: ImageDraw.ImageDraw, moment: Moment) -> None:
-        nodes = self.model["flow"]["nodes"]
-        for (source, target), flow in zip(self.model["flow"]["edges"], moment.flows, strict=True):
+    def _edges(self, draw: ImageDraw.ImageDraw, frame: FlowFrame) -> None:
+        nodes = self.model.flow["nodes"]
+        for (source, target), flow in zip(self.model.flow["edges"], frame.flows, strict=True):
             skips = nodes[target]["rank"] - nodes[source]["rank"] > 1
-            points = way(self.plan.boxes, source, target, skips)
+            points = _corners(self.plan.boxes, source, target, skips)
             if skips and self.plan.boxes[source].line != self.plan.boxes[target].line:
                 draw.line(points, FAR, 1)  # there are many of these, and they cross everything
             else:
@@ -87,7 +183,7 @@ class Painter:
         code: int,
         marks: frozenset[Mark],
     ) -> None:
-        fill, ink, text = _look(code, self.film.scale, self.scheme)
+        fill, ink, text = _look(code, self.frames.scale, self.scheme)
         corners = (box.x, box.y, box.x + box.width, box.y + box.height)
         outline = BAD[self.scheme] if marks else EDGE
         draw.rounded_rectangle(corners, 6, fill, outline, 3 if marks else 1)
@@ -99,7 +195,7 @@ class Painter:
     def _cursor(self, draw: ImageDraw.ImageDraw, step: int) -> None:
         assert self.loss is not None
         left, top, right, bottom = self.plan.loss
-        first, last = self.model["window"]
+        first, last = self.model.window
         x = left + (step - first) / max(last - first, 1) * (right - left)
         draw.line([(x, top), (x, bottom)], INK, 2)
         gaps = sorted(b - a for a, b in pairwise(self.loss["x"]))
@@ -110,38 +206,35 @@ class Painter:
         draw.text((right - 110, top + 3), text, INK, _font(14))
 
 
-def _headline(model: dict[str, Any]) -> str:
+def _headline(model: ViewModel) -> str:
     """What is wrong first, or that nothing is."""
-    if not model["findings"]:
-        return f"{model['health']['state']}: {model['health']['line']}"[:88]
-    worst = model["findings"][0]
+    if not model.findings:
+        return f"{model.health['state']}: {model.health['line']}"[:88]
+    worst = model.findings[0]
     where = f" in {shortened(worst['layers'][0], 24)}" if worst["layers"] else ""
     return f"{worst['severity']}: {plain(worst['check'])}{where}, since step {worst['first_step']}"
 
 
-def _look(code: int, scale: Scale, scheme: Scheme) -> tuple[Colour, Colour, str]:
+def _look(code: int, scale: LevelScale, scheme: Scheme) -> tuple[Colour, Colour, str]:
     """Fill, ink and the words of a byte."""
     at = level(code)
-    if at is not None:
-        fill = colour(scheme, at)
-        return fill, ink_on(fill), number(float(scale.low * (scale.high / scale.low) ** at))
-    if code == Code.NONFINITE:
-        return BAD[scheme], ink_on(BAD[scheme]), "nan/inf"
+    words = words_of(code, scale)
     if code == Code.NO_GRADIENT:
-        return NO_GRADIENT, (0, 0, 0), "no gradient"
-    if code == Code.ZERO:
-        return ramp(scheme)[0], ink_on(ramp(scheme)[0]), "0"
-    return NO_WEIGHTS, INK, ""
+        return NO_GRADIENT, (0, 0, 0), words
+    if code == Code.EMPTY:
+        return NO_WEIGHTS, INK, words
+    fill = BAD[scheme] if code == Code.NONFINITE else colour(scheme, at or 0.0)
+    return fill, ink_on(fill), words
 
 
-def _legend(draw: ImageDraw.ImageDraw, film: Film, scheme: Scheme) -> None:
+def _legend(draw: ImageDraw.ImageDraw, frames: FlowFrames, scheme: Scheme) -> None:
     """The ramp with its ends, and a sample of each mark."""
     x, y = LEFT + 292, 50
-    low = f"{film.title} {number(film.scale.low)}"
+    low = f"{frames.title} {number(frames.scale.low)}"
     draw.text((x - 8 - draw.textlength(low, _font(13)), y), low, SOFT, _font(13))
     for index in range(160):
         draw.line([(x + index, y + 2), (x + index, y + 13)], colour(scheme, index / 159))
-    draw.text((x + 168, y), f"{number(film.scale.high)} (log)", SOFT, _font(13))
+    draw.text((x + 168, y), f"{number(frames.scale.high)} (log)", SOFT, _font(13))
     x += 256
     for mark in Mark:
         _sign(draw, mark, x, y + 8, INK)
@@ -213,3 +306,42 @@ def _font(size: int) -> Any:
     if size not in _FONTS:
         _FONTS[size] = ImageFont.load_default(size)
     return _FONTS[size]
+
+
+# -- palette of a GIF ------------------------------------------------------------------------------
+
+
+@cache
+def palette(scheme: Scheme) -> tuple[Colour, ...]:
+    """96 steps of the ramp, 96 of grey-blue between paper and ink, and what is special."""
+    levels = [ramp(scheme)[round(i / 95 * 255)] for i in range(96)]
+    greys: list[Colour] = []
+    for index in range(96):
+        at = index / 95
+        red, green, blue = (round(part + (255 - part) * at) for part in PAPER)
+        greys.append((red, green, blue))
+    return (*levels, *greys, BAD[scheme], (0, 0, 0), (255, 255, 255), PAPER)
+
+
+@cache
+def _table(scheme: Scheme) -> NDArray[np.uint8]:
+    """Nearest entry of the palette for each of 2^15 coarse colours."""
+    step = 1 << (8 - BITS)
+    axis = np.arange(0, 256, step) + step // 2
+    grid = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), -1).reshape(-1, 3)
+    known = np.array(palette(scheme), float)
+    best = np.empty(len(grid), np.uint8)
+    for begin in range(0, len(grid), 4096):
+        part = grid[begin : begin + 4096]
+        best[begin : begin + 4096] = ((part[:, None] - known) ** 2).sum(-1).argmin(1)
+    return best
+
+
+def indexed(image: Image.Image, scheme: Scheme) -> Image.Image:
+    """The image with the fixed palette."""
+    shift = 8 - BITS
+    pixels = np.asarray(image).astype(np.int32) >> shift
+    at = (pixels[..., 0] << (2 * BITS)) | (pixels[..., 1] << BITS) | pixels[..., 2]
+    made = Image.fromarray(_table(scheme)[at])
+    made.putpalette([part for entry in palette(scheme) for part in entry])
+    return made

@@ -1,19 +1,34 @@
-"""The flow network: layers (or blocks of them) placed by the real graph, once, for every view."""
+"""The flow network: layers (or blocks of them) placed by the real graph, and its problems."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gradwatch.analysis.flow import network, regions
+from gradwatch.analysis.flow.network import CriticalGradientPath
+from gradwatch.analysis.flow.regions import GradientDeadZone, Region
+from gradwatch.analysis.layers import LayerSeries
 from gradwatch.graph import Graph
-from gradwatch.run import block_of
-from gradwatch.views.model.rows import Layer
+from gradwatch.run import Run, block_of
+from gradwatch.stats import Stat
+from gradwatch.views.model.layers import LayerRow
+from gradwatch.views.model.titles import rounded
 
 MOST_NODES = 64
 """More cannot be told apart on a screen: then layers are grouped into the blocks they belong to."""
 FEWEST_GROUPS = 6
 """Fewer would show nothing of the network."""
+MOST_TENSORS = 2_000
+MOST_VALUES = 2_000_000
+"""Larger runs are shown without it, so that a page opens in a second or two."""
+MOST_REGIONS = 12
+MOST_LAYERS = 12
+THRESHOLD = 0.01
+"""An edge that transmits less is blocked: the same as in `gradwatch analyze --flow`."""
+LEAST_LOSS = 0.5
+"""Decades; a path that loses less is no news."""
 
 
-def flow(graph: Graph, layers: Sequence[Layer]) -> dict[str, Any]:
+def flow(graph: Graph, layers: Sequence[LayerRow]) -> dict[str, Any]:
     """Nodes with rank (distance from the input) and lane (place beside each other), and edges."""
     group_of, grouped = _grouping(graph)
     names = list(dict.fromkeys(group_of[node.layer] for node in graph.nodes))
@@ -60,10 +75,10 @@ def _grouping(graph: Graph) -> tuple[Mapping[str, str], bool]:
         lambda name: name.split(".")[0],
     ]
     for depth, way in enumerate(ways):
-        found = {name: way(name) for name in names}
-        groups = len(set(found.values()))
+        group_of = {name: way(name) for name in names}
+        groups = len(set(group_of.values()))
         if groups <= MOST_NODES and (depth == 0 or groups >= FEWEST_GROUPS):
-            return found, depth > 0
+            return group_of, depth > 0
     return _spans(names), True
 
 
@@ -114,3 +129,73 @@ def _lanes(ranks: Sequence[int], edges: Sequence[tuple[int, int]]) -> list[int]:
 
 def _mean(values: Sequence[int]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+def flow_problems(run: Run) -> dict[str, Any]:
+    """`paths` (most attenuating first) and `regions`; empty where the run is too large to load."""
+    small = (
+        len(run.steps) * len(run.parameters) <= MOST_VALUES and len(run.parameters) <= MOST_TENSORS
+    )
+    if Stat.GRAD_NORM not in run.recorded or not len(run.steps) or not small:
+        return {"paths": [], "regions": []}
+    series = LayerSeries.of(run)
+    pairs = network.connections(run.graph, series.names)
+    edges = network.edges_of(series, pairs, THRESHOLD, run.graph.assumed)
+    return {
+        "paths": _paths(network.critical_paths(run.graph, series.names, edges)),
+        "regions": [
+            *_regions("vanishing", regions.vanishing_regions(series, pairs)),
+            *_regions("exploding", regions.exploding_regions(series, pairs)),
+            *_dead(regions.dead_zones(run, series)),
+        ][:MOST_REGIONS],
+    }
+
+
+def _paths(found: Sequence[CriticalGradientPath]) -> list[dict[str, Any]]:
+    worst = [
+        path
+        for path in found
+        if path.path_id.endswith("-1") and path.criticality_score >= LEAST_LOSS
+    ]
+    seen: dict[tuple[str, ...], CriticalGradientPath] = {}
+    for path in worst:
+        seen.setdefault(path.layers, path)
+    return [
+        {
+            "kind": path.path_id.partition("-")[0],
+            "layers": list(path.layers),
+            "decades_lost": rounded(path.criticality_score, 3),
+            "bottlenecks": list(path.bottleneck_layers[:MOST_LAYERS]),
+        }
+        for path in seen.values()
+    ]
+
+
+def _regions(kind: str, found: Sequence[Region]) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": kind,
+            "severity": str(region.severity_level).lower(),
+            "layers": list(region.affected_layers[:MOST_LAYERS]),
+            "count": len(region.affected_layers),
+            "first_step": region.extent.start_step,
+            "last_step": region.extent.end_step,
+            "current": region.current,
+        }
+        for region in found
+    ]
+
+
+def _dead(found: Sequence[GradientDeadZone]) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "dead",
+            "severity": "needs intervention" if zone.intervention_required else "mild",
+            "layers": list(zone.affected_layers[:MOST_LAYERS]),
+            "count": len(zone.affected_layers),
+            "first_step": zone.start_step,
+            "last_step": zone.start_step + zone.dead_duration - 1,
+            "current": True,
+        }
+        for zone in found
+    ]

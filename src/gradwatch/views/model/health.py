@@ -1,22 +1,51 @@
-"""Is it healthy, what is wrong, since when, where first, what to try."""
+"""What is said in words: health, findings, and what the run tells about itself.
 
-from collections.abc import Sequence
+Is it healthy, what is wrong, since when, where first, what to try; what the run is, what recording
+it cost, what happened, what was not recorded.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from inspect import cleandoc
 from typing import Any, Protocol
 
+import numpy as np
+
 from gradwatch.finding import Finding, Severity, Skipped
-from gradwatch.run import Run
-from gradwatch.stats import Stat
-from gradwatch.views.model.encode import rounded
-from gradwatch.views.model.lines import evidence_chart
+from gradwatch.run import EventKind, Run
+from gradwatch.stats import ENTRIES, Family, Stat
+from gradwatch.views.model.curves import evidence_chart
+from gradwatch.views.model.titles import rounded
 
 CHARTS = 3
 """Charts shown with one finding; the rest of its evidence is listed."""
 CHARTED = 12
 """Findings that get charts: more would not be read, and the report has a size to keep."""
-
-
 NOT_DRAWN = frozenset({Stat.WEIGHT_HASH})
 """A hash has no size: its curve would be noise."""
+TOLD_INFO = ("name", "versions", "ranks", "loss_kind", "classes", "chance", "optimizer", "complete")
+"""The parts of `run.info` that are shown: no path, host name or environment leaves the machine."""
+NOT_RECORDED = frozenset(
+    {
+        EventKind.NOT_RECORDED,
+        EventKind.SWITCHED_OFF,
+        EventKind.DAMAGE,
+        EventKind.GAP,
+        EventKind.STRETCHED,
+        EventKind.RETENTION,
+    }
+)
+MOST_EVENTS = 200
+
+_FAMILY_WORDS = {
+    Family.GRAD: "gradients",
+    Family.WEIGHT: "weights",
+    Family.UPDATE: "updates",
+    Family.OPTIM: "optimizer state (Adam family only)",
+    Family.ACT: "activations",
+    Family.PROBE: "non-finite probes of layer outputs",
+    Family.GROUP: "learning rates",
+}
 
 
 class Diagnosed(Protocol):
@@ -54,31 +83,28 @@ def health(run: Run, diagnosis: Diagnosed | None) -> dict[str, Any]:
     return {"state": state, "line": line, "counts": counts}
 
 
-def findings(
-    run: Run, diagnosis: Diagnosed | None, first: int, last: int, explained: dict[str, str]
-) -> list[dict[str, Any]]:
+def findings(run: Run, diagnosis: Diagnosed | None, first: int, last: int) -> list[dict[str, Any]]:
     """In the order of the diagnosis, most important first; each with charts and explanation."""
+    from gradwatch.checks import CHECKS  # only here: loading every check takes its time
+
     if diagnosis is None:
         return []
-    return [
-        _shown(run, item, first, last, explained, charted=rank < CHARTED)
-        for rank, item in enumerate(diagnosis.findings)
-    ]
-
-
-def _shown(
-    run: Run,
-    item: Finding,
-    first: int,
-    last: int,
-    explained: dict[str, str],
-    charted: bool,
-) -> dict[str, Any]:
-    charts = []
-    if charted:
+    pages = {check.NAME: cleandoc(check.__doc__ or "") for check in CHECKS}
+    shown = []
+    for rank, item in enumerate(diagnosis.findings):
         drawn = [piece for piece in item.evidence if piece.stat not in NOT_DRAWN][:CHARTS]
-        made = (evidence_chart(run, piece, first, last) for piece in drawn)
-        charts = [chart for chart in made if chart is not None]
+        charts = [evidence_chart(run, piece, first, last) for piece in drawn if rank < CHARTED]
+        shown.append(
+            {
+                **_finding(item),
+                "explanation": pages.get(item.check, ""),
+                "charts": [chart for chart in charts if chart is not None],
+            }
+        )
+    return shown
+
+
+def _finding(item: Finding) -> dict[str, Any]:
     return {
         "check": item.check,
         "severity": item.severity.word,
@@ -107,8 +133,6 @@ def _shown(
             }
             for c in item.consequences
         ],
-        "explanation": explained.get(item.check, ""),
-        "charts": charts,
     }
 
 
@@ -125,3 +149,95 @@ def skipped(diagnosis: Diagnosed | None) -> list[dict[str, str]]:
 
 def _many(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}".replace(",", " ")
+
+
+def about(run: Run) -> dict[str, Any]:
+    """Name, size and the parts of the info that may be told."""
+    info = {key: _plainly(run.info[key]) for key in TOLD_INFO if key in run.info}
+    return {
+        "name": str(run.info.get("name", "run")),
+        "first_step": int(run.steps[0]) if len(run.steps) else 0,
+        "last_step": int(run.steps[-1]) if len(run.steps) else 0,
+        "steps": len(run.steps),
+        "layers": len(run.layers),
+        "tensors": len(run.parameters),
+        "elements": sum(subject.count for subject in run.parameters),
+        "info": info,
+    }
+
+
+def events(run: Run) -> list[dict[str, Any]]:
+    """What happened, oldest first; the latest `MOST_EVENTS` of a talkative run."""
+    return [
+        {"step": int(e.step), "kind": str(e.kind), "text": e.text, "subject": e.subject}
+        for e in run.events[-MOST_EVENTS:]
+    ]
+
+
+def nonfinite_loss(run: Run) -> dict[str, int] | None:
+    """On which steps the logged loss was NaN or Inf; None where it never was."""
+    marked = run.scalars.get("loss_nonfinite")
+    steps = run.steps[marked > 0] if marked is not None else run.steps[:0]
+    if not len(steps):
+        return None
+    return {"first": int(steps[0]), "last": int(steps[-1]), "count": len(steps)}
+
+
+def cost(run: Run) -> list[str]:
+    """Sentences of the recorder about its own price."""
+    sentences = [event.text for event in run.events if event.kind is EventKind.COST][-1:]
+    overhead, spent, free = (_finite(run.info.get(k)) for k in ("overhead", "spent", "allowance"))
+    if overhead is not None:
+        seconds = "" if spent is None else f"{spent:.2g} s, "
+        sentences.insert(0, f"Recording took {seconds}{100 * overhead:.2g} % of the run's time.")
+    if spent is not None and free is not None and spent <= free:
+        sentences.insert(
+            1, f"The first {free:g} s are free, so that short runs are recorded whole."
+        )
+    return sentences
+
+
+def _finite(value: Any) -> float | None:
+    """What an untrusted note says, if it is a number."""
+    finite = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if finite else None
+
+
+def not_recorded(run: Run) -> list[str]:
+    """What was not recorded: whole families first, then what the recorder and the store say."""
+    families = {item.family for item in ENTRIES if item.stat in run.recorded}
+    missing = [
+        f"not recorded: {word}" for family, word in _FAMILY_WORDS.items() if family not in families
+    ]
+    events = [f"{event.kind}: {event.text}" for event in run.events if event.kind in NOT_RECORDED]
+    return missing + list(dict.fromkeys(events))[:50]
+
+
+def signals(run: Run) -> list[dict[str, Any]]:
+    """Every recorded statistic, for the table of signals."""
+    return [
+        {
+            "name": str(item.stat),
+            "of": str(item.kind),
+            "cadence": str(item.family.cadence),
+            "unit": item.unit,
+            "meaning": item.meaning,
+        }
+        for item in ENTRIES
+        if item.stat in run.recorded
+    ]
+
+
+def _plainly(value: Any) -> Any:
+    """Anything from a run's info as plain JSON: NaN becomes null, unknown things their text."""
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(float(value)) else None
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plainly(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        return [_plainly(item) for item in value]
+    return str(value)

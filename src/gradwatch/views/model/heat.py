@@ -1,21 +1,53 @@
-"""Maps of tensors or layers over steps, as packed bytes within a budget of cells."""
+"""Heat maps of tensors or layers over steps: columns of steps, cells of one byte, maps in a budget.
 
-from collections.abc import Sequence
+A map has a row for each tensor (or layer) and a column for each bucket of recorded steps. A cell is
+one byte on a scale of 252 levels; four more codes stand for what is no level.
+"""
+
+import base64
+import math
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.errors import GradwatchError
-from gradwatch.run import Run
-from gradwatch.stats import Kind
-from gradwatch.views.model.cells import Code, Scale, coded, packed, unpacked
-from gradwatch.views.model.columns import Columns, sizes_known
-from gradwatch.views.model.titles import GRAD_RMS, HEAT_CHOICE, Shown, shown
+from gradwatch.run import Downsampled, Run
+from gradwatch.stats import Kind, Stat, State
+from gradwatch.views.model.titles import GRAD_RMS, HEAT_CHOICE, BucketValue, Shown, shown
 
 CELLS = 1_100_000
 """All maps together; a byte each, they deflate to less, and base64 adds a third: 2 MB hold it."""
 LEAST_COLUMNS = 60
+STATES_UP_TO = 5_000_000
+"""Beyond so many values the state bytes are not loaded: gaps are then only empty."""
+LEAST_SPAN = 1e4
+"""A log scale has at least four decades, so that a steady run looks steady."""
+
+
+class Code(IntEnum):
+    """The bytes of a cell; those from LOWEST to HIGHEST are levels of its scale.
+
+    Where cells are merged the highest byte wins, so the order says what must not be hidden.
+    """
+
+    EMPTY = 0  # not measured
+    ZERO = 1  # exactly zero, which has no logarithm
+    LOWEST = 2
+    HIGHEST = 253
+    NO_GRADIENT = 254
+    NONFINITE = 255
+
+
+LEVELS = Code.HIGHEST - Code.LOWEST
+
+
+# -- maps ------------------------------------------------------------------------------------------
 
 
 def choice(run: Run, wanted: Sequence[str] | None, columns: int) -> tuple[list[Shown], int]:
@@ -35,7 +67,7 @@ def choice(run: Run, wanted: Sequence[str] | None, columns: int) -> tuple[list[S
     return stats, columns
 
 
-def heat(columns: Columns, stats: Sequence[Shown]) -> dict[str, Any]:
+def heat(columns: "Columns", stats: Sequence[Shown]) -> dict[str, Any]:
     """`maps[name]`: title, unit, scale, `of` (tensors or layers), packed rows × columns.
 
     A map that is sampled more rarely leaves out the columns in which it has nothing: `columns` says
@@ -51,59 +83,236 @@ def heat(columns: Columns, stats: Sequence[Shown]) -> dict[str, Any]:
     return {
         "first": columns.first.tolist(),
         "last": columns.last.tolist(),
-        "maps": {name: found for name, found in maps.items() if found["columns"]},
+        "maps": {name: drawn for name, drawn in maps.items() if drawn["columns"]},
         "left_out": left_out,
     }
 
 
-def _map(columns: Columns, what: Shown) -> dict[str, Any]:
+def _map(columns: "Columns", what: Shown) -> dict[str, Any]:
     run = columns.run
     values = columns.values(what)
-    scale = Scale.around(values, what.log, what.unit)
-    codes = coded(
-        values,
-        scale,
-        columns.nonfinite(what.kind, what.stat),
-        columns.without_gradient(what, values),
-    )
-    there = np.flatnonzero((codes != Code.EMPTY).any(axis=1))
+    scale = LevelScale.around(values, what.log, what.unit)
+    nonfinite = columns.nonfinite(what.kind, what.stat)
+    codes = coded(values, scale, nonfinite, columns.without_gradient(what, values))
+    filled = np.flatnonzero((codes != Code.EMPTY).any(axis=1))
     if what.kind is Kind.LAYER and not (codes < Code.NO_GRADIENT)[codes != Code.EMPTY].any():
-        there = there[:0]  # only marks that other maps of activations show as well
+        filled = filled[:0]  # only marks that other maps of activations show as well
+    sizes_known = any(subject.count for subject in run.parameters)
     title = what.title
-    if what.name == GRAD_RMS and not sizes_known(run):
+    if what.name == GRAD_RMS and not sizes_known:
         title = "gradient norm (sizes unknown)"
+    tensors = what.kind is Kind.PARAMETER
     return {
         "title": title,
         "unit": what.unit,
-        "of": "tensors" if what.kind is Kind.PARAMETER else "layers",
-        "rows": _rows(run, what.kind),
-        "columns": there.tolist(),
-        "scale": scale.to_dict(),
-        "cells": packed(np.ascontiguousarray(codes[there].T)),
+        "of": "tensors" if tensors else "layers",
+        # rows of tensors are those of the model's table; others are named
+        "rows": len(run.parameters) if tensors else [item.name for item in run.by_kind[what.kind]],
+        "columns": filled.tolist(),
+        "scale": asdict(scale),
+        "cells": packed(np.ascontiguousarray(codes[filled].T)),
     }
 
 
-def _rows(run: Run, kind: Kind) -> list[str] | int:
-    """Rows of tensors are those of the model's table; others are named."""
-    if kind is Kind.PARAMETER:
-        return len(run.parameters)
-    return [subject.name for subject in run.by_kind[kind]]
+def codes_of(heat: Mapping[str, Any], name: str) -> "tuple[NDArray[np.uint8], LevelScale]":
+    """A map's bytes [row, column] and its scale, back from the section `heat` of a model."""
+    drawn = heat["maps"][name]
+    rows = drawn["rows"] if isinstance(drawn["rows"], int) else len(drawn["rows"])
+    return unpacked(drawn["cells"], rows, len(drawn["columns"])), LevelScale(**drawn["scale"])
 
 
-def codes_of(model: dict[str, Any], name: str) -> tuple[NDArray[np.uint8], Scale]:
-    """A map's bytes [row, column] and its scale, back from the model."""
-    found = model["heat"]["maps"][name]
-    rows = found["rows"] if isinstance(found["rows"], int) else len(found["rows"])
-    scale = Scale(**found["scale"])
-    return unpacked(found["cells"], rows, len(found["columns"])), scale
-
-
-def row_of(model: dict[str, Any], name: str, layer: int) -> int | None:
-    """Which row of a map stands for a layer; None where the map has none."""
-    found = model["heat"]["maps"][name]
-    entry = model["layers"][layer]
-    if found["of"] == "tensors":
-        main: int | None = entry["main"]
+def row_of(drawn: Mapping[str, Any], layer: Mapping[str, Any]) -> int | None:
+    """Which row of a map stands for a layer (of the model's table); None where it has none."""
+    if drawn["of"] == "tensors":
+        main: int | None = layer["main"]
         return main
-    rows: list[str] = found["rows"]
-    return rows.index(entry["name"]) if entry["name"] in rows else None
+    rows: list[str] = drawn["rows"]
+    return rows.index(layer["name"]) if layer["name"] in rows else None
+
+
+# -- columns ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Buckets of recorded steps that all maps share: first and last step of each (inclusive)."""
+
+    run: Run
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    _thinned: dict[Stat, Downsampled] = field(default_factory=dict, compare=False)
+    """Each statistic is thinned once, however many parts of the model show it."""
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @classmethod
+    def of(cls, run: Run, first: int | None, last: int | None, points: int) -> "Columns":
+        """At most `points` buckets of equally many recorded steps."""
+        steps = run.steps
+        if first is not None:
+            steps = steps[np.searchsorted(steps, first) :]
+        if last is not None:
+            steps = steps[: np.searchsorted(steps, last, side="right")]
+        if not len(steps):
+            return cls(run, np.empty(0, np.int64), np.empty(0, np.int64))
+        size = max(1, -(-len(steps) // max(points, 1)))
+        starts = np.arange(0, len(steps), size)
+        ends = np.minimum(starts + size, len(steps)) - 1
+        return cls(run, steps[starts], steps[ends])
+
+    def values(self, what: Shown) -> NDArray[np.float64]:
+        """[column, subject of its kind] of one shown statistic."""
+        bands = self._bands(what.stat)
+        highest = what.value is BucketValue.HIGHEST
+        values = self._laid(bands, bands.high if highest else bands.last, what.value)
+        if what.name != GRAD_RMS:
+            return values
+        # a run made from norms does not know the counts: then the norm itself is shown
+        sizes = np.array([math.sqrt(subject.count or 1) for subject in self.run.parameters])
+        per_element: NDArray[np.float64] = values / sizes
+        return per_element
+
+    def nonfinite(self, kind: Kind, stat: Stat) -> NDArray[np.bool_]:
+        """Where any element was NaN or Inf."""
+        counters = {
+            "grad": (Stat.GRAD_NAN, Stat.GRAD_INF),
+            "weight": (Stat.WEIGHT_NAN, Stat.WEIGHT_INF),
+            "act": (Stat.ACT_NONFINITE, Stat.PROBE_NONFINITE),
+        }.get(stat.partition("_")[0], ())
+        hit = np.zeros((len(self), len(self.run.by_kind[kind])), bool)
+        for counter in counters:
+            if counter in self.run.recorded and not self._never(counter):
+                bands = self._bands(counter)
+                hit |= self._laid(bands, bands.high, BucketValue.HIGHEST) > 0
+        return hit
+
+    def without_gradient(self, what: Shown, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Where a bucket has no value because there was no gradient."""
+        gaps = np.isnan(values)
+        large = len(self.run.steps) * values.shape[1] > STATES_UP_TO
+        if what.kind is not Kind.PARAMETER or large or not gaps.any():
+            return np.zeros(values.shape, bool)
+        begin = int(np.searchsorted(self.run.steps, self.first[0]))
+        end = int(np.searchsorted(self.run.steps, self.last[-1], side="right"))
+        starts = np.searchsorted(self.run.steps, self.first) - begin
+        states = self.run.state(what.stat)[begin:end]
+        absent = np.logical_or.reduceat(states == State.NO_GRADIENT, starts, axis=0)
+        return gaps & absent
+
+    def _bands(self, stat: Stat) -> Downsampled:
+        if stat not in self._thinned:
+            window = self.run.window(int(self.first[0]), int(self.last[-1]), points=len(self))
+            self._thinned[stat] = window.stat(stat)
+        return self._thinned[stat]
+
+    def _laid(
+        self, bands: Downsampled, values: NDArray[np.float64], value: BucketValue
+    ) -> NDArray[np.float64]:
+        """One array of a run's bands as [column, subject].
+
+        Downsampled from stored levels begin where the store cut them, not where our columns do: such a
+        band is laid onto every column it meets.
+        """
+        if len(bands.first_steps) == len(self) and (bands.first_steps == self.first).all():
+            return values
+        out = np.full((len(self), values.shape[1]), np.nan)
+        begins = np.searchsorted(self.last, bands.first_steps)
+        ends = np.searchsorted(self.first, bands.last_steps, side="right")
+        for row, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+            part = out[begin:end]
+            if value is BucketValue.HIGHEST:
+                np.fmax(part, values[row], out=part)
+            else:
+                part[:] = np.where(np.isnan(values[row]), part, values[row])
+        return out
+
+    def _never(self, counter: Stat) -> bool:
+        """Whether the run's source knows without loading that nothing was ever counted."""
+        never: Callable[[Stat], bool] | None = getattr(self.run.source, "never", None)
+        return never is not None and never(counter)
+
+
+# -- cells -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LevelScale:
+    """Where the levels of a map lie: `low` … `high`, logarithmically or evenly."""
+
+    low: float
+    high: float
+    log: bool
+
+    @classmethod
+    def around(cls, values: NDArray[np.float64], log: bool, unit: str = "") -> "LevelScale":
+        """The scale that holds all finite values; fractions always go from 0 to 1."""
+        if unit == "fraction":
+            return cls(0.0, 1.0, False)
+        usable = values[np.isfinite(values) & (values > 0)] if log else values[np.isfinite(values)]
+        if not usable.size:
+            return cls(1e-8, 1.0, True) if log else cls(0.0, 1.0, False)
+        low, high = float(usable.min()), float(usable.max())
+        if log and high < low * LEAST_SPAN:  # nearly equal values belong in the middle
+            middle = math.sqrt(low) * math.sqrt(high)
+            half, ends = math.sqrt(LEAST_SPAN), sys.float_info
+            return cls(max(middle / half, ends.min), min(middle * half, ends.max), True)
+        if log:
+            return cls(low, high, True)
+        return cls(low, high if high > low else low + 1.0, False)
+
+    def level(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """0 … 1 for low … high; NaN stays NaN."""
+        if not self.log:
+            return (values - self.low) / (self.high - self.low)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (np.log(values) - math.log(self.low)) / math.log(self.high / self.low)
+
+    def value(self, level: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The inverse of `level`."""
+        if not self.log:
+            return self.low + level * (self.high - self.low)
+        values: NDArray[np.float64] = np.exp(
+            math.log(self.low) + level * math.log(self.high / self.low)
+        )
+        return values
+
+
+def coded(
+    values: NDArray[np.float64],
+    scale: LevelScale,
+    nonfinite: NDArray[np.bool_],
+    no_gradient: NDArray[np.bool_],
+) -> NDArray[np.uint8]:
+    """One byte per value; a bucket with any non-finite element says so before everything else."""
+    codes = np.full(values.shape, Code.EMPTY, np.uint8)
+    codes[no_gradient] = Code.NO_GRADIENT
+    measured = np.isfinite(values)
+    level = np.clip(scale.level(np.where(measured, values, np.nan)), 0, 1)
+    there = np.isfinite(level)
+    codes[there] = np.rint(level[there] * LEVELS).astype(np.uint8) + Code.LOWEST
+    if scale.log:
+        codes[measured & (values <= 0)] = Code.ZERO
+    codes[nonfinite] = Code.NONFINITE
+    return codes
+
+
+def decoded(codes: NDArray[np.uint8], scale: LevelScale) -> NDArray[np.float64]:
+    """Back to numbers: within half a level; NaN for empty, no gradient and non-finite."""
+    values = scale.value((codes.astype(np.float64) - Code.LOWEST) / LEVELS)
+    values[(codes == Code.EMPTY) | (codes >= Code.NO_GRADIENT)] = np.nan
+    if scale.log:
+        values[codes == Code.ZERO] = 0.0
+    return values
+
+
+def packed(codes: NDArray[np.uint8]) -> str:
+    """Deflated (raw) and in base64. Rows follow each other, so that neighbours in time compress."""
+    deflate = zlib.compressobj(6, zlib.DEFLATED, -15)
+    return base64.b64encode(deflate.compress(codes.tobytes()) + deflate.flush()).decode()
+
+
+def unpacked(text: str, rows: int, columns: int) -> NDArray[np.uint8]:
+    """The inverse of `packed`."""
+    raw = zlib.decompress(base64.b64decode(text), -15)
+    return np.frombuffer(raw, np.uint8).reshape(rows, columns)

@@ -17,8 +17,9 @@ from gradwatch.finding import Finding
 from gradwatch.run import Run
 from gradwatch.run.downsample import downsample
 from gradwatch.stats import Stat
-from gradwatch.views.model.encode import numbers, rounded
+from gradwatch.stats.medians import medians
 from gradwatch.views.model.health import Diagnosed
+from gradwatch.views.model.titles import numbers, rounded
 
 MOST_ROWS = 64
 """Ranks listed; of more, those with a note and those farthest from the median loss come first."""
@@ -37,7 +38,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankRow:
     """One rank: what it measured for itself, and what is odd about its data."""
 
     rank: int
@@ -66,64 +67,64 @@ def ranks(run: Run, diagnosis: Diagnosed | None, first: int, last: int) -> dict[
             for row in listed
         ],
         "titles": TITLES,
-        "spread": [found for found in far.values() if found],
+        "spread": [spread for spread in far.values() if spread],
         "departures": [f.message for f in _all(diagnosis) if f.check == REPLICA_CHECK],
         "loss": _loss(run, far["loss"], first, last),
     }
 
 
-def rank_rows(run: Run) -> list[Rank]:
+def rank_rows(run: Run) -> list[RankRow]:
     """Every rank, in order."""
-    values = {rank: _values(own, len(run.ranks)) for rank, own in run.ranks.items()}
-    usual = _middle(np.array([found["step_ms"] for found in values.values()]))
-    logged = any(math.isfinite(found["loss"]) for found in values.values())
-    closed = any(own.info.get("complete") for own in run.ranks.values())
+    values = {rank: _values(rank_run, len(run.ranks)) for rank, rank_run in run.ranks.items()}
+    usual = float(medians(np.array([row["step_ms"] for row in values.values()])))
+    logged = any(math.isfinite(row["loss"]) for row in values.values())
+    closed = any(rank_run.info.get("complete") for rank_run in run.ranks.values())
     rows = []
-    for rank, own in run.ranks.items():
-        notes = _missing(run, own)
+    for rank, rank_run in run.ranks.items():
+        notes = _missing(run, rank_run)
         if logged and not math.isfinite(values[rank]["loss"]):
             notes.append("no finite loss")
-        if closed and not own.info.get("complete"):
+        if closed and not rank_run.info.get("complete"):
             notes.append("not closed")
         if values[rank]["step_ms"] > SLOW * usual:
             notes.append("slow")
-        rows.append(Rank(rank, len(own.steps), values[rank], tuple(notes)))
+        rows.append(RankRow(rank, len(rank_run.steps), values[rank], tuple(notes)))
     return rows
 
 
-def _values(own: Run, ranks: int) -> dict[str, float]:
-    loss = _scalar(own, "loss")
+def _values(rank_run: Run, ranks: int) -> dict[str, float]:
+    loss = _scalar(rank_run, "loss")
     return {
         "loss": float(loss[-1]) if len(loss) else math.nan,
-        "input_rms": _middle(_scalar(own, "input_rms")),
-        "activations": _activations(own, ranks),
-        "step_ms": 1e3 * _middle(_scalar(own, "step_seconds")),
+        "input_rms": float(medians(_scalar(rank_run, "input_rms"))),
+        "activations": _activations(rank_run, ranks),
+        "step_ms": 1e3 * float(medians(_scalar(rank_run, "step_seconds"))),
     }
 
 
-def _missing(run: Run, own: Run) -> list[str]:
+def _missing(run: Run, rank_run: Run) -> list[str]:
     """Steps that other ranks have and this one does not."""
-    if not len(own.steps):
+    if not len(rank_run.steps):
         return ["no steps"]
-    begin, end = int(own.steps[0]), int(own.steps[-1])
+    begin, end = int(rank_run.steps[0]), int(rank_run.steps[-1])
     notes = []
     if begin > run.steps[0]:
         notes.append(f"begins at step {begin}")
     if end < run.steps[-1]:
         notes.append(f"ends at step {end}")
-    between = int(((run.steps >= begin) & (run.steps <= end)).sum()) - len(own.steps)
+    between = int(((run.steps >= begin) & (run.steps <= end)).sum()) - len(rank_run.steps)
     if between > 0:
         notes.append(f"{between} steps missing between")
     return notes
 
 
-def _spread(rows: Sequence[Rank], name: str) -> dict[str, Any] | None:
-    known = [(row.values[name], row.rank) for row in rows if math.isfinite(row.values[name])]
-    if len(known) < 2:
+def _spread(rows: Sequence[RankRow], name: str) -> dict[str, Any] | None:
+    pairs = [(row.values[name], row.rank) for row in rows if math.isfinite(row.values[name])]
+    if len(pairs) < 2:
         return None
-    middle = _middle(np.array([value for value, _ in known]))
-    (low, lowest), (high, highest) = min(known), max(known)
-    far = max(known, key=lambda pair: (abs(pair[0] - middle), -pair[1]))
+    middle = float(medians(np.array([value for value, _ in pairs])))
+    (low, lowest), (high, highest) = min(pairs), max(pairs)
+    far = max(pairs, key=lambda pair: (abs(pair[0] - middle), -pair[1]))
     return {
         "name": name,
         "title": TITLES[name],
@@ -136,12 +137,12 @@ def _spread(rows: Sequence[Rank], name: str) -> dict[str, Any] | None:
     }
 
 
-def _listed(rows: Sequence[Rank], loss: dict[str, Any] | None) -> list[Rank]:
+def _listed(rows: Sequence[RankRow], loss: dict[str, Any] | None) -> list[RankRow]:
     if len(rows) <= MOST_ROWS:
         return list(rows)
     middle = loss["median"] if loss else 0.0
 
-    def interest(row: Rank) -> tuple[bool, float]:
+    def interest(row: RankRow) -> tuple[bool, float]:
         away = abs(row.values["loss"] - middle)
         return bool(row.notes), away if math.isfinite(away) else 0.0
 
@@ -154,9 +155,9 @@ def _loss(run: Run, spread: dict[str, Any] | None, first: int, last: int) -> dic
     if spread is None or len(run.steps) * len(run.ranks) > MOST_VALUES:
         return None
     table = np.full((len(run.steps), len(run.ranks)), np.nan)
-    for column, own in enumerate(run.ranks.values()):
-        if "loss" in own.scalars:
-            table[np.searchsorted(run.steps, own.steps), column] = own.scalars["loss"]
+    for column, rank_run in enumerate(run.ranks.values()):
+        if "loss" in rank_run.scalars:
+            table[np.searchsorted(run.steps, rank_run.steps), column] = rank_run.scalars["loss"]
     table[~np.isfinite(table)] = np.nan
     keep = ~np.isnan(table).all(axis=1) & (run.steps >= first) & (run.steps <= last)
     if not keep.any():
@@ -166,9 +167,7 @@ def _loss(run: Run, spread: dict[str, Any] | None, first: int, last: int) -> dic
     own_loss = (
         table[:, list(run.ranks).index(far)] if far is not None else np.full(len(table), np.nan)
     )
-    four = np.stack(
-        [np.nanmin(table, 1), np.nanmedian(table, 1), np.nanmax(table, 1), own_loss], axis=1
-    )
+    four = np.stack([np.nanmin(table, 1), medians(table.T), np.nanmax(table, 1), own_loss], axis=1)
     bands = downsample(steps, four, first, last, POINTS)
     return {
         "x": bands.last_steps.tolist(),
@@ -181,18 +180,13 @@ def _loss(run: Run, spread: dict[str, Any] | None, first: int, last: int) -> dic
 
 
 def _all(diagnosis: Diagnosed | None) -> list[Finding]:
-    found = list(diagnosis.findings) if diagnosis else []
-    return found + [after for finding in found for after in finding.consequences]
+    findings = list(diagnosis.findings) if diagnosis else []
+    return findings + [after for finding in findings for after in finding.consequences]
 
 
 def _scalar(run: Run, name: str) -> NDArray[np.float64]:
     values = run.scalars.get(name, np.empty(0))
     return values[np.isfinite(values)]
-
-
-def _middle(values: NDArray[np.float64]) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else math.nan
 
 
 def _activations(run: Run, ranks: int) -> float:
@@ -202,4 +196,4 @@ def _activations(run: Run, ranks: int) -> float:
         return math.nan
     spread = run.series[Stat.ACT_STD]
     rows = np.flatnonzero(np.isfinite(spread).any(axis=1))
-    return _middle(spread[rows[-1]]) if len(rows) else math.nan
+    return float(medians(spread[rows[-1]])) if len(rows) else math.nan

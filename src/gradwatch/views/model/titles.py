@@ -1,7 +1,11 @@
-"""What a statistic is called on the screen, its scale, and which value of a bucket it shows."""
+"""How statistics are shown: their titles, scales and digits, and which value of a bucket."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.stats import Kind, Stat, entry
@@ -10,10 +14,10 @@ GRAD_RMS = "grad_rms"
 """The one derived series: gradient norm / √count, so that tensors of all sizes compare."""
 
 
-class Pick(StrEnum):
+class BucketValue(StrEnum):
     """Which of a bucket's values a cell shows; magnitudes show the highest, so no spike is lost."""
 
-    HIGH = "high"
+    HIGHEST = "highest"
     LAST = "last"
 
 
@@ -25,7 +29,7 @@ class Shown:
     title: str
     unit: str
     log: bool
-    pick: Pick
+    value: BucketValue
     stat: Stat
     """The recorded series it is read from."""
     kind: Kind
@@ -84,7 +88,15 @@ _SIGNED = frozenset({"mean", "min", "max", "skewness", "kurtosis", "cosine"})
 def shown(name: str) -> Shown:
     """A user's word (`grad_rms` or any statistic) as something that can be shown."""
     if name == GRAD_RMS:
-        return Shown(GRAD_RMS, "gradient RMS", "", True, Pick.HIGH, Stat.GRAD_NORM, Kind.PARAMETER)
+        return Shown(
+            GRAD_RMS,
+            "gradient RMS",
+            "",
+            log=True,
+            value=BucketValue.HIGHEST,
+            stat=Stat.GRAD_NORM,
+            kind=Kind.PARAMETER,
+        )
     try:
         stat = Stat(name)
     except ValueError:
@@ -103,7 +115,19 @@ def shown(name: str) -> Shown:
         title=title,
         unit=row.unit,
         log=not (fraction or signed),
-        pick=Pick.LAST if signed else Pick.HIGH,
+        value=BucketValue.LAST if signed else BucketValue.HIGHEST,
         stat=stat,
         kind=row.kind,
     )
+
+
+def rounded(value: float | None, digits: int = 6) -> float | None:
+    """A number as it is drawn: six digits; None where there is no finite one."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")
+
+
+def numbers(values: NDArray[np.float64]) -> list[float | None]:
+    """`rounded`, of a whole array."""
+    return [rounded(float(value)) for value in values]

@@ -45,6 +45,7 @@ def ramp(scheme: Scheme) -> tuple[Colour, ...]:
 
 
 def colour(scheme: Scheme, level: float) -> Colour:
+    """The colour of a level from 0 to 1."""
     return ramp(scheme)[max(0, min(255, round(level * 255)))]
 
 

@@ -1,16 +1,16 @@
-"""Curves over steps: scalars, learning rates, the series behind a finding, update ratios."""
+"""Curves over steps: scalars, learning rates, evidence, update ratios, weight histograms."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gradwatch.errors import GradwatchError
 from gradwatch.finding import Evidence
-from gradwatch.run import Downsampled, Run
-from gradwatch.stats import Kind, Stat, entry
-from gradwatch.views.model.columns import Columns
-from gradwatch.views.model.encode import numbers, rounded
-from gradwatch.views.model.titles import shown
+from gradwatch.run import Downsampled, Histogram, Run
+from gradwatch.stats import Family, Kind, Stat, entry
+from gradwatch.views.model.heat import Columns
+from gradwatch.views.model.titles import numbers, rounded, shown
 
 POINTS = 400
 CHART_POINTS = 160
@@ -20,6 +20,10 @@ INTERNAL = frozenset({"stale", "skipped", "backwards", "loss_nonfinite", "step_s
 MOST_SCALARS = 40
 LOG_ABOVE = 100
 """Positive values that span more than two decades are shown on a log scale."""
+MOST_HISTOGRAMS = 24
+"""Tensors with histograms on the page."""
+HISTOGRAM_STEPS = 8
+"""Steps at which each of them is shown."""
 
 
 def scalars(run: Run, first: int, last: int) -> list[dict[str, Any]]:
@@ -28,12 +32,12 @@ def scalars(run: Run, first: int, last: int) -> list[dict[str, Any]]:
         run.scalars, key=lambda name: (name != "loss", name != "val_loss", name in INTERNAL)
     )
     window = run.window(first, last, points=POINTS)
-    found = []
+    curves = []
     for name in names[:MOST_SCALARS]:
         curve = _curve(window.scalar(name), 0)
         if curve["x"]:
-            found.append({"name": name, "title": name.replace("_", " "), **curve})
-    return found
+            curves.append({"name": name, "title": name.replace("_", " "), **curve})
+    return curves
 
 
 def learning_rates(run: Run, first: int, last: int) -> list[dict[str, Any]]:
@@ -119,3 +123,67 @@ def _curve(bands: Downsampled, column: int) -> dict[str, Any]:
         "last": numbers(last),
         "log": log,
     }
+
+
+def weight_histograms(run: Run, tensors: Sequence[int]) -> list[dict[str, Any]]:
+    """The section `ridges`: how the weights of these tensors are distributed, at a few steps."""
+    drawn: list[dict[str, Any]] = []
+    for tensor in tensors:
+        histograms = _histograms_of(run, run.parameters[tensor].name)
+        if histograms:
+            drawn.append(histograms)
+        if len(drawn) == MOST_HISTOGRAMS:
+            break
+    return drawn
+
+
+def _histograms_of(run: Run, name: str) -> dict[str, Any] | None:
+    table = run.histograms(Family.WEIGHT, name)
+    if not table:
+        return None
+    steps = sorted(table)
+    even = np.linspace(steps[0], steps[-1], HISTOGRAM_STEPS)
+    nearest = np.abs(np.array(steps)[:, None] - even).argmin(axis=0)
+    picked = sorted({steps[i] for i in nearest})
+    parts = [table[step] for step in picked]
+    spans = [_span(part) for part in parts]
+    low = min((span[0] for span in spans if span), default=0)
+    high = max((span[1] for span in spans if span), default=0)
+    return {
+        "name": name,
+        "first_exponent": low,
+        "last_exponent": high,
+        "steps": [int(step) for step in picked],
+        "heights": [_heights(part, low, high) for part in parts],
+        "zeros": [int(part.zeros) for part in parts],
+        "nonfinite": [int(part.nan + part.positive_inf + part.negative_inf) for part in parts],
+        "counts": [int(part.count) for part in parts],
+    }
+
+
+def _span(part: Histogram) -> tuple[int, int] | None:
+    """Lowest and highest exponent that has an element, without the lowest thousandth."""
+    both = part.negative.astype(float) + part.positive.astype(float)
+    if not both.sum():
+        return None
+    total = np.cumsum(both) / both.sum()
+    low = int(np.searchsorted(total, 1e-3))
+    high = int(np.flatnonzero(both)[-1])
+    return part.first_exponent + low, part.first_exponent + high
+
+
+def _heights(part: Histogram, low: int, high: int) -> list[int]:
+    """Negative bins from large to small, then positive ones from small to large; largest is 255."""
+    exponents = np.arange(low, high + 1) - part.first_exponent
+    inside = (exponents >= 0) & (exponents < len(part.positive))
+    at = np.clip(exponents, 0, max(len(part.positive) - 1, 0))
+    if not len(part.positive):
+        return [0] * (2 * len(exponents))
+    negative = np.where(inside, part.negative[at], 0).astype(float)
+    positive = np.where(inside, part.positive[at], 0).astype(float)
+    both = np.concatenate([negative[::-1], positive])
+    top = both.max()
+    heights: list[int] = (
+        np.rint(both / top * 255).astype(int) if top else both.astype(int)
+    ).tolist()
+    return heights

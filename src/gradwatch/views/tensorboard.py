@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.files import write_whole
 from gradwatch.run import Histogram, Run
 from gradwatch.stats import Family, Stat
 
@@ -29,11 +30,7 @@ def write_tensorboard(run: Run, folder: Path) -> Path:
         )
     # the name must hold "tfevents" for TensorBoard to see it
     path = folder / f"events.out.tfevents.{int(time.time())}.gradwatch"
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        for event in _events(run):
-            file.write(_record(event))
-    part.rename(path)
+    write_whole(path, lambda file: file.writelines(map(_record, _events(run))))
     return path
 
 
@@ -53,7 +50,7 @@ def _events(run: Run) -> Iterator[bytes]:
 
 
 def _scalars(tag: str, steps: Iterable[int], values: Iterable[float]) -> Iterator[bytes]:
-    head = _bytes(1, tag.encode())
+    head = _bytes(1, tag.encode("utf-8", "backslashreplace"))
     for step, value in zip(steps, values, strict=True):
         if value == value:  # NaN here means "not recorded"
             with np.errstate(over="ignore"):
@@ -62,7 +59,7 @@ def _scalars(tag: str, steps: Iterable[int], values: Iterable[float]) -> Iterato
 
 
 def _histograms(tag: str, by_step: Mapping[int, Histogram]) -> Iterator[bytes]:
-    head = _bytes(1, tag.encode())
+    head = _bytes(1, tag.encode("utf-8", "backslashreplace"))
     for step, histogram in by_step.items():
         yield _event(step, head + _bytes(5, _proto(histogram)))
 

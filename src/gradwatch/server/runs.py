@@ -1,0 +1,438 @@
+"""The runs being served: each opened once and read on when it grows, its answers kept as bytes.
+
+`Library` finds them and gives them ids, `ServedRun` answers for one, `Worker` is the thread that
+does what takes long.
+"""
+
+import hashlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from gradwatch.errors import GradwatchError
+from gradwatch.run import Run
+from gradwatch.run.source import Source
+from gradwatch.server.encoded import AnswerCache, EncodedView, SentETags, ViewRequest
+from gradwatch.store import follow, glance, list_runs
+from gradwatch.text import plain
+from gradwatch.views.model import ViewModel, build, diagnosed
+from gradwatch.views.model.health import Diagnosed
+from gradwatch.views.model.titles import HEAT_CHOICE, shown
+
+LOG = logging.getLogger(__name__)
+LISTING_SECONDS = 1.5
+"""How long one listing may diagnose runs; the others follow with the next listing."""
+REST = 5.0
+"""A growing run is read or built again only after this many times what the last time took."""
+MOST_DIAGNOSED = 60_000_000
+"""Checks load series whole; beyond so many values that is left to `gradwatch diagnose`."""
+BIG = 64 << 20
+"""Bytes on disk from which on a run is opened by the worker, with a first look meanwhile."""
+FIRST_LOOK_SECONDS = 2.0
+"""How long the opening of a run steps back, at each of its files, for somebody's first look."""
+WARMED = 10
+"""Windows of a large run that are read beforehand."""
+SPARK = 60
+"""Points of a small loss curve."""
+
+
+class RunGone(Exception):
+    """The run is not there (any more)."""
+
+
+class Library:
+    """All runs under the folders given; looked through again at every listing."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.roots = tuple(root.resolve() for root in roots)
+        self._runs: dict[str, ServedRun] = {}
+        self._lock = threading.Lock()
+        self._worker = Worker()
+
+    def scan(self) -> "dict[str, ServedRun]":
+        """The runs that are there now by their id, newest first."""
+        runs: dict[str, ServedRun] = {}
+        with self._lock:
+            for root in self.roots:
+                try:
+                    summaries = list_runs(root)
+                except GradwatchError:
+                    continue  # a folder that vanished: its runs are gone, the page says so
+                for item in summaries:
+                    path = item.path.resolve()
+                    key = hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()
+                    known = self._runs.get(key)
+                    runs[key] = known or ServedRun(key, path, item.name, self._worker)
+                    runs[key].size = item.bytes
+            self._runs = runs
+        return runs
+
+    def run(self, key: str) -> "ServedRun":
+        """By id only: what is not in the table does not exist."""
+        run = self._runs.get(key) or self.scan().get(key)
+        if run is None or not run.path.is_dir():
+            raise RunGone
+        return run
+
+    def listing(self) -> list[dict[str, Any]]:
+        """What the list shows of every run; those not looked at yet say so."""
+        until = time.monotonic() + LISTING_SECONDS
+        return [run.listed(until) for run in self.scan().values()]
+
+    def pending(self) -> bool:
+        """Whether some run was not looked at yet."""
+        return any(run.summary is None for run in self._runs.values())
+
+
+@dataclass
+class ServedRun:
+    """Plain requests get the whole model, diagnosis included: the bytes a report would hold.
+    Requests for an answer `soon`, and windows of big runs, get a preview of what is known.
+
+    Three locks: `_building` is held while a whole model is made, which may take minutes;
+    `_previewing` while a preview is made or the run is read on; `_looking` for a first look, while
+    the run is still being opened. `_building` is taken before `_previewing`, never after it. The
+    run is read on only when nobody reads it: files are indexed in place.
+    """
+
+    key: str
+    path: Path
+    name: str
+    worker: "Worker"
+    size: int = 0
+    sent: SentETags = field(default_factory=SentETags)
+    summary: dict[str, Any] | None = None
+    summary_mark: str = ""
+    ready: str = ""
+    """The mark for which everything that takes long is done."""
+    busy: str = ""
+    """What the worker does for this run just now."""
+    done: float = 0.0
+    """How much of the run is open, from 0 to 1."""
+
+    def __post_init__(self) -> None:
+        self.run: Run | None = None
+        self._run_mark = ""
+        self._follower = follow(self.path)
+        self._first: Run | None = None
+        self._diagnosis: tuple[str, Diagnosed] | None = None
+        self._newest: EncodedView | None = None
+        self._answers = AnswerCache()
+        self._opening_rest, self._building_rest = Rest(), Rest()
+        self._building, self._previewing = threading.Lock(), threading.Lock()
+        self._looking = threading.Lock()
+        self._nobody_looks = threading.Event()
+        self._nobody_looks.set()
+
+    @property
+    def big(self) -> bool:
+        """Whether opening it takes so long that a page should not wait for it."""
+        return self.size >= BIG
+
+    @property
+    def large(self) -> bool:
+        """Whether the run, once open, turned out too large for the checks."""
+        run = self.run
+        return run is not None and len(run.steps) * len(run.parameters) > MOST_DIAGNOSED
+
+    @property
+    def resting(self) -> bool:
+        return self._building_rest.active
+
+    def mark(self) -> str:
+        """Changes whenever a file of the run does; reads no data."""
+        if not self.path.is_dir():
+            raise RunGone
+        digest = hashlib.blake2b(digest_size=8)
+        try:
+            for file in sorted(self.path.rglob("*")):
+                stat = file.stat(follow_symlinks=False)
+                digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+        except OSError:
+            digest.update(b"changing")
+        return digest.hexdigest()
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def view(self, request: ViewRequest) -> EncodedView:
+        """The answer to a request; only plain ones wait until all is read and diagnosed."""
+        if request.plain and (request.needs_diagnosis or not self.big):
+            return self.whole(request.first, request.last).only(request.sections)
+        mark = self.mark()
+        if self.ready != mark:
+            self.worker.ask(self.key, self.prepare)
+        if request.soon and request.whole_run and self._newest is not None:
+            return self._newest.only(request.sections)
+        answer = None
+        if self.run is None and self.big:
+            answer = self._first_look(request)
+        if answer is None:
+            answer = self._preview(mark, request)
+        return answer.beside("coming", self._coming()) if request.soon else answer
+
+    def whole(self, first: int | None, last: int | None) -> EncodedView:
+        """The whole model of a window; of a run that rests, perhaps as it was a moment ago."""
+        request = ViewRequest(first, last)
+        with self._building:
+            mark = self.mark()
+            answer = self._answers.get("whole", mark, request)
+            if answer is None and self.resting:
+                answer = self._answers.newest("whole", request)
+            if answer is not None:
+                return answer
+            with self._building_rest.after():
+                with self._previewing:
+                    source = self._open(mark, now=True).source
+                diagnosis = None if self.large else self._diagnosed(mark, source)
+                # a new `Run` each time: the series it loads are let go again
+                model = build(Run(source), diagnosis, first=first, last=last)
+            answer = self._answers.keep("whole", mark, request, EncodedView.of(model))
+            if request.whole_run:
+                self._newest = answer
+                self._summarise(model)
+            return answer
+
+    def _preview(self, mark: str, request: ViewRequest) -> EncodedView:
+        """From the run as it was opened last, with the findings where they are known."""
+        with self._previewing:
+            run = self.run
+            if run is None or not self.big:
+                run = self._open(mark)
+            diagnosis = self._diagnosis[1] if self._diagnosis else None
+            kind = "preview" if diagnosis else "undiagnosed preview"
+            answer = self._answers.get(kind, self._run_mark, request)
+            if answer is None:
+                built = _built(run, request, diagnosis)
+                answer = self._answers.keep(kind, self._run_mark, request, built)
+            return answer
+
+    def _first_look(self, request: ViewRequest) -> EncodedView | None:
+        """From the coarsest stored level alone; None where there is none."""
+        with self._looking:
+            answer = self._answers.get("first look", "", request)
+            if answer is not None:
+                return answer
+            self._nobody_looks.clear()
+            try:
+                if self._first is None and self.run is None:
+                    self._first = glance(self.path)
+                run = self._first
+                if run is None:
+                    return None
+                return self._answers.keep("first look", "", request, _built(run, request, None))
+            finally:
+                self._nobody_looks.set()
+
+    def _coming(self) -> dict[str, Any]:
+        """What an answer given at once does not have yet: what is done, how far, which maps."""
+        if self.run is None:
+            return {"what": "opening", "done": round(self.done, 2), "maps": []}
+        maps = choosable(self.run)
+        if self.large:
+            return {"what": "not diagnosed: too large", "done": None, "maps": maps}
+        if self._diagnosis is None:
+            return {"what": "diagnosing", "done": None, "maps": maps}
+        return {"maps": maps}
+
+    def listed(self, until: float) -> dict[str, Any]:
+        """The run's row in the list; its model is built for it, but not after the time `until`."""
+        state: dict[str, Any] = {"state": "unknown", "line": "not looked at yet", "steps": 0}
+        rest: dict[str, Any] = {"loss": [], "last_loss": None, "complete": False}
+        try:
+            stale = self.summary is None or self.summary_mark != self.mark()
+            if stale and self.big:
+                self.worker.ask(self.key, self.prepare)
+                state["line"] = f"opening, {100 * self.done:.0f} %"
+            elif stale and time.monotonic() < until:
+                self.whole(None, None)
+        except GradwatchError:
+            state["line"] = "cannot be read"
+            self.summary = {**state, **rest}
+        except RunGone:
+            state["line"] = "is gone"
+        return {"id": self.key, "name": self.name, **state, **rest, **(self.summary or {})}
+
+    # -- the long work ---------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Open, diagnose, summarise: by the worker's thread."""
+        mark = self.mark()
+        if self.ready == mark:
+            return
+        try:
+            self.busy = "opening"
+            if self.big or self.large:
+                with self._previewing:
+                    run = self._open(mark)
+            if self.large:
+                sections = {"run", "health", "scalars"}
+                self._summarise(build(Run(run.source), None, sections=sections, stats=()))
+                self.busy = ""  # it is open; the rest is for speed alone
+                self._warm(mark, run)
+            else:
+                self.busy = "diagnosing"
+                self.whole(None, None)
+            if self.summary_mark == mark:  # not while it rests: then it is as it was before
+                self.ready = mark
+        finally:
+            self.busy = ""
+
+    def _warm(self, mark: str, run: Run) -> None:
+        """Read what panning is going to need: the first map and the curves of the finer levels."""
+        sections = frozenset({"heat", "learning_rates", "updates"})
+        for first in run.steps[:: max(1, len(run.steps) // WARMED)].tolist():
+            last = first + len(run.steps) // WARMED
+            self._preview(mark, ViewRequest(first, last, first_map(run), sections))
+
+    def _open(self, mark: str, *, now: bool = False) -> Run:
+        """Open the run, or read on what is new; the caller holds `_previewing`.
+
+        Only with `now`, when the caller holds `_building` too, is a run read on that rests or of
+        which a whole model is being built.
+        """
+        stale = self._run_mark != mark
+        may = now or not (self._opening_rest.active or self._building.locked())
+        if self.run is None or (stale and may):
+            with self._opening_rest.after():
+                run = self._follower.refresh(self._opened_share)
+                _ = run.steps, run.scalars  # what every answer needs
+            self.run, self._run_mark = _locked(run, threading.RLock()), mark
+            self._first = None
+        return self.run
+
+    def _opened_share(self, share: float) -> None:
+        self.done = 0.9 * share  # the rest is putting together
+        self._nobody_looks.wait(FIRST_LOOK_SECONDS)  # somebody's first look comes first
+
+    def _diagnosed(self, mark: str, source: Source) -> Diagnosed:
+        if self._diagnosis is None or self._diagnosis[0] != mark:
+            self._diagnosis = mark, diagnosed(Run(source))
+        return self._diagnosis[1]
+
+    def _summarise(self, model: ViewModel) -> None:
+        """What the list shows of the run."""
+        curves = {curve["name"]: curve["last"] for curve in model.scalars}
+        loss = curves.get("loss", [])
+        self.summary = {
+            "state": model.health["state"],
+            "line": model.health["line"],
+            "steps": model.run["steps"],
+            "loss": loss[:: max(1, -(-len(loss) // SPARK))],
+            "last_loss": loss[-1] if loss else None,
+            "complete": bool(self.run is not None and self.run.info.get("complete")),
+        }
+        self.summary_mark = self._run_mark
+
+
+class LockedSource:
+    """A run's source that one thread reads at a time: its caches are not made for several."""
+
+    def __init__(self, source: Any, lock: Any) -> None:
+        self._source = source
+        self._lock = lock
+
+    def __getattr__(self, name: str) -> Any:
+        with self._lock:
+            value = getattr(self._source, name)
+        if not callable(value):
+            return value
+
+        def call(*arguments: Any) -> Any:
+            with self._lock:
+                return value(*arguments)
+
+        return call
+
+    @cached_property
+    def ranks(self) -> dict[int, Run]:
+        """Each has a source of its own, but they share what lies beneath."""
+        ranks: Mapping[int, Run] = getattr(self._source, "ranks", {})
+        return {rank: _locked(run, self._lock) for rank, run in ranks.items()}
+
+
+def _locked(run: Run, lock: Any) -> Run:
+    return Run(cast(Source, LockedSource(run.source, lock)))
+
+
+class Rest:
+    """After work that took t seconds, `REST` × t seconds in which it is not done again."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    @property
+    def active(self) -> bool:
+        return time.monotonic() < self._until
+
+    @contextmanager
+    def after(self) -> Iterator[None]:
+        """Rest when this is done, unless it fails."""
+        begun = time.monotonic()
+        yield
+        ended = time.monotonic()
+        self._until = ended + REST * (ended - begun)
+
+
+def _built(run: Run, request: ViewRequest, diagnosis: Diagnosed | None) -> EncodedView:
+    return EncodedView.of(
+        build(
+            Run(run.source),  # what it loads is let go again
+            diagnosis,
+            first=request.first,
+            last=request.last,
+            stats=request.maps if request.maps is not None else first_map(run),
+            with_paths=False,
+            sections=request.sections,
+        )
+    )
+
+
+def choosable(run: Run) -> list[str]:
+    """The maps a page may ask for."""
+    return [name for name in HEAT_CHOICE if shown(name).stat in run.recorded]
+
+
+def first_map(run: Run) -> tuple[str, ...]:
+    """The most telling one: a page shows one map at a time and asks for others when needed."""
+    return tuple(choosable(run)[:1])
+
+
+class Worker:
+    """Jobs one after another, each once however often it is asked for; a failing one is logged."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[str, Callable[[], None]]] = queue.SimpleQueue()
+        self._waiting: set[str] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def ask(self, key: str, job: Callable[[], None]) -> None:
+        """Do it when its turn comes, unless it is waiting or being done already."""
+        with self._lock:
+            if key in self._waiting:
+                return
+            self._waiting.add(key)
+            self._jobs.put((key, job))
+            if self._thread is None:  # a daemon: nobody waits for it when the server is stopped
+                self._thread = threading.Thread(
+                    target=self._work, name="gradwatch-worker", daemon=True
+                )
+                self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            key, job = self._jobs.get()
+            try:
+                job()
+            except Exception as error:
+                LOG.warning("%s: %s", type(error).__name__, plain(str(error)))
+            finally:
+                with self._lock:
+                    self._waiting.discard(key)
