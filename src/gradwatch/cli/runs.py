@@ -2,8 +2,9 @@
 
 import json
 import time
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -18,15 +19,6 @@ from gradwatch.text import plain, shortened
 FORMAT = 1
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A run with what opening it told."""
-
-    summary: RunSummary
-    steps: int
-    state: str
-
-
 @click.command("runs")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
 @click.option("--delete", "victim", metavar="RUN", help="Delete this run, after asking.")
@@ -34,41 +26,48 @@ class Listed:
 @click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
 def command(folder: Path, victim: str | None, yes: bool, as_json: bool) -> None:
     """List the runs in FOLDER (runs, unless told otherwise), newest first, or delete one."""
-    found = list_runs(folder)
+    summaries = list_runs(folder)
     if victim is not None:
-        _delete(found, victim, yes)
+        _delete(summaries, victim, yes)
         return
     with share_bar("reading runs") as tick:
         listed = []
-        for number, summary in enumerate(found, start=1):
-            listed.append(_looked_at(summary))
-            tick(number / len(found))
+        for number, summary in enumerate(summaries, start=1):
+            listed.append(_described(summary))
+            tick(number / len(summaries))
     if as_json:
-        click.echo(
-            json.dumps(spelled({"format": FORMAT, "runs": [_as_dict(item) for item in listed]}))
-        )
+        click.echo(json.dumps(spelled({"format": FORMAT, "runs": listed})))
     elif listed:
         Console(highlight=False).print(_table(listed))
     else:
         click.echo(f"No runs in {plain(str(folder))}.", err=True)
 
 
-def _looked_at(summary: RunSummary) -> Listed:
-    try:
+def _described(summary: RunSummary) -> dict[str, Any]:
+    """What the list says of a run, with what opening it told."""
+    steps, state = 0, "cannot be read"
+    with suppress(GradwatchError):
         run = open_run(summary.path)
         steps = len(run.steps)
         state = "complete" if run.info["complete"] else "open or killed"
-    except GradwatchError:
-        return Listed(summary, 0, "cannot be read")
-    if any(event.kind == "damage" for event in run.events):
-        state += ", damaged"
-    return Listed(summary, steps, state)
+        if any(event.kind == "damage" for event in run.events):
+            state += ", damaged"
+    return {
+        "path": str(summary.path),
+        "name": summary.name,
+        "created": summary.created,
+        "bytes": summary.bytes,
+        "ranks": summary.ranks,
+        "attempts": summary.attempts,
+        "steps": steps,
+        "state": state,
+    }
 
 
-def _delete(found: list[RunSummary], victim: str, yes: bool) -> None:
-    matching = [item for item in found if victim in (item.path.name, str(item.path), item.name)]
+def _delete(summaries: list[RunSummary], victim: str, yes: bool) -> None:
+    matching = [item for item in summaries if victim in (item.path.name, str(item.path), item.name)]
     if len(matching) != 1:
-        there = ", ".join(plain(item.path.name) for item in found) or "none"
+        there = ", ".join(plain(item.path.name) for item in summaries) or "none"
         raise GradwatchError(
             f"Expected the name of one run, got {plain(victim)!r}, which is "
             f"{'the name of several' if matching else 'no run'}; there are: {there}.",
@@ -83,38 +82,23 @@ def _delete(found: list[RunSummary], victim: str, yes: bool) -> None:
         click.echo("Nothing was deleted.", err=True)
 
 
-def _table(listed: list[Listed]) -> Table:
+def _table(listed: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("run", "begun", "steps", "size", "ranks", "attempts", "state"):
         right = title in ("steps", "size", "ranks", "attempts")
         table.add_column(title, justify="right" if right else "left", no_wrap=True)
-    for item in listed:
-        summary = item.summary
-        begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(_clamped(summary.created)))
+    for run in listed:
+        begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(_clamped(run["created"])))
         table.add_row(
-            shortened(summary.path.name, 28),
-            begun if summary.created else "?",
-            str(item.steps),
-            _size(summary.bytes),
-            str(summary.ranks),
-            str(summary.attempts),
-            item.state,
+            shortened(Path(run["path"]).name, 28),
+            begun if run["created"] else "?",
+            str(run["steps"]),
+            _size(run["bytes"]),
+            str(run["ranks"]),
+            str(run["attempts"]),
+            run["state"],
         )
     return table
-
-
-def _as_dict(item: Listed) -> dict[str, object]:
-    summary = item.summary
-    return {
-        "path": str(summary.path),
-        "name": summary.name,
-        "created": summary.created,
-        "bytes": summary.bytes,
-        "ranks": summary.ranks,
-        "attempts": summary.attempts,
-        "steps": item.steps,
-        "state": item.state,
-    }
 
 
 def _clamped(seconds: float) -> float:

@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gradwatch.analysis.weights import WeightDistributionAnalysis, analyze_weights
+from gradwatch.analysis.weights import analyze_weights
 from gradwatch.checkpoints import Examination, Means, examine
 from gradwatch.checkpoints.arrays import arrays_of
 from gradwatch.checkpoints.casts import overall
@@ -68,7 +68,10 @@ def command(
         found = examine(list(paths), spectrum=spectrum, means=Means(workers, dask, progress))
     diagnosis = diagnosed(found)
     if as_json:
-        click.echo(dumps({**found.to_dict(), "analysis": as_data(_analysis(found))}, indent=2))
+        # the analysis reads the elements again where they can be held: some fields need them all
+        arrays = arrays_of(found.last.index)
+        analysis = analyze_weights(found.run if arrays is None else arrays)
+        click.echo(dumps({**found.to_dict(), "analysis": as_data(analysis)}, indent=2))
     else:
         _show(found, diagnosis)
     if output is not None:
@@ -92,12 +95,6 @@ def diagnosed(found: Examination) -> Diagnosis:
     )
 
 
-def _analysis(found: Examination) -> WeightDistributionAnalysis:
-    """From the elements where they can be held, else from what was measured of them."""
-    arrays = arrays_of(found.last.index)
-    return analyze_weights(found.run if arrays is None else arrays)
-
-
 def _show(found: Examination, diagnosis: Diagnosis) -> None:
     console = Console(highlight=False)
     index = found.last.index
@@ -109,7 +106,7 @@ def _show(found: Examination, diagnosis: Diagnosis) -> None:
     for line in lines(diagnosis):
         click.echo(line)
     console.print(_table(found, console.width))
-    health = _analysis(found).distribution_health
+    health = analyze_weights(found.run).distribution_health
     if health.score is not None:
         click.echo(f"Weight analysis: {health.status.value} ({health.score:.0f} of 100)")
     for cast in overall(found.last.tensors):

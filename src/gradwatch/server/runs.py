@@ -271,9 +271,10 @@ class ServedRun:
             if self.big or self.large:
                 with self._previewing:
                     run = self._open(mark)
+                    if self.large:
+                        sections = {"run", "health", "scalars"}
+                        self._summarise(build(Run(run.source), sections=sections, stats=()))
             if self.large:
-                sections = {"run", "health", "scalars"}
-                self._summarise(build(Run(run.source), None, sections=sections, stats=()))
                 self.busy = ""  # it is open; the rest is for speed alone
                 self._warm(mark, run)
             else:
@@ -301,9 +302,9 @@ class ServedRun:
         may = now or not (self._opening_rest.active or self._building.locked())
         if self.run is None or (stale and may):
             with self._opening_rest.after():
-                run = self._follower.refresh(self._opened_share)
-                _ = run.steps, run.scalars  # what every answer needs
-            self.run, self._run_mark = _locked(run, threading.RLock()), mark
+                run = _locked(self._follower.refresh(self._opened_share), threading.RLock())
+                _ = run.steps, run.scalars, run.recorded, run.parameters  # every answer needs them
+            self.run, self._run_mark = run, mark
             self._first = None
         return self.run
 
@@ -332,7 +333,12 @@ class ServedRun:
 
 
 class LockedSource:
-    """A run's source that one thread reads at a time: its caches are not made for several."""
+    """A run's source that one thread reads at a time: its caches are not made for several.
+
+    What is no method is asked for once and then there without the lock, so that nobody who only
+    wants to know the steps waits while a series is loaded. Events may still grow: loading a series
+    can find damage.
+    """
 
     def __init__(self, source: Any, lock: Any) -> None:
         self._source = source
@@ -342,6 +348,8 @@ class LockedSource:
         with self._lock:
             value = getattr(self._source, name)
         if not callable(value):
+            if name != "events":
+                self.__dict__[name] = value
             return value
 
         def call(*arguments: Any) -> Any:
