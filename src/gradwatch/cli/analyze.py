@@ -40,12 +40,12 @@ def command(run: Path, parts: tuple[str, ...], rules: str, as_json: bool) -> Non
     if rules != Rules.GRADWATCH and not as_json:
         raise click.UsageError("The original rules have no tables: add --json.")
     opened = open_run(run)
-    found = {name: PARTS[name][0](opened, rules=rules) for name in parts or PARTS}
+    results = {name: PARTS[name][0](opened, rules=rules) for name in parts or PARTS}
     if as_json:
-        click.echo(dumps({"format": FORMAT, **found}))
+        click.echo(dumps({"format": FORMAT, **results}))
         return
     console = Console(highlight=False)
-    for name, result in found.items():
+    for name, result in results.items():
         for line in PARTS[name][1](result):
             console.print(line)
         console.print()

@@ -88,10 +88,10 @@ def _write(
 
 
 def _stat(run: Run, word: str) -> Stat:
-    known = {str(stat): stat for stat in run.series}
-    if word not in known:
+    stats = {str(stat): stat for stat in run.series}
+    if word not in stats:
         raise GradwatchError(
-            f"Expected a statistic this run has, got {word!r}; it has {', '.join(known)}.",
+            f"Expected a statistic this run has, got {word!r}; it has {', '.join(stats)}.",
             Exit.USAGE,
         )
-    return known[word]
+    return stats[word]

@@ -36,7 +36,8 @@ class Pages:
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self.streams = Streams()
+        self.streams = 0
+        """How many are open."""
 
     def routes(self) -> Sequence[Route]:
         return [
@@ -78,13 +79,35 @@ class Pages:
         return self._stream(request, run=None)
 
     def _stream(self, request: Request, run: str | None) -> Response:
-        if self.streams.full:
+        if self.streams >= MOST_STREAMS:
             return _sorry("Too many pages are open; close one.", 503)
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
         look = of_list(self.library) if run is None else of_run(self.library, run)
         last = request.headers.get("last-event-id", "")[:64]
-        return StreamingResponse(self.streams.events(look, last), media_type="text/event-stream")
+        return StreamingResponse(self._events(look, last), media_type="text/event-stream")
+
+    async def _events(self, look: "Look", last: str) -> AsyncIterator[bytes]:
+        """Send what `look` says when it is new; never twice the same."""
+        self.streams += 1
+        try:
+            silent = 0.0
+            yield b"retry: 2000\n\n"
+            sent: set[ServerEvent] = {ServerEvent("grown", last)}
+            while True:
+                events = await run_in_threadpool(look)
+                for event in events:
+                    if event not in sent:
+                        silent = 0.0
+                        yield event.encoded()
+                sent = set(events) or sent
+                if silent >= HEARTBEAT:
+                    silent = 0.0
+                    yield b": still here\n\n"
+                await asyncio.sleep(SECONDS)
+                silent += SECONDS
+        finally:
+            self.streams -= 1
 
 
 def application(library: Library, *, hosts: frozenset[str], tokens: AccessTokens) -> AuthMiddleware:
@@ -159,39 +182,6 @@ class ServerEvent(NamedTuple):
 
 
 Look = Callable[[], list[ServerEvent]]
-
-
-class Streams:
-    """How many streams are open; more than `MOST_STREAMS` are refused."""
-
-    def __init__(self) -> None:
-        self.open = 0
-
-    @property
-    def full(self) -> bool:
-        return self.open >= MOST_STREAMS
-
-    async def events(self, look: Look, last: str) -> AsyncIterator[bytes]:
-        """Send what `look` says when it is new; never twice the same."""
-        self.open += 1
-        try:
-            silent = 0.0
-            yield b"retry: 2000\n\n"
-            sent: set[ServerEvent] = {ServerEvent("grown", last)}
-            while True:
-                events = await run_in_threadpool(look)
-                for event in events:
-                    if event not in sent:
-                        silent = 0.0
-                        yield event.encoded()
-                sent = set(events) or sent
-                if silent >= HEARTBEAT:
-                    silent = 0.0
-                    yield b": still here\n\n"
-                await asyncio.sleep(SECONDS)
-                silent += SECONDS
-        finally:
-            self.open -= 1
 
 
 def of_run(library: Library, key: str) -> Look:

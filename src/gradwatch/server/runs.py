@@ -68,9 +68,9 @@ class Library:
                 for item in summaries:
                     path = item.path.resolve()
                     key = hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()
-                    known = self._runs.get(key)
-                    runs[key] = known or ServedRun(key, path, item.name, self._worker)
-                    runs[key].size = item.bytes
+                    run = self._runs.get(key) or ServedRun(key, path, item.name, self._worker)
+                    run.size = item.bytes
+                    runs[key] = run
             self._runs = runs
         return runs
 

@@ -42,24 +42,24 @@ class Address:
         """One concrete address; `localhost` is 127.0.0.1."""
         word = "127.0.0.1" if host == "localhost" else host.strip("[]")
         try:
-            found = ipaddress.ip_address(word)
+            address = ipaddress.ip_address(word)
         except ValueError:
             raise GradwatchError(
                 f"Expected an address such as 127.0.0.1 as host, got {host!r}.", Exit.USAGE
             ) from None
-        if found.is_unspecified or found.is_multicast:
+        if address.is_unspecified or address.is_multicast:
             raise GradwatchError(
                 f"{host} means every network of this machine. Name the one address to listen on.",
                 Exit.USAGE,
             )
-        if not found.is_loopback and not allow_remote:
+        if not address.is_loopback and not allow_remote:
             raise GradwatchError(
                 f"{host} can be reached by other machines. Add --allow-remote if that is wanted "
                 "(the link with its token is still needed, but the traffic is not encrypted); "
                 "safer is a tunnel: ssh -L.",
                 Exit.USAGE,
             )
-        return cls(str(found), port)
+        return cls(str(address), port)
 
     def hosts(self, port: int) -> frozenset[str]:
         """The Host headers that are ours, exactly."""
@@ -82,16 +82,16 @@ class Address:
         ports = range(PORT, PORT + TRIES) if self.port is None else [self.port]
         problem = ""
         for port in ports:
-            made = socket.socket(family, socket.SOCK_STREAM)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                made.bind((self.host, port))
-                made.listen(WAITING)
+                listener.bind((self.host, port))
+                listener.listen(WAITING)
             except OSError as error:
-                made.close()
+                listener.close()
                 problem = error.strerror or str(error)
                 continue
-            return made
+            return listener
         raise GradwatchError(
             f"Could not listen on {self.host}, port {ports[0]}: {problem}. Try another --port.",
             Exit.USAGE,

@@ -35,8 +35,8 @@ def gradient_tables(analysis: Any) -> Iterator[Table | str]:
     convergence, dynamics = network.convergence_indicators, network.training_dynamics
     yield f"Trend of the whole gradient: {convergence.convergence_trend.value}"
     phase = dynamics.learning_phase
-    said = phase.value if phase else f"unknown ({dynamics.missing['learning_phase']})"
-    yield f"Learning phase: {said}"
+    word = phase.value if phase else f"unknown ({dynamics.missing['learning_phase']})"
+    yield f"Learning phase: {word}"
     for item in analysis.optimization_priorities[:3]:
         if item.reasons:
             actions = ", ".join(action.value for action in item.recommended_actions)

@@ -6,7 +6,7 @@ table from colours to it, which is much faster than quantising every frame.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -123,24 +123,16 @@ def _corners(boxes: Sequence[Box], source: int, target: int, skips: bool) -> lis
 # -- frames ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Painter:
     """Draws the frames of one run; what never moves is drawn once."""
 
-    model: ViewModel
-    frames: FlowFrames
-    scheme: Scheme
-    plan: Plan = field(init=False)
-    still: Image.Image = field(init=False)
-
-    def __post_init__(self) -> None:
-        made = plan(self.model.flow, self.loss is not None)
-        object.__setattr__(self, "plan", made)
-        object.__setattr__(self, "still", self._still())
-
-    @property
-    def loss(self) -> dict[str, Any] | None:
-        return next((c for c in self.model.scalars if c["name"] == "loss"), None)
+    def __init__(self, model: ViewModel, frames: FlowFrames, scheme: Scheme) -> None:
+        self.model = model
+        self.frames = frames
+        self.scheme = scheme
+        self.loss = next((curve for curve in model.scalars if curve["name"] == "loss"), None)
+        self.plan = plan(model.flow, self.loss is not None)
+        self.still = self._still()
 
     def draw(self, frame: FlowFrame) -> Image.Image:
         """One frame, in colours of the screen."""
@@ -247,11 +239,11 @@ def _curve(
 ) -> None:
     left, top, right, bottom = plan.loss
     draw.rectangle((left, top, right, bottom), outline=GRID)
-    known = [(s, v) for s, v in zip(loss["x"], loss["last"], strict=True) if v is not None]
-    if not known:
+    values = [(s, v) for s, v in zip(loss["x"], loss["last"], strict=True) if v is not None]
+    if not values:
         return
     shape = math.log if loss["log"] else float
-    low, high = min(v for _, v in known), max(v for _, v in known)
+    low, high = min(v for _, v in values), max(v for _, v in values)
     base, span = shape(low), (shape(high) - shape(low)) or 1.0
     steps = max(window[1] - window[0], 1)
     points = [
@@ -259,7 +251,7 @@ def _curve(
             left + (step - window[0]) / steps * (right - left),
             bottom - 4 - (shape(value) - base) / span * (bottom - top - 8),
         )
-        for step, value in known
+        for step, value in values
     ]
     draw.line(points, LINE, 2, joint="curve")
     for y, value in ((top, high), (bottom - 14, low)):
@@ -329,11 +321,11 @@ def _table(scheme: Scheme) -> NDArray[np.uint8]:
     step = 1 << (8 - BITS)
     axis = np.arange(0, 256, step) + step // 2
     grid = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), -1).reshape(-1, 3)
-    known = np.array(palette(scheme), float)
+    entries = np.array(palette(scheme), float)
     best = np.empty(len(grid), np.uint8)
     for begin in range(0, len(grid), 4096):
         part = grid[begin : begin + 4096]
-        best[begin : begin + 4096] = ((part[:, None] - known) ** 2).sum(-1).argmin(1)
+        best[begin : begin + 4096] = ((part[:, None] - entries) ** 2).sum(-1).argmin(1)
     return best
 
 
@@ -342,6 +334,6 @@ def indexed(image: Image.Image, scheme: Scheme) -> Image.Image:
     shift = 8 - BITS
     pixels = np.asarray(image).astype(np.int32) >> shift
     at = (pixels[..., 0] << (2 * BITS)) | (pixels[..., 1] << BITS) | pixels[..., 2]
-    made = Image.fromarray(_table(scheme)[at])
-    made.putpalette([part for entry in palette(scheme) for part in entry])
-    return made
+    reduced = Image.fromarray(_table(scheme)[at])
+    reduced.putpalette([part for entry in palette(scheme) for part in entry])
+    return reduced

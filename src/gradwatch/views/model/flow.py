@@ -133,9 +133,8 @@ def _mean(values: Sequence[int]) -> float:
 
 def flow_problems(run: Run) -> dict[str, Any]:
     """`paths` (most attenuating first) and `regions`; empty where the run is too large to load."""
-    small = (
-        len(run.steps) * len(run.parameters) <= MOST_VALUES and len(run.parameters) <= MOST_TENSORS
-    )
+    tensors = len(run.parameters)
+    small = len(run.steps) * tensors <= MOST_VALUES and tensors <= MOST_TENSORS
     if Stat.GRAD_NORM not in run.recorded or not len(run.steps) or not small:
         return {"paths": [], "regions": []}
     series = LayerSeries.of(run)
@@ -144,22 +143,19 @@ def flow_problems(run: Run) -> dict[str, Any]:
     return {
         "paths": _paths(network.critical_paths(run.graph, series.names, edges)),
         "regions": [
-            *_regions("vanishing", regions.vanishing_regions(series, pairs)),
-            *_regions("exploding", regions.exploding_regions(series, pairs)),
-            *_dead(regions.dead_zones(run, series)),
+            *(_spread("vanishing", region) for region in regions.vanishing_regions(series, pairs)),
+            *(_spread("exploding", region) for region in regions.exploding_regions(series, pairs)),
+            *map(_dead, regions.dead_zones(run, series)),
         ][:MOST_REGIONS],
     }
 
 
-def _paths(found: Sequence[CriticalGradientPath]) -> list[dict[str, Any]]:
-    worst = [
-        path
-        for path in found
-        if path.path_id.endswith("-1") and path.criticality_score >= LEAST_LOSS
-    ]
-    seen: dict[tuple[str, ...], CriticalGradientPath] = {}
-    for path in worst:
-        seen.setdefault(path.layers, path)
+def _paths(paths: Sequence[CriticalGradientPath]) -> list[dict[str, Any]]:
+    """Of each kind the worst one, if it loses enough; the same layers only once."""
+    worst: dict[tuple[str, ...], CriticalGradientPath] = {}
+    for path in paths:
+        if path.path_id.endswith("-1") and path.criticality_score >= LEAST_LOSS:
+            worst.setdefault(path.layers, path)
     return [
         {
             "kind": path.path_id.partition("-")[0],
@@ -167,35 +163,29 @@ def _paths(found: Sequence[CriticalGradientPath]) -> list[dict[str, Any]]:
             "decades_lost": rounded(path.criticality_score, 3),
             "bottlenecks": list(path.bottleneck_layers[:MOST_LAYERS]),
         }
-        for path in seen.values()
+        for path in worst.values()
     ]
 
 
-def _regions(kind: str, found: Sequence[Region]) -> list[dict[str, Any]]:
-    return [
-        {
-            "kind": kind,
-            "severity": str(region.severity_level).lower(),
-            "layers": list(region.affected_layers[:MOST_LAYERS]),
-            "count": len(region.affected_layers),
-            "first_step": region.extent.start_step,
-            "last_step": region.extent.end_step,
-            "current": region.current,
-        }
-        for region in found
-    ]
+def _spread(kind: str, region: Region) -> dict[str, Any]:
+    return {
+        **_region(kind, str(region.severity_level).lower(), region.affected_layers),
+        "first_step": region.extent.start_step,
+        "last_step": region.extent.end_step,
+        "current": region.current,
+    }
 
 
-def _dead(found: Sequence[GradientDeadZone]) -> list[dict[str, Any]]:
-    return [
-        {
-            "kind": "dead",
-            "severity": "needs intervention" if zone.intervention_required else "mild",
-            "layers": list(zone.affected_layers[:MOST_LAYERS]),
-            "count": len(zone.affected_layers),
-            "first_step": zone.start_step,
-            "last_step": zone.start_step + zone.dead_duration - 1,
-            "current": True,
-        }
-        for zone in found
-    ]
+def _dead(zone: GradientDeadZone) -> dict[str, Any]:
+    severity = "needs intervention" if zone.intervention_required else "mild"
+    return {
+        **_region("dead", severity, zone.affected_layers),
+        "first_step": zone.start_step,
+        "last_step": zone.start_step + zone.dead_duration - 1,
+        "current": True,
+    }
+
+
+def _region(kind: str, severity: str, layers: Sequence[str]) -> dict[str, Any]:
+    shown = list(layers[:MOST_LAYERS])
+    return {"kind": kind, "severity": severity, "layers": shown, "count": len(layers)}
