@@ -1,7 +1,9 @@
 """`gradwatch diagnose`: what is wrong with a run, since when, where it began, what to try."""
 
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,21 +15,28 @@ from gradwatch.store import open_run
 from gradwatch.text import plain, shortened
 
 WIDTH = 80
-_LEVELS = [severity.word for severity in Severity]
+Command = Callable[..., Any]
 _COLOURS = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+
+
+def fail_on(default: str) -> Callable[[Command], Command]:
+    """The option `--fail-on`; the command is given its severity as `limit`."""
+    return click.option(
+        "--fail-on",
+        "limit",
+        type=click.Choice([severity.word for severity in Severity]),
+        default=default,
+        show_default=True,
+        callback=lambda context, option, word: Severity[word.upper()],
+        help="Exit with 1 when a finding is at least this grave.",
+    )
 
 
 @click.command("diagnose")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="The whole diagnosis as JSON.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(_LEVELS),
-    default="warning",
-    show_default=True,
-    help="Exit with 1 when a finding is at least this grave.",
-)
-def command(run: Path, as_json: bool, fail_on: str) -> int:
+@fail_on("warning")
+def command(run: Path, as_json: bool, limit: Severity) -> int:
     """Say what is wrong with a run, since when, where it began and what to try.
 
     Exit code 0: nothing at or above --fail-on. 1: something. 3: the run could not be read.
@@ -38,7 +47,7 @@ def command(run: Path, as_json: bool, fail_on: str) -> int:
     else:
         for line in lines(diagnosis):
             click.echo(line)
-    return Exit.FINDINGS if diagnosis.at_least(Severity[fail_on.upper()]) else Exit.HEALTHY
+    return Exit.FINDINGS if diagnosis.at_least(limit) else Exit.HEALTHY
 
 
 def lines(diagnosis: Diagnosis) -> list[str]:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradwatch.checkpoints import Drift, Means, drift
+from gradwatch.cli.diagnose import fail_on
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.errors import Exit
 from gradwatch.finding import Severity
@@ -20,17 +21,11 @@ _SHOWN = 40
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Every tensor as JSON.")
-@click.option(
-    "--fail-on",
-    type=click.Choice([severity.word for severity in Severity]),
-    default="critical",
-    show_default=True,
-    help="Exit with 1 when a finding is at least this grave.",
-)
+@fail_on("critical")
 @click.option("--workers", type=click.IntRange(min=0), help="Processes; 0 does all in this one.")
 @click.option("--dask", metavar="ADDRESS", help="Scheduler of a running Dask cluster.")
 def command(
-    before: Path, after: Path, as_json: bool, fail_on: str, workers: int | None, dask: str | None
+    before: Path, after: Path, as_json: bool, limit: Severity, workers: int | None, dask: str | None
 ) -> int:
     """Say how far every layer moved from BEFORE to AFTER, and which did not move at all.
 
@@ -43,7 +38,6 @@ def command(
         click.echo(dumps(found.to_dict(), indent=2))
     else:
         _show(found)
-    limit = Severity[fail_on.upper()]
     grave = any(finding.severity >= limit for finding in found.findings)
     return Exit.FINDINGS if grave else Exit.HEALTHY
 

@@ -12,7 +12,7 @@ from gradwatch.checkpoints.arrays import arrays_of
 from gradwatch.checkpoints.casts import overall
 from gradwatch.checkpoints.checks import WEIGHT_CHECKS
 from gradwatch.checkpoints.joining import Measured
-from gradwatch.cli.diagnose import lines
+from gradwatch.cli.diagnose import fail_on, lines
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.diagnosis import Diagnosis
 from gradwatch.errors import Exit
@@ -38,13 +38,7 @@ _SHOWN = 40
     help="Write the page of this checkpoint: one HTML file.",
 )
 @click.option("--force", is_flag=True, help="Replace the HTML file if it is there.")
-@click.option(
-    "--fail-on",
-    type=click.Choice([severity.word for severity in Severity]),
-    default="warning",
-    show_default=True,
-    help="Exit with 1 when a finding is at least this grave.",
-)
+@fail_on("warning")
 @click.option("--workers", type=click.IntRange(min=0), help="Processes; 0 does all in this one.")
 @click.option("--dask", metavar="ADDRESS", help="Scheduler of a running Dask cluster.")
 def command(
@@ -53,7 +47,7 @@ def command(
     spectrum: bool,
     output: Path | None,
     force: bool,
-    fail_on: str,
+    limit: Severity,
     workers: int | None,
     dask: str | None,
 ) -> int:
@@ -78,7 +72,7 @@ def command(
         text = report(build(found.run, diagnosis)).encode()
         size = write_whole(output, lambda file: file.write(text), force=force)
         click.echo(f"Wrote {plain(str(output))} ({size / 1e6:.2f} MB).", err=True)
-    return Exit.FINDINGS if diagnosis.at_least(Severity[fail_on.upper()]) else Exit.HEALTHY
+    return Exit.FINDINGS if diagnosis.at_least(limit) else Exit.HEALTHY
 
 
 def diagnosed(found: Examination) -> Diagnosis:
