@@ -1,6 +1,7 @@
 """Long runs from their stored levels: spikes at every zoom, a first look, changes, progress."""
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from tests.server.visiting import Visit
 from tests.views.samples import network
 from tests.views.stored import Stored, stored
 
-from gradwatch.diagnosis import diagnose
+from gradwatch.diagnosis import Diagnosis, diagnose
+from gradwatch.run import Run
 from gradwatch.server import runs as served_runs
+from gradwatch.server.encoded import ViewRequest
+from gradwatch.server.runs import Library
 from gradwatch.stats import Family
 from gradwatch.store import Retention, glance, open_run
 from gradwatch.views.model import SECTIONS, build, to_json
@@ -188,3 +192,67 @@ def test_only_what_changed_is_sent_and_joins_to_the_same_bytes(tmp_path: Path) -
     stranger = visit.get(address, params={"changes": "1"}, headers={"if-none-match": '"x"'})
     assert "x-gradwatch-since" not in stranger.headers
     assert stranger.content == after.content
+
+
+def test_a_preview_does_not_wait_for_the_diagnosis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing = Stored(network(4, 60), tmp_path / "one", "one")
+    writing.upto(30)
+    begun, free = threading.Event(), threading.Event()
+
+    def slow(run: Run) -> Diagnosis:
+        begun.set()
+        assert free.wait(60)
+        return diagnose(run)
+
+    monkeypatch.setattr(served_runs, "diagnosed", slow)
+    monkeypatch.setattr(served_runs, "REST", 0.0)
+    (run,) = Library([tmp_path]).scan().values()
+    building = threading.Thread(target=run.whole, args=(None, None))
+    building.start()
+    assert begun.wait(60)
+    writing.finish()  # it is not read on while somebody reads it
+    model = json.loads(run.view(ViewRequest(soon=True)).text)
+    assert model["coming"]["what"] == "diagnosing"
+    assert model["run"]["steps"] == 30
+    free.set()
+    building.join(60)
+    assert json.loads(run.whole(None, None).text)["run"]["steps"] == 60
+    opened = open_run(tmp_path / "one")
+    assert run.whole(None, None).text.decode() == to_json(build(opened, diagnose(opened)))
+
+
+def test_many_threads_read_a_growing_run_through_one_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_runs, "REST", 0.0)
+    writing = Stored(network(6, 80), tmp_path / "one", "one")
+    writing.upto(10)
+    (run,) = Library([tmp_path]).scan().values()
+    problems: list[BaseException] = []
+    ended = threading.Event()
+
+    def ask(number: int) -> None:
+        first = 0
+        try:
+            while not ended.is_set():
+                first = (first + 7 + number) % 60
+                run.view(ViewRequest(first, first + 9, ("grad_rms",), None, number % 2 == 0))
+                run.view(ViewRequest(first, None))
+                run.view(ViewRequest(soon=True))
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for steps in range(11, 81):
+        writing.upto(steps)
+    writing.finish()
+    ended.set()
+    for thread in threads:
+        thread.join(120)
+    assert problems == []
+    opened = open_run(tmp_path / "one")
+    assert run.whole(None, None).text.decode() == to_json(build(opened, diagnose(opened)))
