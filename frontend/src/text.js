@@ -1,4 +1,4 @@
-// Numbers and names for people: the same forms as gradwatch.views.text, so that views agree.
+// Numbers and names for people: the same forms as gradwatch.text, so that views agree.
 
 /** A number in so many digits; one that lies exactly between two goes to the even one, as in Python. */
 function rounded(value, digits) {
