@@ -211,8 +211,8 @@ class Columns:
     ) -> NDArray[np.float64]:
         """One array of a run's bands as [column, subject].
 
-        Downsampled from stored levels begin where the store cut them, not where our columns do: such a
-        band is laid onto every column it meets.
+        Buckets of stored rollups begin where the store cut them, not where our columns do: such a
+        bucket is laid onto every column it meets.
         """
         if len(bands.first_steps) == len(self) and (bands.first_steps == self.first).all():
             return values
