@@ -14,8 +14,7 @@ from gradwatch.checkpoints.elements import as_floats
 from gradwatch.checkpoints.index import Index, Tensor
 from gradwatch.checkpoints.limits import BLOCK
 from gradwatch.checkpoints.movement.comparing import Sums
-from gradwatch.checkpoints.readers.files import opened
-from gradwatch.checkpoints.readers.strict_json import parse
+from gradwatch.checkpoints.readers.files import opened, parse_json
 from gradwatch.errors import GradwatchError
 
 _LORA = re.compile(r"^(?P<target>.*?)\.lora_(?P<side>[AB])(?:\.[\w-]+)?(?:\.weight)?$")
@@ -71,7 +70,7 @@ def _settings(path: Path) -> tuple[float | None, int | None]:
     if not config.is_file():
         return None, None
     with opened(config) as file:
-        found = parse(file.read(0, min(file.size, 1 << 20)), str(config))
+        found = parse_json(file.read(0, min(file.size, 1 << 20)), str(config))
     alpha, rank = found.get("lora_alpha"), found.get("r")
     return (
         float(alpha) if isinstance(alpha, int | float) else None,

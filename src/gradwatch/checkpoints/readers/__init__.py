@@ -4,14 +4,13 @@ from pathlib import Path
 
 from gradwatch.checkpoints.index import Index
 from gradwatch.checkpoints.readers import archives, child, folders, numpy_files, safetensors
+from gradwatch.checkpoints.readers.claims import unwrapped
 from gradwatch.checkpoints.readers.distributed import METADATA
 from gradwatch.checkpoints.readers.files import inside, opened
-from gradwatch.checkpoints.readers.parts import unwrapped
-from gradwatch.checkpoints.readers.sizes import verified
-from gradwatch.checkpoints.readers.torch_files import LEGACY_HEAD
+from gradwatch.checkpoints.readers.torch_files import STREAM_HEAD
 from gradwatch.errors import GradwatchError
 
-__all__ = ["open_index"]
+__all__ = ["open_index", "verified"]
 
 
 def open_index(path: Path | str) -> Index:
@@ -21,31 +20,31 @@ def open_index(path: Path | str) -> Index:
 
 def _read(path: Path) -> Index:
     try:
-        folder = path.is_dir()
+        is_folder = path.is_dir()
     except (OSError, ValueError):
-        folder = False
-    if folder and (path / METADATA).exists():
+        is_folder = False
+    if is_folder and (path / METADATA).exists():
         return child.read("distributed", path)
-    if folder:
-        return _read_file(inside(path, folders.main_file(path)))
-    return _read_file(path)
+    return _read_file(inside(path, folders.main_file(path)) if is_folder else path)
 
 
 def _read_file(path: Path) -> Index:
     if path.name.endswith(folders.INDEX_SUFFIX):
-        return _read_sharded(path)
+        return folders.read_sharded(path, _read_file)
     with opened(path) as file:
-        head = file.read(0, min(file.size, 16))
-        size = file.size
-    if safetensors.looks_like(head, size):
-        return safetensors.read(path)
-    if archives.looks_like(head):
-        if numpy_files.is_npz(path):
-            return numpy_files.read_npz(path)
+        if safetensors.looks_like(file):
+            return safetensors.read(file)
+        head = file.head(len(STREAM_HEAD))
+        if head.startswith(numpy_files.MAGIC):
+            return numpy_files.read_npy(file)
+        is_archive = archives.looks_like(head)
+        if is_archive:
+            members = archives.members(file)
+            if members and all(name.endswith(".npy") for name in members):
+                return numpy_files.read_npz(file, members)
+    if is_archive:
         return child.read("zip", path)
-    if head.startswith(numpy_files.MAGIC):
-        return numpy_files.read_npy(path)
-    if head.startswith(LEGACY_HEAD[: len(head)]) and len(head) >= 14:
+    if head == STREAM_HEAD:
         return child.read("stream", path)
     raise GradwatchError(
         f"{path} is no checkpoint that is known here. Known by their first bytes: safetensors, "
@@ -53,17 +52,20 @@ def _read_file(path: Path) -> Index:
     )
 
 
-def _read_sharded(path: Path) -> Index:
-    table = folders.weight_map(path)
-    first = inside(path.parent, min(table.values()))
-    with opened(first) as file:
-        safe = safetensors.looks_like(file.read(0, min(file.size, 16)), file.size)
-    if safe:
-        return folders.read_sharded(path)
-    return joined(path, table)
-
-
-def joined(path: Path, table: dict[str, str]) -> Index:
-    """Shards in torch's own form (`pytorch_model.bin.index.json`), each read by the child."""
-    parts = [_read_file(inside(path.parent, name)) for name in sorted(set(table.values()))]
-    return folders.join(path, parts, table)
+def verified(index: Index) -> Index:
+    """The last gate, for every reader: pieces inside their files, and all of each tensor there."""
+    for tensor in index.tensors:
+        for piece in tensor.pieces:
+            file = index.files[piece.file]
+            length = piece.packed or piece.extent * tensor.element.size
+            if piece.offset < 0 or piece.offset + length > file.size:
+                raise GradwatchError(
+                    f"{file.path}: tensor {tensor.name[:80]!r} reaches past "
+                    "the end of the file; it is cut short or damaged."
+                )
+        if sum(piece.count for piece in tensor.pieces) != tensor.count:
+            raise GradwatchError(
+                f"{index.path}: the parts of {tensor.name[:80]!r} do not make up its shape "
+                f"{list(tensor.shape)}; a file of the checkpoint is missing or damaged."
+            )
+    return index

@@ -2,7 +2,7 @@
 
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import NoReturn
 
 from gradwatch.checkpoints.limits import (
     FREE_EXPANSION,
@@ -22,43 +22,44 @@ STORED, DEFLATED = 0, 8
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member: where its bytes are in the file."""
+    """Where the bytes of one file inside the archive are."""
 
     name: str
     offset: int
     length: int
-    """Of the data once inflated."""
+    """Bytes once inflated."""
     packed: int
-    """Bytes in the file."""
+    """Bytes in the archive."""
     method: int
     crc: int
 
 
 def looks_like(head: bytes) -> bool:
+    """Whether the first bytes are those of a member, or of the end of an empty archive."""
     return head[:4] in (_LOCAL, _END)
 
 
 def members(file: OpenFile) -> dict[str, Member]:
     """All members by name, stored and deflated ones."""
     directory, count, directory_end = _directory(file)
-    found: dict[str, Member] = {}
+    by_name: dict[str, Member] = {}
     position = 0
     for _ in range(count):
         member, position = _central(file, directory, position)
-        if member.name in found:
+        if member.name in by_name:
             _refuse(file, f"the name {member.name[:80]!r} stands in it twice")
-        found[member.name] = member
+        by_name[member.name] = member
     if position != len(directory):
         _refuse(file, "its directory has more in it than it says")
-    _apart(file, list(found.values()), directory_end - len(directory))
-    grown = sum(member.length for member in found.values())
-    if grown > max(FREE_EXPANSION, MAX_EXPANSION * file.size):
-        _refuse(file, f"it would grow from {file.size} to {grown} bytes")
-    return found
+    _must_lie_apart(file, list(by_name.values()), directory_end - len(directory))
+    inflated = sum(member.length for member in by_name.values())
+    if inflated > max(FREE_EXPANSION, MAX_EXPANSION * file.size):
+        _refuse(file, f"it would grow from {file.size} to {inflated} bytes")
+    return by_name
 
 
 def _directory(file: OpenFile) -> tuple[bytes, int, int]:
-    """The central directory, its number of entries, and where it ends."""
+    """The central directory's bytes, its number of entries, and where it ends."""
     if file.size < 22:
         _refuse(file, "it is too short")
     end = file.read(file.size - 22, 22)
@@ -71,11 +72,10 @@ def _directory(file: OpenFile) -> tuple[bytes, int, int]:
     if comment:
         _refuse(file, "its directory announces a comment that is not there")
     if at >= 20 and file.read(at - 20, 4) == _LOCATOR:
-        at, here64, count64, length64, offset64 = _directory64(file, at - 20)
-        plain = (here, count, length, offset)
-        wide = (here64, count64, length64, offset64)
+        at, *wide = _directory64(file, at - 20)
+        narrow = (here, count, length, offset)
         full = (0xFFFF, 0xFFFF, _FULL, _FULL)
-        if any(p not in (w, f) for p, w, f in zip(plain, wide, full, strict=True)):
+        if any(n not in (w, f) for n, w, f in zip(narrow, wide, full, strict=True)):
             _refuse(file, "its two directories disagree")
         here, count, length, offset = wide
     if disk or start or here != count:
@@ -88,6 +88,7 @@ def _directory(file: OpenFile) -> tuple[bytes, int, int]:
 
 
 def _directory64(file: OpenFile, locator: int) -> tuple[int, int, int, int, int]:
+    """Where the 64-bit end record is, then its entries here, entries, length and offset."""
     disk, at, disks = struct.unpack("<IQI", file.read(locator + 4, 16))
     if disk or disks > 1 or at + 56 != locator or file.read(at, 4) != _END64:
         _refuse(file, "its 64-bit directory is not where it says")
@@ -100,6 +101,7 @@ def _directory64(file: OpenFile, locator: int) -> tuple[int, int, int, int, int]
 
 
 def _central(file: OpenFile, directory: bytes, position: int) -> tuple[Member, int]:
+    """The member that the directory describes at `position`, and where the next entry begins."""
     fixed = directory[position : position + 46]
     if len(fixed) < 46 or fixed[:4] != _CENTRAL:
         _refuse(file, "its directory is damaged")
@@ -128,32 +130,32 @@ def _local(file: OpenFile, offset: int, name: str, sizes: tuple[int, int, int], 
     """Compare the header in front of the data with the directory; where the data begin."""
     head = file.read(offset, 30)
     local_method = struct.unpack("<H", head[8:10])[0]
-    given = struct.unpack("<3I", head[14:26])
+    local_sizes = struct.unpack("<3I", head[14:26])
     name_size, extra_size = struct.unpack("<2H", head[26:30])
     local_name = file.read(offset + 30, name_size)
     if head[:4] != _LOCAL or _name(file, local_name) != name or local_method != method:
         _refuse(file, f"the header of its member {name[:80]!r} disagrees with the directory")
-    for here, there in zip(given, sizes, strict=True):
+    for here, there in zip(local_sizes, sizes, strict=True):
         if here not in (0, _FULL, there):  # 0: written behind the data, as torch does
             _refuse(file, f"the sizes of its member {name[:80]!r} disagree")
     return int(offset + 30 + name_size + extra_size)
 
 
-def _wide(file: OpenFile, extra: bytes, values: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Sizes and offset, from the 64-bit extra field where the plain ones are full."""
-    found = list(values)
+def _wide(file: OpenFile, extra: bytes, narrow: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Sizes and offset, from the 64-bit extra field where the narrow ones are full."""
+    values = list(narrow)
     position = 0
     while position + 4 <= len(extra):
         kind, size = struct.unpack("<2H", extra[position : position + 4])
         body = extra[position + 4 : position + 4 + size]
         if kind == 1:
-            needed = [i for i, value in enumerate(found) if value == _FULL]
-            if len(body) < 8 * len(needed):
+            full = [i for i, value in enumerate(values) if value == _FULL]
+            if len(body) < 8 * len(full):
                 _refuse(file, "a 64-bit size of it is missing")
-            for order, place in enumerate(needed):
-                found[place] = struct.unpack("<Q", body[8 * order : 8 * order + 8])[0]
+            for i, value in zip(full, struct.iter_unpack("<Q", body[: 8 * len(full)]), strict=True):
+                values[i] = value[0]
         position += 4 + size
-    return found[0], found[1], found[2]
+    return values[0], values[1], values[2]
 
 
 def _name(file: OpenFile, raw: bytes) -> str:
@@ -166,10 +168,10 @@ def _name(file: OpenFile, raw: bytes) -> str:
     return name
 
 
-def _apart(file: OpenFile, found: list[Member], directory: int) -> None:
+def _must_lie_apart(file: OpenFile, listed: list[Member], directory: int) -> None:
     """No two members share bytes, and none reaches into the directory."""
     reached = 0
-    for member in sorted(found, key=lambda member: (member.offset, member.packed)):
+    for member in sorted(listed, key=lambda member: (member.offset, member.packed)):
         if member.offset < reached:
             _refuse(file, f"its member {member.name[:80]!r} lies over another")
         reached = member.offset + member.packed
@@ -177,5 +179,5 @@ def _apart(file: OpenFile, found: list[Member], directory: int) -> None:
         _refuse(file, "a member reaches into the directory")
 
 
-def _refuse(file: OpenFile, reason: str) -> Any:
-    raise GradwatchError(f"{file.identity.path} is not a usable zip archive: {reason}.")
+def _refuse(file: OpenFile, reason: str) -> NoReturn:
+    raise GradwatchError(f"{file.path} is not a usable zip archive: {reason}.")

@@ -1,31 +1,47 @@
-"""Asks the confined child for the index of a pickled checkpoint, and believes nothing it says."""
+"""Pickled checkpoints are read in a child process that has little of everything.
+
+`read` starts the child with the arguments KIND PATH SECONDS; the child runs `main`, which writes
+the index, or a refusal, as JSON to its standard output. The parent believes nothing it says.
+"""
 
 import json
 import os
 import signal
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from gradwatch.checkpoints.index import Index, from_dict
+from gradwatch.checkpoints.index import Index, from_dict, to_dict
 from gradwatch.checkpoints.isolated import NEUTRAL, command
-from gradwatch.checkpoints.limits import MIB
-from gradwatch.checkpoints.readers.pickled import SECONDS
+from gradwatch.checkpoints.limits import MAX_FILES, MIB
+from gradwatch.checkpoints.readers import distributed, torch_files
 from gradwatch.errors import GradwatchError
 
-_MODULE = "gradwatch.checkpoints.readers.pickled"
+READERS: dict[str, Callable[[Path], Index]] = {
+    "zip": torch_files.read_zip,
+    "stream": torch_files.read_stream,
+    "distributed": distributed.read,
+}
+_MEMORY = 768 * MIB
+_CPU_SECONDS = 9
+"""And one more for every 100 MB of the checkpoint: a hostile file is small."""
 _PATIENCE = 10
-"""Times the child's own limit, which is in processor time, until it is ended by the clock."""
-_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE")
+"""Times the child's limit of processor time, until it is ended by the clock."""
+_KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE")
 
 
 def read(kind: str, path: Path) -> Index:
-    """The index of a pickled checkpoint (`kind`: zip, stream or distributed)."""
-    seconds = _seconds(path)
-    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    """The index of a pickled checkpoint (`kind`: one of READERS)."""
+    files = path.iterdir() if path.is_dir() else [path]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    seconds = _CPU_SECONDS + size // (100 * MIB)
+    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     environment["OPENBLAS_NUM_THREADS"] = "1"
     try:
         done = subprocess.run(
-            command(_MODULE, kind, str(path), str(seconds)),
+            command(__name__, kind, str(path), str(seconds)),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PATIENCE * seconds,
@@ -37,7 +53,7 @@ def read(kind: str, path: Path) -> Index:
     except subprocess.TimeoutExpired:
         raise GradwatchError(f"{path} is refused: reading it did not come to an end.") from None
     if done.returncode:
-        raise GradwatchError(f"{path} is refused: its reader died ({_death(done)}).")
+        raise GradwatchError(f"{path} is refused: its reader died ({_cause_of_death(done)}).")
     try:
         answer = json.loads(done.stdout)
         if "refused" in answer:
@@ -47,14 +63,7 @@ def read(kind: str, path: Path) -> Index:
         raise GradwatchError(f"{path} is refused: its reader gave no usable answer.") from None
 
 
-def _seconds(path: Path) -> int:
-    """Processor time for the child: a hostile file is small, a large one may take longer."""
-    files = path.iterdir() if path.is_dir() else [path]
-    size = sum(file.stat().st_size for file in files if file.is_file())
-    return SECONDS + size // (100 * MIB)
-
-
-def _death(done: "subprocess.CompletedProcess[bytes]") -> str:
+def _cause_of_death(done: "subprocess.CompletedProcess[bytes]") -> str:
     if done.returncode < 0:
         number = -done.returncode
         if number in (signal.SIGXCPU, signal.SIGKILL):
@@ -63,3 +72,44 @@ def _death(done: "subprocess.CompletedProcess[bytes]") -> str:
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
     last = lines[-1][:200] if lines else ""
     return last if last.isprintable() and last else f"exit code {done.returncode}"
+
+
+def confine(seconds: int = _CPU_SECONDS) -> None:
+    """No more memory, time, files, processes or written bytes than reading an index takes."""
+    import resource
+
+    # What is mapped already (the interpreter, numpy) differs between machines, so add to it.
+    try:
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        mapped = 1024 * MIB
+    for limit, value in (
+        (resource.RLIMIT_AS, mapped + _MEMORY),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NOFILE, min(MAX_FILES, 1024)),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, 0),
+    ):
+        _, hard = resource.getrlimit(limit)
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        try:
+            resource.setrlimit(limit, (bound, bound))
+        except (OSError, ValueError):
+            continue  # a system without this limit; the others still hold
+
+
+def main() -> None:
+    """The child: confine itself, read, and answer."""
+    kind, path, seconds = sys.argv[1:]
+    answer: dict[str, Any]
+    confine(int(seconds))
+    try:
+        answer = {"index": to_dict(READERS[kind](Path(path)))}
+    except GradwatchError as error:
+        answer = {"refused": str(error)}
+    except MemoryError:
+        answer = {"refused": f"{path} asks for more than {_MEMORY // MIB} MiB to be described."}
+    except RecursionError:
+        answer = {"refused": f"{path} nests its contents too deeply."}
+    sys.stdout.write(json.dumps(answer))

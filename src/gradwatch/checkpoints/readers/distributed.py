@@ -2,128 +2,110 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gradwatch.checkpoints.elements import Element
-from gradwatch.checkpoints.index import Checksum, FileId, Index, Piece, Tensor
+from gradwatch.checkpoints.index import Checksum, Index, Piece, Tensor
 from gradwatch.checkpoints.limits import MAX_FILES, MAX_PICKLE, MAX_TENSORS
-from gradwatch.checkpoints.readers.files import OpenFile, inside, opened
-from gradwatch.checkpoints.readers.opcodes import Machine
-from gradwatch.checkpoints.readers.parts import flat_model_part, in_order
-from gradwatch.checkpoints.readers.sizes import checked_name, checked_shape
-from gradwatch.checkpoints.readers.symbols import Call, Global, Pairs
-from gradwatch.checkpoints.readers.torch_files import piece_of, zip_contents
-from gradwatch.checkpoints.readers.torch_values import NotMeasured, is_tensor, view_of
+from gradwatch.checkpoints.readers.claims import (
+    checked_name,
+    checked_shape,
+    flat_model_part,
+    in_order,
+)
+from gradwatch.checkpoints.readers.files import OpenFile, inside, opened, read_all
+from gradwatch.checkpoints.readers.pickles import PickledCall, PickledDict, PickleMachine
+from gradwatch.checkpoints.readers.torch_files import (
+    NotMeasured,
+    element_of,
+    is_tensor,
+    saved_in_zip,
+    size_of,
+    view_of,
+)
 from gradwatch.errors import GradwatchError
 
 METADATA = ".metadata"
-_Key = tuple[str, tuple[int, ...]]
+_MAX_OPEN = min(MAX_FILES, 900)
+_Numbers = tuple[int, ...]
+_Place = tuple[str, int, int]
+"""File, offset and length of a saved piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """A tensor as the metadata describe it."""
+
+    key: str
+    element: Element
+    shape: _Numbers
+    boxes: list[tuple[_Numbers, _Numbers]]
+    """Where each piece begins in the tensor, and its shape."""
 
 
 def read(folder: Path) -> Index:
     """The index of the folder; the bytes of every piece are found inside its file."""
     path = inside(folder, METADATA)
-    with opened(path) as file:
-        if file.size > MAX_PICKLE:
-            raise GradwatchError(f"{path} has {file.size} bytes; at most {MAX_PICKLE} are read.")
-        state = _fields(Machine(file.read(0, file.size), str(path)).load())
-    tensors = dict(_declared(state.get("state_dict_metadata"), str(path)))
-    kept, left_out = flat_model_part(tensors)
-    places = dict(_places(state.get("storage_data"), str(path)))
-    original = {id(value): name for name, value in tensors.items()}
+    machine = PickleMachine(read_all(path, MAX_PICKLE), str(path))
+    metadata = _fields(machine.load())
+    declared = dict(_declared(metadata.get("state_dict_metadata"), str(path)))
+    tensors, left_out = flat_model_part(declared)
     with ExitStack() as stack:
-        files = _Files(folder, stack)
-        found = tuple(
-            _tensor(name, original[id(kept[name])], kept[name], places, files)
-            for name in in_order(kept)
-        )
-        return Index(
-            str(folder),
-            "torch.distributed.checkpoint",
-            tuple(files.identities),
-            found,
-            tuple(files.checksums),
-            left_out,
-        )
+        files = _DataFiles(folder, dict(_places(metadata.get("storage_data"), str(path))), stack)
+        found = tuple(files.tensor(name, tensors[name]) for name in in_order(tensors))
+        identities = tuple(file.identity for _, file in files.open_files.values())
+    checksums = tuple(files.checksums)
+    kind = "torch.distributed.checkpoint"
+    return Index(str(folder), kind, identities, found, checksums, left_out)
 
 
-class _Files:
-    """The data files of the folder, opened once each."""
-
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.folder, self.stack = folder, stack
-        self.numbers: dict[str, int] = {}
-        self.open: list[OpenFile] = []
-        self.checksums: list[Checksum] = []
-
-    @property
-    def identities(self) -> list[FileId]:
-        return [file.identity for file in self.open]
-
-    def number(self, name: str) -> int:
-        if name not in self.numbers:
-            if len(self.numbers) >= min(MAX_FILES, 900):
-                raise GradwatchError(f"{self.folder} consists of more than 900 files.")
-            self.numbers[name] = len(self.open)
-            self.open.append(self.stack.enter_context(opened(inside(self.folder, name))))
-        return self.numbers[name]
-
-
-class _Declared:
-    """A tensor as the metadata describe it."""
+class _DataFiles:
+    """The data files of the folder, each opened once, and the checksums of the pieces read."""
 
     def __init__(
-        self,
-        element: Element,
-        shape: tuple[int, ...],
-        chunks: list[tuple[tuple[int, ...], tuple[int, ...]]],
+        self, folder: Path, places: dict[tuple[str, _Numbers], _Place], stack: ExitStack
     ) -> None:
-        self.element, self.shape, self.chunks = element, shape, chunks
+        self.folder, self.places, self.stack = folder, places, stack
+        self.open_files: dict[str, tuple[int, OpenFile]] = {}
+        self.checksums: list[Checksum] = []
 
+    def tensor(self, name: str, declared: _Declared) -> Tensor:
+        pieces = tuple(self._piece(declared, *box) for box in declared.boxes)
+        name = checked_name(name, str(self.folder))
+        return Tensor(name, declared.shape, declared.element, pieces)
 
-def _tensor(
-    name: str,
-    key: str,
-    declared: _Declared,
-    places: dict[_Key, tuple[str, int, int]],
-    files: _Files,
-) -> Tensor:
-    pieces = tuple(
-        _piece(key, declared, start, shape, places, files) for start, shape in declared.chunks
-    )
-    return Tensor(checked_name(name, str(files.folder)), declared.shape, declared.element, pieces)
+    def _piece(self, declared: _Declared, start: _Numbers, shape: _Numbers) -> Piece:
+        key = declared.key
+        if (key, start) not in self.places:
+            raise GradwatchError(
+                f"{self.folder}: the part of {key[:80]!r} at {list(start)} is in no file."
+            )
+        name, offset, length = self.places[key, start]
+        number, file = self._numbered(name)
+        saved = saved_in_zip(file.part(offset, length))
+        if not is_tensor(saved.value):
+            raise GradwatchError(f"{self.folder}/{name}: the part of {key[:80]!r} is no tensor.")
+        try:
+            view = view_of(saved.value, key, file.path)
+        except NotMeasured as reason:
+            raise GradwatchError(f"{self.folder}: {key[:80]!r}: {reason}.") from None
+        if view.shape != shape or view.element is not declared.element:
+            raise GradwatchError(
+                f"{self.folder}/{name}: the part of {key[:80]!r} has shape {list(view.shape)} and "
+                f"type {view.element}; {list(shape)} and {declared.element} were announced."
+            )
+        self.checksums += [replace(checksum, file=number) for checksum in saved.checksums]
+        return view.piece(saved.begin_of(view), number, start)
 
-
-def _piece(
-    key: str,
-    declared: _Declared,
-    start: tuple[int, ...],
-    shape: tuple[int, ...],
-    places: dict[_Key, tuple[str, int, int]],
-    files: _Files,
-) -> Piece:
-    if (key, start) not in places:
-        raise GradwatchError(
-            f"{files.folder}: the part of {key[:80]!r} at {list(start)} is in no file."
-        )
-    name, offset, length = places[key, start]
-    number = files.number(name)
-    part = files.open[number].part(offset, length)
-    found, _, place, checksums, _ = zip_contents(part)
-    if not isinstance(found, Call) or not is_tensor(found):
-        raise GradwatchError(f"{files.folder}/{name}: the part of {key[:80]!r} is no tensor.")
-    try:
-        view = view_of(found, key, part.identity.path)
-    except NotMeasured as reason:
-        raise GradwatchError(f"{files.folder}: {key[:80]!r}: {reason}.") from None
-    if view.shape != shape or view.element is not declared.element:
-        raise GradwatchError(
-            f"{files.folder}/{name}: the part of {key[:80]!r} has shape {list(view.shape)} and "
-            f"type {view.element}; {list(shape)} and {declared.element} were announced."
-        )
-    files.checksums += [Checksum(number, c.offset, c.length, c.crc, c.name) for c in checksums]
-    return piece_of(view, place(view), number, start)
+    def _numbered(self, name: str) -> tuple[int, OpenFile]:
+        if name not in self.open_files:
+            if len(self.open_files) >= _MAX_OPEN:
+                raise GradwatchError(f"{self.folder} consists of more than 900 files.")
+            file = self.stack.enter_context(opened(inside(self.folder, name)))
+            self.open_files[name] = len(self.open_files), file
+        return self.open_files[name]
 
 
 def _declared(pairs: Any, path: str) -> Iterator[tuple[str, _Declared]]:
@@ -132,67 +114,60 @@ def _declared(pairs: Any, path: str) -> Iterator[tuple[str, _Declared]]:
         fields = _fields(value)
         if not isinstance(key, str) or "chunks" not in fields:
             continue
-        shape = checked_shape(_size(fields.get("size")), key, path)
-        properties = fields.get("properties")
-        state = properties.state if isinstance(properties, Call) else None
-        symbol = (
-            state[0] if isinstance(state, tuple) and state else _fields(properties).get("dtype")
-        )
-        try:
-            element = Element(symbol.name if isinstance(symbol, Global) else "")
-        except ValueError:
+        shape = checked_shape(size_of(fields.get("size")), key, path)
+        dtype = _dtype(fields.get("properties"))
+        element = element_of(dtype)
+        if element is None:
             raise GradwatchError(
-                f"{path}: {key[:80]!r} has elements of type {str(symbol)[:40]!r}, "
+                f"{path}: {key[:80]!r} has elements of type {str(dtype)[:40]!r}, "
                 "which are not measured."
-            ) from None
-        chunks = []
+            )
+        boxes = []
         for chunk in fields["chunks"] if isinstance(fields["chunks"], list) else []:
-            box = _fields(chunk)
-            start = checked_shape(_size(box.get("offsets")), key, path)
-            sizes = checked_shape(_size(box.get("sizes")), key, path)
-            if len(start) != len(shape) or any(
-                s + n > whole for s, n, whole in zip(start, sizes, shape, strict=True)
+            corner = checked_shape(size_of(_fields(chunk).get("offsets")), key, path)
+            sizes = checked_shape(size_of(_fields(chunk).get("sizes")), key, path)
+            if len(corner) != len(shape) or any(
+                begin + size > end for begin, size, end in zip(corner, sizes, shape, strict=True)
             ):
                 raise GradwatchError(f"{path}: a part of {key[:80]!r} lies outside of it.")
-            chunks.append((start, sizes))
-        yield key, _Declared(element, shape, chunks)
+            boxes.append((corner, sizes))
+        yield key, _Declared(key, element, shape, boxes)
 
 
-def _places(pairs: Any, path: str) -> Iterator[tuple[_Key, tuple[str, int, int]]]:
-    """Name and offset of a piece → file, offset and length of its bytes."""
+def _dtype(properties: Any) -> Any:
+    state = properties.state if isinstance(properties, PickledCall) else None
+    return state[0] if isinstance(state, tuple) and state else _fields(properties).get("dtype")
+
+
+def _places(pairs: Any, path: str) -> Iterator[tuple[tuple[str, _Numbers], _Place]]:
+    """Name and first corner of a piece → where its bytes are."""
     for key, value in _pairs(pairs, path):
-        where, info = _fields(key), _fields(value)
-        name, offset = where.get("fqn"), where.get("offset")
-        place = (info.get("relative_path"), info.get("offset"), info.get("length"))
+        piece, info = _fields(key), _fields(value)
+        name, corner = piece.get("fqn"), piece.get("offset")
+        file, offset, length = (info.get(key) for key in ("relative_path", "offset", "length"))
         if info.get("transform_descriptors"):
             raise GradwatchError(f"{path}: its files are compressed; they are not read.")
         if (
             isinstance(name, str)
-            and offset is not None
-            and isinstance(place[0], str)
-            and type(place[1]) is int
-            and type(place[2]) is int
+            and corner is not None
+            and isinstance(file, str)
+            and type(offset) is int
+            and type(length) is int
         ):
-            yield (name, checked_shape(_size(offset), name, path)), (place[0], place[1], place[2])
+            yield (name, checked_shape(size_of(corner), name, path)), (file, offset, length)
 
 
 def _pairs(value: Any, path: str) -> list[tuple[Any, Any]]:
-    if not isinstance(value, Pairs) or len(value.pairs) > 4 * MAX_TENSORS:
+    if not isinstance(value, PickledDict) or len(value.pairs) > 4 * MAX_TENSORS:
         raise GradwatchError(f"{path} is not the metadata of a distributed checkpoint.")
     return value.pairs
 
 
 def _fields(value: Any) -> dict[str, Any]:
     """The attributes an object would have; also of frozen dataclasses with slots."""
-    state = value.state if isinstance(value, Call) else None
+    state = value.state if isinstance(value, PickledCall) else None
     if isinstance(state, tuple) and len(state) == 2:
         state = state[1] or state[0]
-    if not isinstance(state, Pairs):
+    if not isinstance(state, PickledDict):
         return {}
     return {key: item for key, item in state.pairs if isinstance(key, str)}
-
-
-def _size(value: Any) -> Any:
-    if isinstance(value, Call) and str(value.function) == "torch.Size" and value.arguments:
-        return value.arguments[0]
-    return value

@@ -1,15 +1,19 @@
-"""Opening files of strangers: regular files only, links never followed out, reads bounded."""
+"""Files of strangers: only regular ones are opened, links never lead out, reads are bounded."""
 
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gradwatch.checkpoints.index import FileId
 from gradwatch.checkpoints.limits import HOLES, MIB
 from gradwatch.errors import GradwatchError
+
+_MAX_BRACKETS = 1_000_000
 
 relative_to = ""
 """The folder that relative paths start from, in processes that live in another; else empty."""
@@ -29,23 +33,30 @@ class OpenFile:
     begin: int
     size: int
 
+    @property
+    def path(self) -> str:
+        return self.identity.path
+
     def read(self, offset: int, length: int) -> bytes:
         """Exactly these bytes, or a sentence."""
-        if offset < 0 or length < 0 or offset + length > self.size:
-            raise GradwatchError(
-                f"{self.identity.path} is cut short or damaged: it has {self.size} bytes, "
-                f"and bytes {offset} to {offset + length} were asked for."
-            )
-        return read_at(self.descriptor, self.begin + offset, length, self.identity.path)
+        self._must_hold(offset, length, f"bytes {offset} to {offset + length} were asked for")
+        return read_at(self.descriptor, self.begin + offset, length, self.path)
+
+    def head(self, length: int) -> bytes:
+        """The first bytes, fewer if the file is shorter."""
+        return self.read(0, min(self.size, length))
 
     def part(self, offset: int, length: int) -> "OpenFile":
         """A stretch of this file as a file of its own."""
+        claim = f"a part of it is said to reach byte {offset + length}"
+        self._must_hold(offset, length, claim)
+        return OpenFile(self.descriptor, self.identity, self.begin + offset, length)
+
+    def _must_hold(self, offset: int, length: int, claim: str) -> None:
         if offset < 0 or length < 0 or offset + length > self.size:
             raise GradwatchError(
-                f"{self.identity.path} is cut short or damaged: it has {self.size} bytes, "
-                f"and a part of it is said to reach byte {offset + length}."
+                f"{self.path} is cut short or damaged: it has {self.size} bytes, and {claim}."
             )
-        return OpenFile(self.descriptor, self.identity, self.begin + offset, length)
 
 
 @contextmanager
@@ -79,16 +90,24 @@ def identified(descriptor: int, path: Path | str) -> FileId:
 
 def read_at(descriptor: int, offset: int, length: int, path: str) -> bytes:
     """`pread` until all is there."""
-    found = bytearray()
-    while len(found) < length:
+    data = bytearray()
+    while len(data) < length:
         try:
-            more = os.pread(descriptor, min(length - len(found), 64 * MIB), offset + len(found))
+            more = os.pread(descriptor, min(length - len(data), 64 * MIB), offset + len(data))
         except OSError as error:
             raise GradwatchError(f"Cannot read {path}: {_reason(error)}.") from None
         if not more:
             raise GradwatchError(f"{path} changed while reading: it is shorter than it was.")
-        found += more
-    return bytes(found)
+        data += more
+    return bytes(data)
+
+
+def read_all(path: Path, limit: int) -> bytes:
+    """All bytes of a file that has no reason to be larger than `limit`."""
+    with opened(path) as file:
+        if file.size > limit:
+            raise GradwatchError(f"{path} has {file.size} bytes; at most {limit} are read.")
+        return file.read(0, file.size)
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -103,26 +122,59 @@ def inside(folder: Path, name: str) -> Path:
     allowed = [home]
     if home.parent.name == "snapshots":  # a model hub's cache: snapshots/REVISION/NAME → blobs/HASH
         allowed.append(home.parent.parent / "blobs")
-    if not any(target.is_relative_to(place) for place in allowed):
+    if not any(target.is_relative_to(parent) for parent in allowed):
         raise GradwatchError(f"{path} is a link to outside its folder; it is not followed.")
     return target
 
 
 def names_in(folder: Path, limit: int) -> list[str]:
     """The names in a folder, sorted, at most so many."""
+    names = []
     try:
         with os.scandir(place(folder)) as entries:
-            found = []
             for entry in entries:
-                found.append(entry.name)
-                if len(found) > limit:
+                names.append(entry.name)
+                if len(names) > limit:
                     raise GradwatchError(
                         f"{folder} holds more than {limit} files; name the checkpoint itself."
                     )
     except OSError as error:
         raise GradwatchError(f"Cannot read the folder {folder}: {_reason(error)}.") from None
-    return sorted(found)
+    return sorted(names)
 
 
 def _reason(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+class _Unusable(ValueError):
+    """Why a text is refused though Python's parser would take it."""
+
+
+def parse_json(raw: bytes, source: str) -> dict[str, Any]:
+    """A JSON object, strictly: sized before it is parsed, no key twice, no NaN or Infinity."""
+    try:
+        if raw.count(b"{") + raw.count(b"[") > _MAX_BRACKETS:
+            raise _Unusable("it has more than a million lists and objects")
+        tree = json.loads(
+            raw.decode("utf-8"), object_pairs_hook=_with_unique_keys, parse_constant=_no_constant
+        )
+        if not isinstance(tree, dict):
+            raise _Unusable("it is not an object")
+    except RecursionError:
+        raise GradwatchError(f"{source} is not usable: it is nested too deeply.") from None
+    except ValueError as error:
+        reason = str(error) if isinstance(error, _Unusable) else "it is not valid JSON"
+        raise GradwatchError(f"{source} is not usable: {reason}.") from None
+    return tree
+
+
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    items = dict(pairs)
+    if len(items) != len(pairs):
+        raise _Unusable("a key stands there twice")
+    return items
+
+
+def _no_constant(word: str) -> None:
+    raise _Unusable(f"it contains {word}")

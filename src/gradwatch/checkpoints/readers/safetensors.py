@@ -1,16 +1,12 @@
 """safetensors: eight bytes of length, a JSON header, then the bytes of the tensors."""
 
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from gradwatch.checkpoints.elements import Element
 from gradwatch.checkpoints.index import Index, Piece, Tensor, row_major
 from gradwatch.checkpoints.limits import MAX_HEADER, MAX_TENSORS
-from gradwatch.checkpoints.readers.files import OpenFile, opened
-from gradwatch.checkpoints.readers.parts import natural
-from gradwatch.checkpoints.readers.sizes import checked_name, checked_shape
-from gradwatch.checkpoints.readers.strict_json import parse
+from gradwatch.checkpoints.readers.claims import checked_name, checked_shape, in_order
+from gradwatch.checkpoints.readers.files import OpenFile, parse_json
 from gradwatch.errors import GradwatchError
 
 _ELEMENTS = {
@@ -32,51 +28,47 @@ _ELEMENTS = {
 }
 
 
-def looks_like(head: bytes, size: int) -> bool:
+def looks_like(file: OpenFile) -> bool:
     """Whether the first bytes are a header's length and its opening brace."""
-    return len(head) >= 9 and head[8:9] == b"{" and 2 <= _length(head) <= size - 8
+    head = file.head(9)
+    return len(head) == 9 and head[8:] == b"{" and 2 <= _length(head) <= file.size - 8
 
 
-def read(path: Path) -> Index:
+def read(file: OpenFile) -> Index:
     """The index of one file."""
-    with opened(path) as file:
-        tensors, left_out = tensors_of(file, 0)
-        ordered = tuple(sorted(tensors, key=lambda tensor: natural(tensor.name)))
-        return Index(str(path), "safetensors", (file.identity,), ordered, left_out=left_out)
-
-
-def tensors_of(file: OpenFile, number: int) -> tuple[tuple[Tensor, ...], dict[str, str]]:
-    """The tensors of one file, as file `number` of a checkpoint, and what cannot be measured."""
-    path = file.identity.path
     length = _length(file.read(0, 8))
     if length > MAX_HEADER or length > file.size - 8:
         raise GradwatchError(
-            f"{path} announces a header of {length} bytes; it has {file.size} bytes, "
+            f"{file.path} announces a header of {length} bytes; it has {file.size} bytes, "
             f"and at most {MAX_HEADER} are read as a header. It is damaged or no safetensors file."
         )
-    header = parse(file.read(8, length), f"The header of {path}")
+    header = parse_json(file.read(8, length), f"The header of {file.path}")
     header.pop("__metadata__", None)
     if len(header) > MAX_TENSORS:
-        raise GradwatchError(f"{path} lists {len(header)} tensors; at most {MAX_TENSORS} are read.")
-    begin = 8 + length
-    spans = {name: _span(name, entry, path) for name, entry in header.items()}
-    _covering(list(spans.values()), file.size - begin, path)
-    tensors, left_out = [], {}
+        raise GradwatchError(
+            f"{file.path} lists {len(header)} tensors; at most {MAX_TENSORS} are read."
+        )
+    data = 8 + length
+    spans = {name: _span(name, entry, file.path) for name, entry in header.items()}
+    _must_fill(file.size - data, sorted(spans.values()), file.path)
+    tensors: dict[str, Tensor] = {}
+    left_out: dict[str, str] = {}
     for name, entry in header.items():
-        element = _ELEMENTS.get(str(entry["dtype"]))
+        element = _ELEMENTS.get(entry["dtype"])
         if element is None:
-            left_out[name] = f"elements of type {str(entry['dtype'])[:20]!r} are not measured"
+            left_out[name] = f"elements of type {entry['dtype'][:20]!r} are not measured"
             continue
-        shape = checked_shape(entry["shape"], name, path)
-        first, last = spans[name]
-        piece = Piece(number, begin + first, shape, row_major(shape), (0,) * len(shape))
-        if piece.count * element.size != last - first:
+        shape = checked_shape(entry["shape"], name, file.path)
+        begin, end = spans[name]
+        piece = Piece(0, data + begin, shape, row_major(shape), (0,) * len(shape))
+        if piece.count * element.size != end - begin:
             raise GradwatchError(
-                f"{path}: tensor {name[:80]!r} of shape {list(shape)} and type {element} needs "
-                f"{piece.count * element.size} bytes, but the header gives it {last - first}."
+                f"{file.path}: tensor {name[:80]!r} of shape {list(shape)} and type {element} "
+                f"needs {piece.count * element.size} bytes, but the header gives it {end - begin}."
             )
-        tensors.append(Tensor(name, shape, element, (piece,)))
-    return tuple(tensors), left_out
+        tensors[name] = Tensor(name, shape, element, (piece,))
+    ordered = tuple(tensors[name] for name in in_order(tensors))
+    return Index(file.path, "safetensors", (file.identity,), ordered, left_out=left_out)
 
 
 def _length(head: bytes) -> int:
@@ -84,6 +76,7 @@ def _length(head: bytes) -> int:
 
 
 def _span(name: str, entry: Any, path: str) -> tuple[int, int]:
+    """From which byte of the data to which the tensor goes."""
     checked_name(name, path)
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
     if (
@@ -98,10 +91,9 @@ def _span(name: str, entry: Any, path: str) -> tuple[int, int]:
     return offsets[0], offsets[1]
 
 
-def _covering(spans: list[tuple[int, int]], size: int, path: str) -> None:
+def _must_fill(size: int, spans: list[tuple[int, int]], path: str) -> None:
     """The tensors must lie side by side and fill the file: no overlap, no hole, nothing behind."""
-    ordered = sorted(spans)
-    edges = [0, *(edge for span in ordered for edge in span), size]
+    edges = [0, *(edge for span in spans for edge in span), size]
     for end, begin in zip(edges[0::2], edges[1::2], strict=True):
         if end != begin:
             what = "overlap" if begin < end else "leave a hole between them or after them"
@@ -111,4 +103,3 @@ def _covering(spans: list[tuple[int, int]], size: int, path: str) -> None:
                 f"{path}: the tensors {what} (byte {end} of the data against {begin}); "
                 "the file is damaged, cut short or not made by safetensors."
             )
-    assert all(a[1] <= b[0] for a, b in pairwise(ordered))

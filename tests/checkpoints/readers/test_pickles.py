@@ -9,7 +9,7 @@ from tests.checkpoints.files import integer, tensor_pickle, text, torch_zip
 
 from gradwatch.checkpoints import scan
 from gradwatch.checkpoints.readers import open_index
-from gradwatch.checkpoints.readers.torch_files import LEGACY_HEAD, read_legacy, read_zip
+from gradwatch.checkpoints.readers.torch_files import STREAM_HEAD, read_stream, read_zip
 from gradwatch.errors import GradwatchError
 
 COMMAND = "touch canary"
@@ -78,7 +78,7 @@ def test_payloads_through_the_front_door(tmp_path, canary) -> None:
 
 def test_payload_in_the_old_stream(tmp_path, canary) -> None:
     path = tmp_path / "model.pt"
-    path.write_bytes(LEGACY_HEAD + b"." + forms("posix", "system")["reduce"])
+    path.write_bytes(STREAM_HEAD + b"." + forms("posix", "system")["reduce"])
     with pytest.raises(GradwatchError, match="asks Python to use"):
         scan(path)
 
@@ -193,31 +193,31 @@ def test_the_same_name_twice_is_refused(tmp_path) -> None:
 
 
 def test_the_old_stream_is_checked_to_the_last_byte(tmp_path) -> None:
-    head = LEGACY_HEAD + b"." + b"\x80\x02M\xe9\x03." + b"\x80\x02}" + text("little_endian")
+    head = STREAM_HEAD + b"." + b"\x80\x02M\xe9\x03." + b"\x80\x02}" + text("little_endian")
     head += b"\x88s." + tensor_pickle((4,), (1,)) + b"\x80\x02](" + text("0") + b"e."
     storage = struct.pack("<Q", 4) + b"\0" * 16
     path = tmp_path / "model.pt"
     path.write_bytes(head + storage)
-    assert [tensor.name for tensor in read_legacy(path).tensors] == ["weight"]
+    assert [tensor.name for tensor in read_stream(path).tensors] == ["weight"]
     lies = {
         "cut": head + storage[:-1],
         "behind": head + storage + b"x",
         "other count": head + struct.pack("<Q", 2**60) + b"\0" * 16,
         "unknown key": head.replace(text("0") + b"e.", text("1") + b"e.") + storage,
         "big-endian": head.replace(b"\x88s.", b"\x89s.") + storage,
-        "other magic": LEGACY_HEAD[:-1] + b"\x51" + head[14:] + storage,
+        "other magic": STREAM_HEAD[:-1] + b"\x51" + head[14:] + storage,
         "other protocol": head.replace(b"M\xe9\x03", b"M\xe8\x03") + storage,
         "no list of keys": head[: head.rindex(b"\x80\x02](")] + b"\x80\x02N." + storage,
     }
     for name, raw in lies.items():
         path.write_bytes(raw)
         with pytest.raises(GradwatchError):
-            read_legacy(path)
+            read_stream(path)
         assert name
 
 
 def test_text_numbers_are_read_as_python_would(tmp_path) -> None:
-    from gradwatch.checkpoints.readers.opcodes import Machine
+    from gradwatch.checkpoints.readers.pickles import PickleMachine
 
     cases = {
         b"I01\n.": True, b"I00\n.": False, b"I-7\n.": -7, b"L12L\n.": 12, b"F1.5\n.": 1.5,
@@ -226,5 +226,5 @@ def test_text_numbers_are_read_as_python_would(tmp_path) -> None:
         b"(K\x01K\x02l.": [1, 2], b"K\x01K\x02\x86.": (1, 2), b"K\x012\x86.": (1, 1),
     }  # fmt: skip
     for raw, value in cases.items():
-        assert Machine(raw, "It").load() == value
+        assert PickleMachine(raw, "It").load() == value
     assert len(list(itertools.chain(cases))) == len(cases)

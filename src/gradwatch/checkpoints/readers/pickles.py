@@ -1,0 +1,383 @@
+"""Reads pickles without unpickling: a stack machine that only writes down what it is told.
+
+Nothing is imported, called or hashed. Opcodes, nesting and lengths are bounded; whatever is not
+understood is refused. The machine runs in a child process with limits of its own besides.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from gradwatch.checkpoints.limits import MAX_OPCODES
+from gradwatch.errors import GradwatchError
+
+_MAX_LINE = 4096
+_MAX_INTEGER_BYTES = 1024
+
+# -- what a pickle stands for: names of things, never the things ---------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PickledName:
+    """`module.name`, written down; nothing is imported."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(eq=False, slots=True)
+class PickledCall:
+    """A call the pickle asks for: remembered, never made."""
+
+    function: Any
+    arguments: Any
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class PickledDict:
+    """A dictionary as a list of pairs: nothing is hashed, so keys cannot be made to collide."""
+
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class PickledReference:
+    """A persistent id, which refers to something outside the pickle: a tensor's storage."""
+
+    key: Any
+
+
+_HARMLESS_BUILTINS = frozenset([
+    "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list",
+    "object", "range", "set", "slice", "str", "tuple",
+])  # fmt: skip
+_DANGEROUS_MODULES = frozenset([
+    "asyncio", "bdb", "cProfile", "code", "codeop", "commands", "ctypes", "dill", "distutils",
+    "doctest", "ensurepip", "ftplib", "http", "idlelib", "importlib", "imp", "inspect", "marshal",
+    "multiprocessing", "nt", "operator", "os", "pdb", "pickle", "_pickle", "cloudpickle",
+    "joblib", "pip", "pkgutil", "platform", "posix", "posixpath", "profile", "pty", "pydoc",
+    "requests", "runpy", "setuptools", "shelve", "shutil", "signal", "site", "smtplib", "socket",
+    "socketserver", "ssl", "subprocess", "sys", "tempfile", "test", "threading", "_thread",
+    "timeit", "trace", "types", "urllib", "uuid", "venv", "webbrowser", "xmlrpc", "zipimport",
+])  # fmt: skip
+_DANGEROUS_NAMES = frozenset([
+    "torch.hub.load",
+    "torch.load",
+    "torch.serialization.load",
+    "torch.jit.load",
+    "torch.package.PackageImporter",
+    "numpy.load",
+    "numpy.testing._private.utils.runstring",
+    "torch._dynamo.guards.GuardBuilder.get",
+    "torch.utils._config_module.load_config",
+    "torch.utils.collect_env.run",
+    "torch.fx.experimental.symbolic_shapes.ShapeEnv.evaluate_guards_expression",
+])  # fmt: skip
+
+
+def dangerous(symbol: PickledName) -> bool:
+    """Whether no checkpoint has a reason to name this."""
+    package = symbol.module.partition(".")[0]
+    if package in ("builtins", "__builtin__"):
+        return symbol.name not in _HARMLESS_BUILTINS
+    dunder = any(word.startswith("__") and word != "__main__" for word in symbol.name.split("."))
+    return package in _DANGEROUS_MODULES or dunder or str(symbol) in _DANGEROUS_NAMES
+
+
+# -- the machine -----------------------------------------------------------------------------------
+
+_MARK = object()
+"""Stands on the stack where a MARK opcode was."""
+
+
+class PickleMachine:
+    """Reads one pickle after another from the same bytes; `position` is where the next begins."""
+
+    def __init__(self, data: bytes, source: str) -> None:
+        self.data = data
+        self.source = source  # the subject of the sentences that refuse
+        self.position = 0
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.foreign: dict[str, None] = {}  # every name it mentions, in order
+        self.opcodes_left = MAX_OPCODES
+
+    def load(self) -> Any:
+        """What the next pickle stands for."""
+        self.stack, self.memo = [], {}
+        actions, data = _ACTIONS, self.data
+        while True:
+            if self.opcodes_left <= 0:
+                self.refuse(f"it has more than {MAX_OPCODES} instructions")
+            self.opcodes_left -= 1
+            if self.position >= len(data):
+                self.refuse("it ends before its last instruction")
+            code = data[self.position]
+            self.position += 1
+            if code == 0x2E:  # STOP
+                return self.pop()
+            action = actions.get(code)
+            if action is None:
+                self.refuse(f"it has the instruction {code:#04x}, which no checkpoint needs")
+            action(self)
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise GradwatchError(f"{self.source} is not usable: {reason}.")
+
+    def take(self, length: int) -> bytes:
+        """The next bytes of the pickle."""
+        end = self.position + length
+        if length < 0 or end > len(self.data):
+            self.refuse("it announces more bytes than it has")
+        taken = self.data[self.position : end]
+        self.position = end
+        return taken
+
+    def number(self, form: str) -> Any:
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def line(self) -> str:
+        end = self.data.find(b"\n", self.position, self.position + _MAX_LINE)
+        if end < 0:
+            self.refuse("a line of it does not end")
+        return _text(self.take(end + 1 - self.position)[:-1])
+
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Any:
+        if not self.stack or self.stack[-1] is _MARK:
+            self.refuse("it takes from an empty stack")
+        return self.stack.pop()
+
+    def top(self) -> Any:
+        if not self.stack or self.stack[-1] is _MARK:
+            self.refuse("it looks at an empty stack")
+        return self.stack[-1]
+
+    def pop_to_mark(self) -> list[Any]:
+        for index in range(len(self.stack) - 1, -1, -1):
+            if self.stack[index] is _MARK:
+                values = self.stack[index + 1 :]
+                del self.stack[index:]
+                return values
+        return self.refuse("it has no mark where it needs one")
+
+    def named(self, module: Any, name: Any) -> PickledName:
+        """What unpickling would import; the whole file is refused if that is dangerous."""
+        if not isinstance(module, str) or not isinstance(name, str):
+            self.refuse("it builds a name from something that is not text")
+        if len(module) + len(name) > _MAX_LINE:
+            self.refuse("it names something with a name of more than 4096 characters")
+        symbol = PickledName(module, name)
+        if dangerous(symbol):
+            raise GradwatchError(
+                f"{self.source} asks Python to use {str(symbol)!r} when it is loaded. No "
+                "checkpoint needs that: the file is an attack or was made by something unusual. "
+                "It is not read; do not load it with torch.load either."
+            )
+        self.foreign[str(symbol)] = None
+        return symbol
+
+
+# -- the opcodes -----------------------------------------------------------------------------------
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def _text_number(machine: PickleMachine, parse: Callable[[str], Any]) -> Any:
+    word = machine.line().rstrip("L")
+    if len(word) >= 1000:
+        machine.refuse("a number is too long")
+    try:
+        return parse(word)
+    except ValueError:
+        machine.refuse("a number of it is none")
+
+
+def _integer_or_bool(word: str) -> int | bool:
+    return word == "01" if word in ("00", "01") else int(word)
+
+
+def _long(machine: PickleMachine, length: int) -> None:
+    if not 0 <= length <= _MAX_INTEGER_BYTES:
+        machine.refuse(f"it has a number of {length} bytes")
+    machine.push(int.from_bytes(machine.take(length), "little", signed=True))
+
+
+def _protocol(machine: PickleMachine) -> None:
+    if machine.take(1)[0] > 5:
+        machine.refuse("it has a protocol above 5")
+
+
+def _pop(machine: PickleMachine) -> None:
+    if machine.stack and machine.stack[-1] is _MARK:
+        machine.stack.pop()
+    else:
+        machine.pop()
+
+
+def _tuple(machine: PickleMachine, size: int) -> None:
+    values = [machine.pop() for _ in range(size)]
+    machine.push(tuple(reversed(values)))
+
+
+def _append(machine: PickleMachine, values: list[Any]) -> None:
+    target = machine.top()
+    if isinstance(target, list):
+        target.extend(values)
+    elif isinstance(target, PickledCall):
+        target.items.extend(values)
+    else:
+        machine.refuse("it appends to something that is no list")
+
+
+def _set_items(machine: PickleMachine, values: list[Any]) -> None:
+    target = machine.top()
+    if len(values) % 2:
+        machine.refuse("a key of it has no value")
+    if not isinstance(target, PickledDict | PickledCall):
+        machine.refuse("it sets items of something that is no dictionary")
+    target.pairs.extend(zip(values[::2], values[1::2], strict=True))
+
+
+def _dictionary(machine: PickleMachine) -> None:
+    values = machine.pop_to_mark()
+    machine.push(PickledDict())
+    _set_items(machine, values)
+
+
+def _store(machine: PickleMachine, key: int) -> None:
+    machine.memo[key] = machine.top()
+
+
+def _recall(machine: PickleMachine, key: int) -> None:
+    if key not in machine.memo:
+        machine.refuse("it recalls something it never stored")
+    machine.push(machine.memo[key])
+
+
+def _stack_global(machine: PickleMachine) -> None:
+    name = machine.pop()
+    machine.push(machine.named(machine.pop(), name))
+
+
+def _call(machine: PickleMachine, function: Any, arguments: Any) -> None:
+    if not isinstance(function, PickledName) or not isinstance(arguments, tuple):
+        machine.refuse("it calls something that has no name")
+    if str(function) == "collections.OrderedDict" and not arguments:
+        machine.push(PickledDict())
+    else:
+        machine.push(PickledCall(function, arguments))
+
+
+def _reduce(machine: PickleMachine) -> None:
+    arguments = machine.pop()
+    _call(machine, machine.pop(), arguments)
+
+
+def _new_with_keywords(machine: PickleMachine) -> None:
+    machine.pop()
+    _reduce(machine)
+
+
+def _object(machine: PickleMachine) -> None:
+    values = machine.pop_to_mark()
+    if not values:
+        machine.refuse("it makes an object of no class")
+    _call(machine, values[0], tuple(values[1:]))
+
+
+def _instance(machine: PickleMachine) -> None:
+    symbol = machine.named(machine.line(), machine.line())
+    _call(machine, symbol, tuple(machine.pop_to_mark()))
+
+
+def _build(machine: PickleMachine) -> None:
+    state = machine.pop()
+    target = machine.top()
+    if isinstance(target, PickledCall):
+        target.state = state
+
+
+_ACTIONS: dict[int, Callable[[PickleMachine], Any]] = {
+    0x80: _protocol,
+    0x95: lambda m: m.take(8),  # FRAME: only a hint for buffering
+    ord("("): lambda m: m.push(_MARK),
+    ord("0"): _pop,
+    ord("1"): lambda m: m.pop_to_mark(),
+    ord("2"): lambda m: m.push(m.top()),
+    # constants and numbers
+    ord("N"): lambda m: m.push(None),
+    0x88: lambda m: m.push(True),
+    0x89: lambda m: m.push(False),
+    ord("K"): lambda m: m.push(m.number("<B")),
+    ord("M"): lambda m: m.push(m.number("<H")),
+    ord("J"): lambda m: m.push(m.number("<i")),
+    ord("G"): lambda m: m.push(m.number(">d")),
+    0x8A: lambda m: _long(m, m.number("<B")),
+    0x8B: lambda m: _long(m, m.number("<i")),
+    ord("I"): lambda m: m.push(_text_number(m, _integer_or_bool)),
+    ord("L"): lambda m: m.push(_text_number(m, int)),
+    ord("F"): lambda m: m.push(_text_number(m, float)),
+    # text and bytes
+    ord("X"): lambda m: m.push(_text(m.take(m.number("<I")))),
+    0x8C: lambda m: m.push(_text(m.take(m.number("<B")))),
+    0x8D: lambda m: m.push(_text(m.take(m.number("<Q")))),
+    ord("U"): lambda m: m.push(_text(m.take(m.number("<B")))),
+    ord("T"): lambda m: m.push(_text(m.take(m.number("<i")))),
+    ord("S"): lambda m: m.push(m.line().strip("'\"")),
+    ord("V"): lambda m: m.push(m.line()),
+    ord("B"): lambda m: m.push(m.take(m.number("<I"))),
+    ord("C"): lambda m: m.push(m.take(m.number("<B"))),
+    0x8E: lambda m: m.push(m.take(m.number("<Q"))),
+    0x96: lambda m: m.push(m.take(m.number("<Q"))),
+    # containers
+    ord(")"): lambda m: m.push(()),
+    ord("t"): lambda m: m.push(tuple(m.pop_to_mark())),
+    0x85: lambda m: _tuple(m, 1),
+    0x86: lambda m: _tuple(m, 2),
+    0x87: lambda m: _tuple(m, 3),
+    ord("]"): lambda m: m.push([]),
+    ord("l"): lambda m: m.push(m.pop_to_mark()),
+    ord("a"): lambda m: _append(m, [m.pop()]),
+    ord("e"): lambda m: _append(m, m.pop_to_mark()),
+    ord("}"): lambda m: m.push(PickledDict()),
+    ord("d"): _dictionary,
+    ord("s"): lambda m: _set_items(m, [m.pop(), m.pop()][::-1]),
+    ord("u"): lambda m: _set_items(m, m.pop_to_mark()),
+    0x8F: lambda m: m.push([]),
+    0x90: lambda m: _append(m, m.pop_to_mark()),
+    0x91: lambda m: m.push(m.pop_to_mark()),
+    # memory
+    ord("p"): lambda m: _store(m, _text_number(m, int)),
+    ord("q"): lambda m: _store(m, m.number("<B")),
+    ord("r"): lambda m: _store(m, m.number("<I")),
+    0x94: lambda m: _store(m, len(m.memo)),
+    ord("g"): lambda m: _recall(m, _text_number(m, int)),
+    ord("h"): lambda m: _recall(m, m.number("<B")),
+    ord("j"): lambda m: _recall(m, m.number("<I")),
+    # names, and what would be calls
+    ord("c"): lambda m: m.push(m.named(m.line(), m.line())),
+    0x93: _stack_global,
+    ord("R"): _reduce,
+    0x81: _reduce,
+    0x92: _new_with_keywords,
+    ord("o"): _object,
+    ord("i"): _instance,
+    ord("b"): _build,
+    ord("Q"): lambda m: m.push(PickledReference(m.pop())),
+    ord("P"): lambda m: m.push(PickledReference(m.line())),
+}
