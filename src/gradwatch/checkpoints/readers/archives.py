@@ -62,13 +62,14 @@ def _directory(file: OpenFile) -> tuple[bytes, int, int]:
     """The central directory's bytes, its number of entries, and where it ends."""
     if file.size < 22:
         _refuse(file, "it is too short")
-    end = file.read(file.size - 22, 22)
-    if end[:4] != _END:
+    at = file.size - 22
+    magic, disk, start, here, count, length, offset, comment = struct.unpack(
+        "<4s4H2IH", file.read(at, 22)
+    )
+    if magic != _END:
         _refuse(
             file, "it does not end with a directory, so it is cut short or has something behind"
         )
-    disk, start, here, count, length, offset, comment = struct.unpack("<4H2IH", end[4:])
-    at = file.size - 22
     if comment:
         _refuse(file, "its directory announces a comment that is not there")
     if at >= 20 and file.read(at - 20, 4) == _LOCATOR:
@@ -102,38 +103,36 @@ def _directory64(file: OpenFile, locator: int) -> tuple[int, int, int, int, int]
 
 def _central(file: OpenFile, directory: bytes, position: int) -> tuple[Member, int]:
     """The member that the directory describes at `position`, and where the next entry begins."""
-    fixed = directory[position : position + 46]
-    if len(fixed) < 46 or fixed[:4] != _CENTRAL:
+    entry = directory[position : position + 46]
+    if len(entry) < 46 or entry[:4] != _CENTRAL:
         _refuse(file, "its directory is damaged")
-    (flags, method, _, _, crc, packed, length, name_size, extra_size, comment, disk) = (
-        struct.unpack("<4H3I4H", fixed[8:36])
+    flags, method, crc, packed, length, name_size, extra_size, comment_size, disk, offset = (
+        struct.unpack("<8x2H4x3I4H6xI", entry)
     )
-    offset = struct.unpack("<I", fixed[42:46])[0]
-    tail = directory[position + 46 : position + 46 + name_size + extra_size + comment]
-    if len(tail) != name_size + extra_size + comment or disk:
+    begin = position + 46
+    end = begin + name_size + extra_size + comment_size
+    if end > len(directory) or disk:
         _refuse(file, "its directory is damaged")
-    name = _name(file, tail[:name_size])
-    length, packed, offset = _wide(
-        file, tail[name_size : name_size + extra_size], (length, packed, offset)
-    )
+    name = _name(file, directory[begin : begin + name_size])
+    extra = directory[begin + name_size : end - comment_size]
+    length, packed, offset = _wide(file, extra, (length, packed, offset))
     if flags & 0x2061:
         _refuse(file, "it is encrypted or patched")
     if method not in (STORED, DEFLATED):
         _refuse(file, f"its member {name[:80]!r} is compressed in an unusual way")
     if method == STORED and packed != length:
         _refuse(file, f"its member {name[:80]!r} has two sizes")
-    begin = _local(file, offset, name, (crc, packed, length), method)
-    return Member(name, begin, length, packed, method, crc), position + 46 + len(tail)
+    data = _local(file, offset, name, (crc, packed, length), method)
+    return Member(name, data, length, packed, method, crc), end
 
 
 def _local(file: OpenFile, offset: int, name: str, sizes: tuple[int, int, int], method: int) -> int:
     """Compare the header in front of the data with the directory; where the data begin."""
-    head = file.read(offset, 30)
-    local_method = struct.unpack("<H", head[8:10])[0]
-    local_sizes = struct.unpack("<3I", head[14:26])
-    name_size, extra_size = struct.unpack("<2H", head[26:30])
+    magic, local_method, *local_sizes, name_size, extra_size = struct.unpack(
+        "<4s4xH4x3I2H", file.read(offset, 30)
+    )
     local_name = file.read(offset + 30, name_size)
-    if head[:4] != _LOCAL or _name(file, local_name) != name or local_method != method:
+    if magic != _LOCAL or _name(file, local_name) != name or local_method != method:
         _refuse(file, f"the header of its member {name[:80]!r} disagrees with the directory")
     for here, there in zip(local_sizes, sizes, strict=True):
         if here not in (0, _FULL, there):  # 0: written behind the data, as torch does

@@ -50,15 +50,20 @@ def read(folder: Path) -> Index:
     path = inside(folder, METADATA)
     machine = PickleMachine(read_all(path, MAX_PICKLE), str(path))
     metadata = _fields(machine.load())
-    declared = dict(_declared(metadata.get("state_dict_metadata"), str(path)))
-    tensors, left_out = flat_model_part(declared)
+    declared = dict(_declarations(metadata.get("state_dict_metadata"), str(path)))
+    of_model, left_out = flat_model_part(declared)
+    places = dict(_places(metadata.get("storage_data"), str(path)))
     with ExitStack() as stack:
-        files = _DataFiles(folder, dict(_places(metadata.get("storage_data"), str(path))), stack)
-        found = tuple(files.tensor(name, tensors[name]) for name in in_order(tensors))
-        identities = tuple(file.identity for _, file in files.open_files.values())
-    checksums = tuple(files.checksums)
-    kind = "torch.distributed.checkpoint"
-    return Index(str(folder), kind, identities, found, checksums, left_out)
+        files = _DataFiles(folder, places, stack)
+        tensors = tuple(files.tensor(name, of_model[name]) for name in in_order(of_model))
+    return Index(
+        str(folder),
+        "torch.distributed.checkpoint",
+        tuple(file.identity for _, file in files.open_files.values()),
+        tensors,
+        tuple(files.checksums),
+        left_out,
+    )
 
 
 class _DataFiles:
@@ -108,7 +113,7 @@ class _DataFiles:
         return self.open_files[name]
 
 
-def _declared(pairs: Any, path: str) -> Iterator[tuple[str, _Declared]]:
+def _declarations(pairs: Any, path: str) -> Iterator[tuple[str, _Declared]]:
     """Every tensor of the metadata; what was pickled whole (numbers, lists) is no tensor."""
     for key, value in _pairs(pairs, path):
         fields = _fields(value)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gradwatch.checkpoints.index import FileId
 from gradwatch.checkpoints.limits import HOLES, MIB
@@ -48,8 +48,7 @@ class OpenFile:
 
     def part(self, offset: int, length: int) -> "OpenFile":
         """A stretch of this file as a file of its own."""
-        claim = f"a part of it is said to reach byte {offset + length}"
-        self._must_hold(offset, length, claim)
+        self._must_hold(offset, length, f"a part of it is said to reach byte {offset + length}")
         return OpenFile(self.descriptor, self.identity, self.begin + offset, length)
 
     def _must_hold(self, offset: int, length: int, claim: str) -> None:
@@ -147,34 +146,29 @@ def _reason(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
-class _Unusable(ValueError):
-    """Why a text is refused though Python's parser would take it."""
-
-
 def parse_json(raw: bytes, source: str) -> dict[str, Any]:
     """A JSON object, strictly: sized before it is parsed, no key twice, no NaN or Infinity."""
-    try:
-        if raw.count(b"{") + raw.count(b"[") > _MAX_BRACKETS:
-            raise _Unusable("it has more than a million lists and objects")
-        tree = json.loads(
-            raw.decode("utf-8"), object_pairs_hook=_with_unique_keys, parse_constant=_no_constant
-        )
-        if not isinstance(tree, dict):
-            raise _Unusable("it is not an object")
-    except RecursionError:
-        raise GradwatchError(f"{source} is not usable: it is nested too deeply.") from None
-    except ValueError as error:
-        reason = str(error) if isinstance(error, _Unusable) else "it is not valid JSON"
+
+    def refuse(reason: str) -> NoReturn:
         raise GradwatchError(f"{source} is not usable: {reason}.") from None
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(items := dict(pairs)) != len(pairs):
+            refuse("a key stands there twice")
+        return items
+
+    if raw.count(b"{") + raw.count(b"[") > _MAX_BRACKETS:
+        refuse("it has more than a million lists and objects")
+    try:
+        tree = json.loads(
+            raw.decode("utf-8"),
+            object_pairs_hook=unique,
+            parse_constant=lambda word: refuse(f"it contains {word}"),
+        )
+    except RecursionError:
+        refuse("it is nested too deeply")
+    except ValueError:
+        refuse("it is not valid JSON")
+    if not isinstance(tree, dict):
+        refuse("it is not an object")
     return tree
-
-
-def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    items = dict(pairs)
-    if len(items) != len(pairs):
-        raise _Unusable("a key stands there twice")
-    return items
-
-
-def _no_constant(word: str) -> None:
-    raise _Unusable(f"it contains {word}")

@@ -47,21 +47,13 @@ _PARAMETERS = (
     "torch.nn.parameter.Parameter",
 )
 _SUBCLASS = "torch._tensor._rebuild_from_type_v2"
-_USUAL_NAMES = frozenset(
-    {
-        *_REBUILDS,
-        *_PARAMETERS,
-        _SUBCLASS,
-        "collections.OrderedDict",
-        "collections.defaultdict",
-        "torch.Size",
-        "torch.device",
-        f"torch.storage.{_UNTYPED}",
-        f"torch.{_UNTYPED}",
-        *(f"torch.{name}" for name in _STORAGES),
-        *(f"torch.{element}" for element in Element),
-    }
+_MAKES_TENSORS = frozenset({*_REBUILDS, *_PARAMETERS, _SUBCLASS})
+_USUAL_NAMES = _MAKES_TENSORS.union(
+    ("collections.OrderedDict", "collections.defaultdict", "torch.Size", "torch.device"),
+    (f"torch.storage.{_UNTYPED}", f"torch.{_UNTYPED}"),
+    (f"torch.{name}" for name in (*_STORAGES, *Element)),
 )
+"""What every state dict refers to."""
 _Words = tuple[str, ...]
 """The keys that lead to a tensor, one per level of nesting."""
 
@@ -293,7 +285,7 @@ def is_tensor(value: Any) -> bool:
     if not isinstance(value, PickledCall) or not isinstance(value.function, PickledName):
         return False
     function = value.function
-    return str(function) in (*_REBUILDS, *_PARAMETERS, _SUBCLASS) or (
+    return str(function) in _MAKES_TENSORS or (
         function.module.startswith("torch._utils") and function.name.startswith("_rebuild_")
     )
 
