@@ -186,8 +186,104 @@ class PickleMachine:
         self.foreign[str(symbol)] = None
         return symbol
 
+    # -- opcodes ---------------------------------------------------------------------------------
 
-# -- the opcodes -----------------------------------------------------------------------------------
+    def text_number(self, parse: Callable[[str], Any]) -> Any:
+        word = self.line().rstrip("L")
+        if len(word) >= 1000:
+            self.refuse("a number is too long")
+        try:
+            return parse(word)
+        except ValueError:
+            self.refuse("a number of it is none")
+
+    def push_integer(self, length: int) -> None:
+        if not 0 <= length <= _MAX_INTEGER_BYTES:
+            self.refuse(f"it has a number of {length} bytes")
+        self.push(int.from_bytes(self.take(length), "little", signed=True))
+
+    def protocol(self) -> None:
+        if self.take(1)[0] > 5:
+            self.refuse("it has a protocol above 5")
+
+    def drop(self) -> None:
+        """POP, which takes marks away too."""
+        if self.stack and self.stack[-1] is _MARK:
+            self.stack.pop()
+        else:
+            self.pop()
+
+    def push_tuple(self, size: int) -> None:
+        values = [self.pop() for _ in range(size)]
+        self.push(tuple(reversed(values)))
+
+    def append(self, values: list[Any]) -> None:
+        target = self.top()
+        if isinstance(target, list):
+            target.extend(values)
+        elif isinstance(target, PickledCall):
+            target.items.extend(values)
+        else:
+            self.refuse("it appends to something that is no list")
+
+    def set_items(self, values: list[Any]) -> None:
+        target = self.top()
+        if len(values) % 2:
+            self.refuse("a key of it has no value")
+        if not isinstance(target, PickledDict | PickledCall):
+            self.refuse("it sets items of something that is no dictionary")
+        target.pairs.extend(zip(values[::2], values[1::2], strict=True))
+
+    def make_dictionary(self) -> None:
+        values = self.pop_to_mark()
+        self.push(PickledDict())
+        self.set_items(values)
+
+    def store(self, key: int) -> None:
+        self.memo[key] = self.top()
+
+    def recall(self, key: int) -> None:
+        if key not in self.memo:
+            self.refuse("it recalls something it never stored")
+        self.push(self.memo[key])
+
+    def stack_global(self) -> None:
+        name = self.pop()
+        self.push(self.named(self.pop(), name))
+
+    def call(self, function: Any, arguments: Any) -> None:
+        if not isinstance(function, PickledName) or not isinstance(arguments, tuple):
+            self.refuse("it calls something that has no name")
+        if str(function) == "collections.OrderedDict" and not arguments:
+            self.push(PickledDict())
+        else:
+            self.push(PickledCall(function, arguments))
+
+    def reduce(self) -> None:
+        """REDUCE and NEWOBJ: would call what lies below the arguments."""
+        arguments = self.pop()
+        self.call(self.pop(), arguments)
+
+    def new_with_keywords(self) -> None:
+        self.pop()
+        self.reduce()
+
+    def make_object(self) -> None:
+        values = self.pop_to_mark()
+        if not values:
+            self.refuse("it makes an object of no class")
+        self.call(values[0], tuple(values[1:]))
+
+    def make_instance(self) -> None:
+        symbol = self.named(self.line(), self.line())
+        self.call(symbol, tuple(self.pop_to_mark()))
+
+    def set_state(self) -> None:
+        """BUILD: would hand the state to `__setstate__` of the object below it."""
+        state = self.pop()
+        target = self.top()
+        if isinstance(target, PickledCall):
+            target.state = state
 
 
 def _text(raw: bytes) -> str:
@@ -197,187 +293,76 @@ def _text(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
-def _text_number(machine: PickleMachine, parse: Callable[[str], Any]) -> Any:
-    word = machine.line().rstrip("L")
-    if len(word) >= 1000:
-        machine.refuse("a number is too long")
-    try:
-        return parse(word)
-    except ValueError:
-        machine.refuse("a number of it is none")
-
-
 def _integer_or_bool(word: str) -> int | bool:
     return word == "01" if word in ("00", "01") else int(word)
 
 
-def _long(machine: PickleMachine, length: int) -> None:
-    if not 0 <= length <= _MAX_INTEGER_BYTES:
-        machine.refuse(f"it has a number of {length} bytes")
-    machine.push(int.from_bytes(machine.take(length), "little", signed=True))
-
-
-def _protocol(machine: PickleMachine) -> None:
-    if machine.take(1)[0] > 5:
-        machine.refuse("it has a protocol above 5")
-
-
-def _pop(machine: PickleMachine) -> None:
-    if machine.stack and machine.stack[-1] is _MARK:
-        machine.stack.pop()
-    else:
-        machine.pop()
-
-
-def _tuple(machine: PickleMachine, size: int) -> None:
-    values = [machine.pop() for _ in range(size)]
-    machine.push(tuple(reversed(values)))
-
-
-def _append(machine: PickleMachine, values: list[Any]) -> None:
-    target = machine.top()
-    if isinstance(target, list):
-        target.extend(values)
-    elif isinstance(target, PickledCall):
-        target.items.extend(values)
-    else:
-        machine.refuse("it appends to something that is no list")
-
-
-def _set_items(machine: PickleMachine, values: list[Any]) -> None:
-    target = machine.top()
-    if len(values) % 2:
-        machine.refuse("a key of it has no value")
-    if not isinstance(target, PickledDict | PickledCall):
-        machine.refuse("it sets items of something that is no dictionary")
-    target.pairs.extend(zip(values[::2], values[1::2], strict=True))
-
-
-def _dictionary(machine: PickleMachine) -> None:
-    values = machine.pop_to_mark()
-    machine.push(PickledDict())
-    _set_items(machine, values)
-
-
-def _store(machine: PickleMachine, key: int) -> None:
-    machine.memo[key] = machine.top()
-
-
-def _recall(machine: PickleMachine, key: int) -> None:
-    if key not in machine.memo:
-        machine.refuse("it recalls something it never stored")
-    machine.push(machine.memo[key])
-
-
-def _stack_global(machine: PickleMachine) -> None:
-    name = machine.pop()
-    machine.push(machine.named(machine.pop(), name))
-
-
-def _call(machine: PickleMachine, function: Any, arguments: Any) -> None:
-    if not isinstance(function, PickledName) or not isinstance(arguments, tuple):
-        machine.refuse("it calls something that has no name")
-    if str(function) == "collections.OrderedDict" and not arguments:
-        machine.push(PickledDict())
-    else:
-        machine.push(PickledCall(function, arguments))
-
-
-def _reduce(machine: PickleMachine) -> None:
-    arguments = machine.pop()
-    _call(machine, machine.pop(), arguments)
-
-
-def _new_with_keywords(machine: PickleMachine) -> None:
-    machine.pop()
-    _reduce(machine)
-
-
-def _object(machine: PickleMachine) -> None:
-    values = machine.pop_to_mark()
-    if not values:
-        machine.refuse("it makes an object of no class")
-    _call(machine, values[0], tuple(values[1:]))
-
-
-def _instance(machine: PickleMachine) -> None:
-    symbol = machine.named(machine.line(), machine.line())
-    _call(machine, symbol, tuple(machine.pop_to_mark()))
-
-
-def _build(machine: PickleMachine) -> None:
-    state = machine.pop()
-    target = machine.top()
-    if isinstance(target, PickledCall):
-        target.state = state
-
-
 _ACTIONS: dict[int, Callable[[PickleMachine], Any]] = {
-    0x80: _protocol,
+    0x80: PickleMachine.protocol,  # PROTO
     0x95: lambda m: m.take(8),  # FRAME: only a hint for buffering
     ord("("): lambda m: m.push(_MARK),
-    ord("0"): _pop,
+    ord("0"): PickleMachine.drop,
     ord("1"): lambda m: m.pop_to_mark(),
     ord("2"): lambda m: m.push(m.top()),
     # constants and numbers
     ord("N"): lambda m: m.push(None),
-    0x88: lambda m: m.push(True),
-    0x89: lambda m: m.push(False),
+    0x88: lambda m: m.push(True),  # NEWTRUE
+    0x89: lambda m: m.push(False),  # NEWFALSE
     ord("K"): lambda m: m.push(m.number("<B")),
     ord("M"): lambda m: m.push(m.number("<H")),
     ord("J"): lambda m: m.push(m.number("<i")),
     ord("G"): lambda m: m.push(m.number(">d")),
-    0x8A: lambda m: _long(m, m.number("<B")),
-    0x8B: lambda m: _long(m, m.number("<i")),
-    ord("I"): lambda m: m.push(_text_number(m, _integer_or_bool)),
-    ord("L"): lambda m: m.push(_text_number(m, int)),
-    ord("F"): lambda m: m.push(_text_number(m, float)),
+    0x8A: lambda m: m.push_integer(m.number("<B")),  # LONG1
+    0x8B: lambda m: m.push_integer(m.number("<i")),  # LONG4
+    ord("I"): lambda m: m.push(m.text_number(_integer_or_bool)),
+    ord("L"): lambda m: m.push(m.text_number(int)),
+    ord("F"): lambda m: m.push(m.text_number(float)),
     # text and bytes
     ord("X"): lambda m: m.push(_text(m.take(m.number("<I")))),
-    0x8C: lambda m: m.push(_text(m.take(m.number("<B")))),
-    0x8D: lambda m: m.push(_text(m.take(m.number("<Q")))),
+    0x8C: lambda m: m.push(_text(m.take(m.number("<B")))),  # SHORT_BINUNICODE
+    0x8D: lambda m: m.push(_text(m.take(m.number("<Q")))),  # BINUNICODE8
     ord("U"): lambda m: m.push(_text(m.take(m.number("<B")))),
     ord("T"): lambda m: m.push(_text(m.take(m.number("<i")))),
     ord("S"): lambda m: m.push(m.line().strip("'\"")),
     ord("V"): lambda m: m.push(m.line()),
     ord("B"): lambda m: m.push(m.take(m.number("<I"))),
     ord("C"): lambda m: m.push(m.take(m.number("<B"))),
-    0x8E: lambda m: m.push(m.take(m.number("<Q"))),
-    0x96: lambda m: m.push(m.take(m.number("<Q"))),
+    0x8E: lambda m: m.push(m.take(m.number("<Q"))),  # BINBYTES8
+    0x96: lambda m: m.push(m.take(m.number("<Q"))),  # BYTEARRAY8
     # containers
     ord(")"): lambda m: m.push(()),
     ord("t"): lambda m: m.push(tuple(m.pop_to_mark())),
-    0x85: lambda m: _tuple(m, 1),
-    0x86: lambda m: _tuple(m, 2),
-    0x87: lambda m: _tuple(m, 3),
+    0x85: lambda m: m.push_tuple(1),  # TUPLE1
+    0x86: lambda m: m.push_tuple(2),  # TUPLE2
+    0x87: lambda m: m.push_tuple(3),  # TUPLE3
     ord("]"): lambda m: m.push([]),
     ord("l"): lambda m: m.push(m.pop_to_mark()),
-    ord("a"): lambda m: _append(m, [m.pop()]),
-    ord("e"): lambda m: _append(m, m.pop_to_mark()),
+    ord("a"): lambda m: m.append([m.pop()]),
+    ord("e"): lambda m: m.append(m.pop_to_mark()),
     ord("}"): lambda m: m.push(PickledDict()),
-    ord("d"): _dictionary,
-    ord("s"): lambda m: _set_items(m, [m.pop(), m.pop()][::-1]),
-    ord("u"): lambda m: _set_items(m, m.pop_to_mark()),
-    0x8F: lambda m: m.push([]),
-    0x90: lambda m: _append(m, m.pop_to_mark()),
-    0x91: lambda m: m.push(m.pop_to_mark()),
+    ord("d"): PickleMachine.make_dictionary,
+    ord("s"): lambda m: m.set_items([m.pop(), m.pop()][::-1]),
+    ord("u"): lambda m: m.set_items(m.pop_to_mark()),
+    0x8F: lambda m: m.push([]),  # EMPTY_SET
+    0x90: lambda m: m.append(m.pop_to_mark()),  # ADDITEMS
+    0x91: lambda m: m.push(m.pop_to_mark()),  # FROZENSET
     # memory
-    ord("p"): lambda m: _store(m, _text_number(m, int)),
-    ord("q"): lambda m: _store(m, m.number("<B")),
-    ord("r"): lambda m: _store(m, m.number("<I")),
-    0x94: lambda m: _store(m, len(m.memo)),
-    ord("g"): lambda m: _recall(m, _text_number(m, int)),
-    ord("h"): lambda m: _recall(m, m.number("<B")),
-    ord("j"): lambda m: _recall(m, m.number("<I")),
+    ord("p"): lambda m: m.store(m.text_number(int)),
+    ord("q"): lambda m: m.store(m.number("<B")),
+    ord("r"): lambda m: m.store(m.number("<I")),
+    0x94: lambda m: m.store(len(m.memo)),  # MEMOIZE
+    ord("g"): lambda m: m.recall(m.text_number(int)),
+    ord("h"): lambda m: m.recall(m.number("<B")),
+    ord("j"): lambda m: m.recall(m.number("<I")),
     # names, and what would be calls
     ord("c"): lambda m: m.push(m.named(m.line(), m.line())),
-    0x93: _stack_global,
-    ord("R"): _reduce,
-    0x81: _reduce,
-    0x92: _new_with_keywords,
-    ord("o"): _object,
-    ord("i"): _instance,
-    ord("b"): _build,
+    0x93: PickleMachine.stack_global,  # STACK_GLOBAL
+    ord("R"): PickleMachine.reduce,
+    0x81: PickleMachine.reduce,  # NEWOBJ
+    0x92: PickleMachine.new_with_keywords,  # NEWOBJ_EX
+    ord("o"): PickleMachine.make_object,
+    ord("i"): PickleMachine.make_instance,
+    ord("b"): PickleMachine.set_state,
     ord("Q"): lambda m: m.push(PickledReference(m.pop())),
     ord("P"): lambda m: m.push(PickledReference(m.line())),
 }
