@@ -49,7 +49,7 @@ def main_file(folder: Path) -> str:
     )
 
 
-def read_sharded(path: Path, read_shard: Callable[[Path], Index]) -> Index:
+def read_sharded(path: Path, read_file: Callable[[Path], Index]) -> Index:
     """One index of all shards, which must hold what the weight map says.
 
     Shards are all safetensors, or in torch's form (`pytorch_model.bin.index.json`); those are read
@@ -69,8 +69,8 @@ def read_sharded(path: Path, read_shard: Callable[[Path], Index]) -> Index:
                 safe = safetensors.looks_like(file)
             if files and not safe:
                 raise GradwatchError(f"{path.parent / name} is no safetensors file.")
-        shard = read_shard(shard_path)
-        for tensor in shard.tensors:
+        part = read_file(shard_path)
+        for tensor in part.tensors:
             if safe and file_of.get(tensor.name) != name:
                 raise GradwatchError(
                     f"{path}: shard {name!r} holds {tensor.name[:80]!r}, which the index "
@@ -80,10 +80,10 @@ def read_sharded(path: Path, read_shard: Callable[[Path], Index]) -> Index:
                 raise GradwatchError(f"{path}: two shards hold {tensor.name[:80]!r}.")
             pieces = tuple(replace(p, file=p.file + len(files)) for p in tensor.pieces)
             tensors[tensor.name] = replace(tensor, pieces=pieces)
-        checksums += [replace(c, file=c.file + len(files)) for c in shard.checksums]
-        files += shard.files
-        left_out |= shard.left_out
-        foreign |= dict.fromkeys(shard.foreign)
+        checksums += [replace(c, file=c.file + len(files)) for c in part.checksums]
+        files += part.files
+        left_out |= part.left_out
+        foreign |= dict.fromkeys(part.foreign)
     names = {name for tensor in tensors.values() for name in (tensor.name, *tensor.aliases)}
     missing = set(file_of) - names - set(left_out)
     if missing:
