@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gradwatch.record import Watcher, watch
-from gradwatch.record.pace import ALLOWANCE
+from gradwatch.record.cadence import ALLOWANCE
 
 SECONDS = float(os.environ.get("GRADWATCH_BENCH_SECONDS", "30"))
 BUDGET = 0.01
@@ -55,7 +55,7 @@ def train(width: int, batch: int, logs: bool) -> Spent:
     with tempfile.TemporaryDirectory() as folder:
         watcher = watch(model, optimizer, run=Path(folder) / "run")
         assert isinstance(watcher, Watcher)
-        meter, steps = watcher._barrier.meter, 0
+        timer, steps = watcher.guard.timer, 0
         end = time.perf_counter() + SECONDS
         while time.perf_counter() < end:
             optimizer.zero_grad()
@@ -66,9 +66,9 @@ def train(width: int, batch: int, logs: bool) -> Spent:
                 watcher.log(loss=loss)
             steps += 1
         found = Spent(
-            meter.wall / steps,
-            watcher._conductor.pace.k,
-            (meter.spent - ALLOWANCE) / meter.wall,
+            timer.wall / steps,
+            watcher.controller.pace.k,
+            (timer.spent - ALLOWANCE) / timer.wall,
         )
         watcher.close()
     return found

@@ -23,7 +23,7 @@ import gradwatch.kernel as kernel
 from benchmarks.models import Bench, gpt, mlp, resnet
 from gradwatch.record import Watcher, watch
 from gradwatch.record.signals import hooks
-from gradwatch.record.tracks import gather
+from gradwatch.record.tensors import gather
 
 Clock = Callable[[], float]
 
@@ -72,15 +72,15 @@ def measure(bench: Bench, cycles: int, clock: Clock) -> dict[str, float]:
     times: dict[str, list[float]] = {"bare": [], "floor": [], "naive": []}
     costs: list[float] = []
     with Recording(bench, optimizer, clock) as watcher:
-        meter = watcher._barrier.meter
+        timer = watcher.guard.timer
         for step in range(CYCLE * cycles + 2):
             bare = timed(lambda: train(bench, twin, bare_optimizer), clock)
-            spent = meter.spent
+            spent = timer.spent
             train(bench, bench.model, optimizer)
             if step < 2:
                 continue  # memory is claimed, code is loaded; the first records everything
             times["bare"].append(bare)
-            costs.append(meter.spent - spent)
+            costs.append(timer.spent - spent)
             gathered = gather([p.grad for p in bench.model.parameters()])
             times["floor"].append(timed(lambda held=gathered: kernel.read(held.batch), clock))
             times["naive"].append(timed(lambda: naive(bench.model), clock))
@@ -109,7 +109,7 @@ class Recording:
         settings = {"budget": 1.0, "step": CYCLE - 1, **self.options}
         made = watch(self.bench.model, self.optimizer, run=self.folder / "run", **settings)
         assert isinstance(made, Watcher)
-        made._barrier.meter.clock = self.clock
+        made.guard.timer.clock = self.clock
         self.watcher = made
         # The instruments' own hooks look at the clock themselves.
         hooks.time = SimpleNamespace(perf_counter=self.clock)  # type: ignore[assignment]
@@ -151,12 +151,12 @@ def idle(steps: int = 100) -> None:
     optimizer = torch.optim.SGD(bench.model.parameters(), 0.0)
     for what, every in (("between recorded ones", 3), ("in a long stretch", 1 << 30)):
         with Recording(bench, optimizer, every=every, record={"gradients"}) as watcher:
-            watcher._barrier.meter.clock = time.perf_counter
+            watcher.guard.timer.clock = time.perf_counter
             costs = []
             for _ in range(steps):
-                spent = watcher._barrier.meter.spent
+                spent = watcher.guard.timer.spent
                 train(bench, bench.model, optimizer)
-                costs.append(watcher._barrier.meter.spent - spent)
+                costs.append(watcher.guard.timer.spent - spent)
         low = sorted(costs)[: steps // 3]  # of three steps at most two record nothing
         print(f"a step that records nothing, {what}: {statistics.median(low) * 1e6:.1f} µs")
 
@@ -168,8 +168,8 @@ def planted() -> None:
     found = []
     for pause in (0.0, PLANTED):
         with Recording(bench, optimizer, every=1) as watcher:
-            meter, recorder = watcher._barrier.meter, watcher._conductor.recorder
-            meter.clock = time.perf_counter
+            timer, recorder = watcher.guard.timer, watcher.controller.recorder
+            timer.clock = time.perf_counter
             inner = recorder.before
 
             def slow(frame, inner=inner, pause=pause):  # type: ignore[no-untyped-def]
@@ -180,9 +180,9 @@ def planted() -> None:
             recorder.before = slow  # type: ignore[method-assign]
             costs = []
             for _ in range(60):
-                spent = meter.spent
+                spent = timer.spent
                 train(bench, bench.model, optimizer)
-                costs.append(meter.spent - spent)
+                costs.append(timer.spent - spent)
         found.append(min(costs))
     seen = found[1] - found[0]
     verdict = "seen" if seen >= 0.75 * PLANTED else "NOT SEEN: these figures mean nothing"

@@ -17,11 +17,11 @@ from statistics import fmean, median
 import torch
 
 import gradwatch.kernel as kernel
-import gradwatch.record.pace as pace
+import gradwatch.record.cadence as pace
 from benchmarks.models import Bench, gpt, mlp, resnet
 from benchmarks.peers.diagnosers import quiet
 from benchmarks.peers.watchers import CYCLE, Folder, Make, Ours, Watching, available
-from gradwatch.record.tracks import gather
+from gradwatch.record.tensors import gather
 
 MODELS: dict[str, Callable[[], Bench]] = {"mlp": mlp, "gpt": gpt, "resnet": resnet}
 WARM_UP = 2

@@ -52,15 +52,15 @@ class Ours(Watching):
         # From step 16 on: the first ten steps, which record everything, are not the usual ones.
         run = folder / "run"
         made: Any = watch(model, optimizer, run=run, step=CYCLE - 1, budget=budget)
-        self.watcher, self.meter = made, made._barrier.meter
-        self.meter.clock = clock
+        self.watcher, self.timer = made, made.guard.timer
+        self.timer.clock = clock
         # The instruments' own hooks look at the clock themselves.
         setattr(hooks, "time", SimpleNamespace(perf_counter=clock))  # noqa: B010
 
     @property
     def spent(self) -> float:
         """Seconds inside our hooks."""
-        return float(self.meter.spent)
+        return float(self.timer.spent)
 
     def after(self, step: int, loss: Tensor) -> None:
         self.watcher.log(loss=loss)

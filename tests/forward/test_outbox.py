@@ -11,7 +11,7 @@ import pytest
 from gradwatch.errors import GradwatchError
 from gradwatch.forward import SERVICES, Outbox, open_outbox
 from gradwatch.live.forwarding import Forwarding, summary
-from gradwatch.record import Batch
+from gradwatch.record import StepRows
 from gradwatch.stats import Family, Stat, row_dtype
 
 
@@ -94,12 +94,12 @@ def test_wrong_words_and_missing_packages_are_said(
         open_outbox("wandb", "run", tmp_path)
 
 
-def grad_rows(norms: list[float], nan: int = 0) -> Batch:
+def grad_rows(norms: list[float], nan: int = 0) -> StepRows:
     rows = np.zeros(len(norms), row_dtype(Family.GRAD))
     rows[Stat.GRAD_NORM] = norms
     rows[Stat.GRAD_NAN][0] = nan
     ids = np.arange(len(norms), dtype=np.uint32)
-    return Batch(Family.GRAD, ids, rows, np.zeros(len(norms), np.uint8))
+    return StepRows(Family.GRAD, ids, rows, np.zeros(len(norms), np.uint8))
 
 
 def test_a_step_becomes_a_few_numbers() -> None:
@@ -109,7 +109,7 @@ def test_a_step_becomes_a_few_numbers() -> None:
     }
     rows = np.zeros(3, row_dtype(Family.UPDATE))
     rows[Stat.UPDATE_RATIO] = [1e-3, np.nan, 3e-3]
-    batch = Batch(Family.UPDATE, np.arange(3, dtype=np.uint32), rows, np.zeros(3, np.uint8))
+    batch = StepRows(Family.UPDATE, np.arange(3, dtype=np.uint32), rows, np.zeros(3, np.uint8))
     assert summary(batch) == {"gradwatch/update_ratio": pytest.approx(2e-3)}
 
 

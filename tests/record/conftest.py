@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradwatch.record.far.remote import Arrival, Remote
-from gradwatch.record.far.transfer import Transfer
+from gradwatch.record.device.transfer import Transfer
+from gradwatch.record.recorder import Recorder
 
 DELAY = 2
 """Ends of steps at which a number sent before has not arrived yet."""
@@ -21,23 +21,23 @@ def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pretend_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwatch.record.ward.is_remote", lambda tensor: True)
+    monkeypatch.setattr("gradwatch.record.parameters.on_accelerator", lambda tensor: True)
     monkeypatch.setattr("gradwatch.record.signals.tensors.on_accelerator", _is_real)
     for module in ("probe", "inputs", "activations", "activation_functions", "loss_kind"):
         monkeypatch.setattr(f"gradwatch.record.signals.{module}.readable", lambda tensor: False)
     turns = 0
-    first, born = Remote.arrivals, Transfer.__init__
+    first, born = Recorder.deliver, Transfer.__init__
 
-    def arrivals(self: Remote, *, wait: bool = False) -> list[Arrival]:
+    def deliver(self: Recorder, *, wait: bool = False) -> None:
         nonlocal turns
         turns += 1
-        return first(self, wait=wait)
+        first(self, wait=wait)
 
     def send(self: Any, parts: Any) -> None:
         born(self, parts)
         self.due = turns + DELAY
 
-    monkeypatch.setattr(Remote, "arrivals", arrivals)
+    monkeypatch.setattr(Recorder, "deliver", deliver)
     monkeypatch.setattr(Transfer, "__init__", send)
     monkeypatch.setattr(Transfer, "arrived", property(lambda self: turns > self.due))
 

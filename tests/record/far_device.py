@@ -16,7 +16,7 @@ from torch.utils.backend_registration import (
     _setup_privateuseone_for_python_backend,
 )
 
-from gradwatch.record.far import transfer
+from gradwatch.record.device import transfer
 from gradwatch.record.signals import tensors
 
 NAME = "far"
@@ -144,7 +144,7 @@ def install() -> None:
     _setup_privateuseone_for_python_backend(NAME, Module())
     torch.library.impl("aten::empty.memory_format", "PrivateUse1", _empty)
     torch.library.impl("aten::empty_strided", "PrivateUse1", _empty_strided)
-    transfer._pinned = lambda like: torch.empty(like.shape, dtype=like.dtype)
+    transfer.pinned = lambda like: torch.empty(like.shape, dtype=like.dtype)
     # A wrapper is no plain tensor; on a real device it would be one.
     tensors.PLAIN = (*tensors.PLAIN, FarTensor)
 

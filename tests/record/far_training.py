@@ -16,7 +16,7 @@ from tests.record.near_and_far import differences, moved
 from tests.record.sinks import MemorySink, watch_into
 from torch import Tensor, nn
 
-from gradwatch.record.far.alike import Alike
+from gradwatch.record.device.groups import ShapeGroup
 from gradwatch.record.signals import CompiledActivations, make_signals
 from gradwatch.run import EventKind
 
@@ -79,7 +79,7 @@ def train(
     watcher = None
     if watched:
         watcher = watch_into(
-            sink, model, *optimizers, every=every, budget=1.0, instruments=tools, step=first
+            sink, model, *optimizers, every=every, budget=1.0, signals=tools, step=first
         )
     for step in range(steps):
         before = far_device.launched.total()
@@ -99,11 +99,11 @@ def train(
             if by_hand:
                 watcher.step()
             watcher.log(loss=loss)
-            assert watcher._barrier.error is None, watcher._barrier.error
+            assert watcher.guard.error is None, watcher.guard.error
         found.launches.append(far_device.launched.total() - before)
     if watcher is not None:
         watcher.close()
-        assert watcher._barrier.error is None, watcher._barrier.error
+        assert watcher.guard.error is None, watcher.guard.error
     found.weights = [getattr(p, "raw", p).detach().clone() for p in model.parameters()]
     return found
 
@@ -172,7 +172,7 @@ def _spoiled(
     first: Callable[..., Any], wait: Callable[[Tensor], Any], *args: Any, **kw: Any
 ) -> Any:
     for one in (*args, *kw.values()):
-        tensor = one.matrix if isinstance(one, Alike) else one
+        tensor = one.matrix if isinstance(one, ShapeGroup) else one
         if isinstance(tensor, far_device.FarTensor):
             wait(tensor.detach())
             break
@@ -203,11 +203,11 @@ PLACES = (
     "gradwatch.record.signals.inputs.cleaned",
     "gradwatch.record.signals.activations.cleaned",
     "gradwatch.record.signals.activation_functions.spread",
-    "gradwatch.record.far.arithmetic.moments",
-    "gradwatch.record.far.gradients.bins",
-    "gradwatch.record.far.weights.bits_sum",
-    "gradwatch.record.far.marks.cleaned",
-    "gradwatch.record.far.steps.cleaned",
+    "gradwatch.record.device.statistics.moments",
+    "gradwatch.record.device.gradients.bins",
+    "gradwatch.record.device.backend.fingerprint",
+    "gradwatch.record.device.sketch.cleaned",
+    "gradwatch.record.device.updates.cleaned",
 )
 WAITS: dict[str, Callable[[Tensor], Any]] = {
     "item": lambda tensor: tensor.sum().item(),

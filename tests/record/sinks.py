@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch.nn import Module
 
 from gradwatch.graph import Graph
-from gradwatch.record import ALL, Monitor, Watcher
+from gradwatch.record import ALL, StepMonitor, Watcher
 from gradwatch.record.options import options
 from gradwatch.run import Event, EventKind, Histogram, Subject
 from gradwatch.stats import Family, Kind, State
@@ -95,8 +95,8 @@ def watch_into(
     exclude: Any = None,
     step: int = 0,
     scaler: Any = None,
-    instruments: Any = (),
-    monitor: Monitor | None = None,
+    signals: Any = (),
+    monitor: StepMonitor | None = None,
 ) -> Watcher:
     """A watcher without files and, unless given, without instruments."""
     return Watcher(
@@ -108,6 +108,6 @@ def watch_into(
         ),
         first_step=step,
         scaler=scaler,
-        instruments=instruments,
+        signals=signals,
         monitor=monitor,
     )

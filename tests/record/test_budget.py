@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gradwatch.record import Watcher, watch
-from gradwatch.record.pace import ALLOWANCE
+from gradwatch.record.cadence import ALLOWANCE
 
 SECONDS = 60.0
 
@@ -25,7 +25,7 @@ def test_the_budget_is_held_on_a_real_training(tmp_path: Path) -> None:
     x, y = torch.randn(2048, 64), torch.randint(0, 10, (2048,))
     watcher = watch(model, optimizer, run=tmp_path / "r")
     assert isinstance(watcher, Watcher)
-    meter = watcher._barrier.meter
+    timer = watcher.guard.timer
     spent_at, wall_at = 0.0, 0.0
     end = time.perf_counter() + SECONDS
     while time.perf_counter() < end:
@@ -34,11 +34,11 @@ def test_the_budget_is_held_on_a_real_training(tmp_path: Path) -> None:
         loss.backward()
         optimizer.step()
         watcher.log(loss=loss)
-        if not spent_at and meter.spent > ALLOWANCE + 0.01 * meter.wall:
-            spent_at, wall_at = meter.spent, meter.wall
+        if not spent_at and timer.spent > ALLOWANCE + 0.01 * timer.wall:
+            spent_at, wall_at = timer.spent, timer.wall
     watcher.close()
     assert spent_at, "the allowance was never spent: train longer"
-    share = (meter.spent - ALLOWANCE) / meter.wall
-    later = (meter.spent - spent_at) / (meter.wall - wall_at)
-    print(f"k = {watcher._conductor.pace.k}, {share:.2%} of the run, {later:.2%} since it bound")
+    share = (timer.spent - ALLOWANCE) / timer.wall
+    later = (timer.spent - spent_at) / (timer.wall - wall_at)
+    print(f"k = {watcher.controller.pace.k}, {share:.2%} of the run, {later:.2%} since it bound")
     assert share <= 1.2 * 0.01

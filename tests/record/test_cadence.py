@@ -2,10 +2,9 @@
 
 import pytest
 
-from gradwatch.record.barrier import Meter
-from gradwatch.record.cadence import due, full, sketched
+from gradwatch.record.cadence import ALLOWANCE, Pace, due, full, sketched
 from gradwatch.record.clock import StepClock
-from gradwatch.record.pace import ALLOWANCE, Pace
+from gradwatch.record.guard import OverheadTimer
 from gradwatch.stats import Family
 
 FAMILIES = frozenset(Family)
@@ -49,7 +48,7 @@ def test_every_is_taken_at_its_word() -> None:
     assert due(15, FAMILIES, k=8, every=5) == FAMILIES
 
 
-class FakeMeter(Meter):
+class FakeTimer(OverheadTimer):
     """A clock that the test moves."""
 
     def __init__(self) -> None:
@@ -61,7 +60,7 @@ class FakeMeter(Meter):
         return self.now
 
 
-def drive(pace: Pace, meter: FakeMeter, steps: range, step_time: float, costs: list[float]) -> None:
+def drive(pace: Pace, timer: FakeTimer, steps: range, step_time: float, costs: list[float]) -> None:
     """Train on paper: `costs` of an idle, a gradient, an update and a full step."""
     idle, grad, update, everything = costs
     for step in steps:
@@ -73,8 +72,8 @@ def drive(pace: Pace, meter: FakeMeter, steps: range, step_time: float, costs: l
             cost = update
         elif found:
             cost = grad
-        meter.spent += cost
-        meter.now += step_time + cost
+        timer.spent += cost
+        timer.now += step_time + cost
         pace.after(step, bool(found))
 
 
@@ -87,28 +86,28 @@ def drive(pace: Pace, meter: FakeMeter, steps: range, step_time: float, costs: l
     ],
 )
 def test_the_budget_is_held(step_time: float, costs: list[float]) -> None:
-    meter = FakeMeter()
-    pace = Pace(meter, 0.01)
+    timer = FakeTimer()
+    pace = Pace(timer, 0.01)
     steps = int(600.0 / step_time)
     steps = min(steps, 400_000)
-    drive(pace, meter, range(steps), step_time, costs)
-    assert meter.spent - ALLOWANCE <= 1.2 * 0.01 * meter.wall
+    drive(pace, timer, range(steps), step_time, costs)
+    assert timer.spent - ALLOWANCE <= 1.2 * 0.01 * timer.wall
 
 
 def test_short_runs_are_recorded_whole() -> None:
-    meter = FakeMeter()
-    pace = Pace(meter, 0.01)
-    drive(pace, meter, range(1000), 0.5e-3, [3e-6, 150e-6, 600e-6, 2e-3])
+    timer = FakeTimer()
+    pace = Pace(timer, 0.01)
+    drive(pace, timer, range(1000), 0.5e-3, [3e-6, 150e-6, 600e-6, 2e-3])
     assert pace.k == 1
 
 
 def test_the_cadence_comes_back_when_steps_grow_longer() -> None:
-    meter = FakeMeter()
-    pace = Pace(meter, 0.01)
+    timer = FakeTimer()
+    pace = Pace(timer, 0.01)
     costs = [3e-6, 150e-6, 600e-6, 2e-3]
-    drive(pace, meter, range(40_000), 0.5e-3, costs)
+    drive(pace, timer, range(40_000), 0.5e-3, costs)
     stretched = pace.k
-    drive(pace, meter, range(40_000, 60_000), 0.1, costs)
+    drive(pace, timer, range(40_000, 60_000), 0.1, costs)
     assert stretched >= 16
     assert pace.k == 1
 

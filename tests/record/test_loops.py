@@ -15,7 +15,7 @@ from tests.record.truth import Step, Truth
 from torch import nn
 
 from gradwatch.record import Watcher
-from gradwatch.record.heartbeat import bare_optimizer
+from gradwatch.record.hooks import bare_optimizer
 from gradwatch.stats import Family, State
 
 
@@ -39,9 +39,9 @@ def compare_run(loop: Loop, tolerance: float) -> None:
 
     loop.run(start)
     for watcher, truth, sink in started:
-        assert watcher._barrier.error is None
+        assert watcher.guard.error is None
         watcher.close()
-        assert watcher._barrier.error is None
+        assert watcher.guard.error is None
         assert sink.closed
         assert sink.steps(Family.GRAD) == list(truth.steps)
         for number, step in truth.steps.items():

@@ -141,7 +141,7 @@ def test_threads_that_train_two_models_do_not_mix() -> None:
         thread.start()
     for thread in threads:
         thread.join(timeout=60)
-    assert all(watcher._barrier.error is None for watcher in watchers)
+    assert all(watcher.guard.error is None for watcher in watchers)
     for sink, number in sinks:
         from gradwatch.stats import Family
 

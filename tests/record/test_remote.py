@@ -10,7 +10,7 @@ from tests.record.sinks import MemorySink, watch_into
 from tests.record.test_loops import compare_run
 from torch import nn
 
-from gradwatch.record.far.transfer import Transfer
+from gradwatch.record.device.transfer import Transfer
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State
 
@@ -88,10 +88,10 @@ def test_a_transfer_keeps_the_order_of_its_parts() -> None:
 @pytest.mark.parametrize(
     ("place", "what"),
     [
-        ("gradwatch.record.far.gradients.bins", "histograms"),
-        ("gradwatch.record.far.weights.bins", "histograms"),
-        ("gradwatch.record.far.weights.spread", "spreads of rows"),
-        ("gradwatch.record.far.marks.Sketcher.sums", "sketches"),
+        ("gradwatch.record.device.gradients.bins", "histograms"),
+        ("gradwatch.record.device.backend.bins", "histograms"),
+        ("gradwatch.record.device.backend.spread", "spreads of rows"),
+        ("gradwatch.record.device.sketch.Sketcher.sums", "sketches"),
     ],
 )
 def test_what_a_device_cannot_do_is_left_out_and_said_once(
@@ -104,7 +104,7 @@ def test_what_a_device_cannot_do_is_left_out_and_said_once(
     def missing(*_: Any, **__: Any) -> Any:
         raise NotImplementedError("no such operation here")
 
-    monkeypatch.setattr("gradwatch.record.far.trying._unable", set())
+    monkeypatch.setattr("gradwatch.record.device.groups.unsupported", set())
     monkeypatch.setattr(place, missing)
     sink, model = MemorySink(), mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -114,7 +114,7 @@ def test_what_a_device_cannot_do_is_left_out_and_said_once(
         loss_of(model, step).backward()
         optimizer.step()
     watcher.close()
-    assert watcher._barrier.error is None
+    assert watcher.guard.error is None
     assert [record.getMessage() for record in caplog.records] == [
         f"gradwatch: {what} are not recorded on cpu: no such operation here"
     ]

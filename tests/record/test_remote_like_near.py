@@ -99,7 +99,7 @@ def recorded(case: Case) -> MemorySink:
                 nn.utils.clip_grad_value_(model.parameters(), case.cut)
             optimizer.step()
     watcher.close()
-    assert watcher._barrier.error is None
+    assert watcher.guard.error is None
     return sink
 
 

@@ -7,14 +7,23 @@ from torch import Tensor
 
 import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch
-from gradwatch.record.far import arithmetic
-from gradwatch.record.far.alike import Alike, alike
-from gradwatch.record.far.bins import bins, bins_of, histogram_of
-from gradwatch.record.far.marks import Place, Sketcher, bits_sum, hashes_of, lay_out, turned
-from gradwatch.record.far.rows import FarRows, spread, spread_of, touched, zero_rows
-from gradwatch.record.far.verdict import restoring, shift_to_raw
-from gradwatch.record.row_memory import WINDOW, RowMemory
-from gradwatch.record.tracks import gather
+from gradwatch.record.backend_cpu import WINDOW, RowMemory
+from gradwatch.record.device import statistics
+from gradwatch.record.device.gradients import DeviceRowMemory, restoring, shift_to_raw
+from gradwatch.record.device.groups import ShapeGroup, same_shape_groups
+from gradwatch.record.device.sketch import Sketcher, SketchPlace, lay_out, turned
+from gradwatch.record.device.statistics import (
+    bins,
+    bins_of,
+    fingerprint,
+    fingerprints_of,
+    histogram_of,
+    spread,
+    spread_of,
+    touched,
+    zero_rows,
+)
+from gradwatch.record.tensors import gather
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 KINDS_OF = [
@@ -64,9 +73,9 @@ def truth(tensor: Tensor) -> np.void:
 
 
 def records(*tensors: Tensor) -> np.ndarray:
-    (group,) = alike(tensors)
-    sums = [part.numpy().reshape(-1) for part in arithmetic.moments_of(group)]
-    return arithmetic.records_of([piece.shape[1] for piece in group.pieces], sums)
+    (group,) = same_shape_groups(tensors)
+    sums = [part.numpy().reshape(-1) for part in statistics.moments_of(group)]
+    return statistics.records_of([piece.shape[1] for piece in group.pieces], sums)
 
 
 @pytest.mark.parametrize("limit", [1 << 22, 700])
@@ -75,7 +84,7 @@ def records(*tensors: Tensor) -> np.ndarray:
 def test_moments_agree_with_the_kernel(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, kind: str, limit: int
 ) -> None:
-    monkeypatch.setattr("gradwatch.record.far.alike.LIMIT", limit)
+    monkeypatch.setattr("gradwatch.record.device.groups.LIMIT", limit)
     x = made(kind, 37, 50).to(dtype)
     (found,), expected = records(x), truth(x)
     for name in kernel.MOMENTS.names:
@@ -104,11 +113,11 @@ def test_no_power_leaves_the_range(scale: float) -> None:
 
 
 def test_groups_hold_every_tensor_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwatch.record.far.alike.LIMIT", 100)
+    monkeypatch.setattr("gradwatch.record.device.groups.LIMIT", 100)
     sizes = [(5, 6), (30,), (5, 6), (6, 5), (200,), (5, 6), (30,), (5, 6), (5, 6)]
     tensors: list[Tensor | None] = [torch.full(size, float(i)) for i, size in enumerate(sizes)]
     tensors[6] = None
-    groups = alike(tensors)
+    groups = same_shape_groups(tensors)
     assert sorted(i for group in groups for i in group.indices) == [0, 1, 2, 3, 4, 5, 7, 8]
     assert all(group.matrix.numel() <= 100 or len(group.indices) == 1 for group in groups)
     for group in groups:
@@ -120,16 +129,18 @@ def test_groups_hold_every_tensor_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_memory_order_is_the_kernels() -> None:
     x = torch.randn(6, 8, 3, 3).to(memory_format=torch.channels_last)
-    (group,) = alike([x])
+    (group,) = same_shape_groups([x])
     assert group.matrix[0].data_ptr() == x.data_ptr()
-    places = [Place(7, 0, x.numel(), x.numel())]
+    places = [SketchPlace(7, 0, x.numel(), x.numel())]
     assert_sketch(Sketcher(places, x.device), group, gather([x]).batch, places)
 
 
 # -- sketches --------------------------------------------------------------------------------------
 
 
-def assert_sketch(sketcher: Sketcher, group: Alike, batch: Batch, places: list[Place]) -> None:
+def assert_sketch(
+    sketcher: Sketcher, group: ShapeGroup, batch: Batch, places: list[SketchPlace]
+) -> None:
     sums, outside = sketcher.sums(group)
     found = sketcher.finish(turned(sums).numpy(), outside.double().numpy())
     expected = kernel.sketch(
@@ -147,12 +158,12 @@ def assert_sketch(sketcher: Sketcher, group: Alike, batch: Batch, places: list[P
 def test_sketches_are_the_kernels(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, count: int
 ) -> None:
-    monkeypatch.setattr("gradwatch.record.far.marks.LIMIT", 1 << 15)
+    monkeypatch.setattr("gradwatch.record.device.sketch.LIMIT", 1 << 15)
     several = [torch.randn(count, generator=torch.Generator().manual_seed(i)) for i in range(3)]
     several[1][count // 2] = float("nan")
     several = [one.to(dtype) for one in several]
-    places = [Place(seed, 0, count, count) for seed in (1, 99, 2**63 + 5)]
-    (group,) = alike(several)
+    places = [SketchPlace(seed, 0, count, count) for seed in (1, 99, 2**63 + 5)]
+    (group,) = same_shape_groups(several)
     assert_sketch(Sketcher(places, group.matrix.device), group, gather(several).batch, places)
 
 
@@ -160,17 +171,17 @@ def test_sketches_are_the_kernels(
 @pytest.mark.parametrize(("offset", "count"), [(5, 3), (31, 1), (33, 200), (64, 100), (1000, 4000)])
 def test_sketches_of_shards(whole: int, offset: int, count: int) -> None:
     x = torch.randn(count, generator=torch.Generator().manual_seed(0))
-    places = [Place(11, offset, whole, count)]
-    (group,) = alike([x])
+    places = [SketchPlace(11, offset, whole, count)]
+    (group,) = same_shape_groups([x])
     assert_sketch(Sketcher(places, x.device), group, gather([x]).batch, places)
 
 
 def test_layouts_take_little_memory() -> None:
     count = 4_000_000
-    assert Sketcher([Place(3, 0, count, count)], torch.device("cpu")).nbytes < 0.2 * count
+    assert Sketcher([SketchPlace(3, 0, count, count)], torch.device("cpu")).nbytes < 0.2 * count
     small = 60_000
-    assert Sketcher([Place(3, 0, small, small)], torch.device("cpu")).nbytes < 2.2 * small
-    assert lay_out(Place(3, 0, count, count)).edges.shape == (0, 32)
+    assert Sketcher([SketchPlace(3, 0, small, small)], torch.device("cpu")).nbytes < 2.2 * small
+    assert lay_out(SketchPlace(3, 0, count, count)).edges.shape == (0, 32)
 
 
 # -- histograms, hashes, rows ----------------------------------------------------------------------
@@ -182,7 +193,7 @@ def test_layouts_take_little_memory() -> None:
 def test_histograms_are_the_kernels(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, kind: str, limit: int
 ) -> None:
-    monkeypatch.setattr("gradwatch.record.far.alike.LIMIT", limit)
+    monkeypatch.setattr("gradwatch.record.device.groups.LIMIT", limit)
     if kind == "large":
         x = made("bad", 70, 1000).to(dtype)
     elif kind == "tiny":
@@ -195,7 +206,7 @@ def test_histograms_are_the_kernels(
         x = x.view(dtype)
     else:
         x = made(kind, 37, 50).to(dtype)
-    (group,) = alike([x])
+    (group,) = same_shape_groups([x])
     counts, above = bins(group)
     (found,) = bins_of(counts.double().numpy())
     (expected,) = kernel.measure(gather([x]).batch, bins=True).bins
@@ -212,19 +223,19 @@ def test_histograms_are_the_kernels(
 def test_hashes_tell_tensors_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = torch.arange(12.0).reshape(3, 4), torch.arange(12.0).reshape(3, 4)
     y[1, 2], y[1, 3] = y[1, 3].clone(), y[1, 2].clone()
-    (group,) = alike([x, y, x.clone()])
-    one, other, again = hashes_of(bits_sum(group).double().numpy())
+    (group,) = same_shape_groups([x, y, x.clone()])
+    one, other, again = fingerprints_of(fingerprint(group).double().numpy())
     assert one == again != other
-    monkeypatch.setattr("gradwatch.record.far.alike.LIMIT", 5)
-    (group,) = alike([x])
-    assert hashes_of(bits_sum(group).double().numpy())[0] == one
+    monkeypatch.setattr("gradwatch.record.device.groups.LIMIT", 5)
+    (group,) = same_shape_groups([x])
+    assert fingerprints_of(fingerprint(group).double().numpy())[0] == one
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_spread_of_rows_is_the_kernels(dtype: torch.dtype) -> None:
     several = [made(kind, 37, 50).to(dtype) for kind in KINDS_OF]
     several.append(torch.zeros(37, 50, dtype=dtype))
-    (group,) = alike(several)
+    (group,) = same_shape_groups(several)
     found = spread_of(spread(group).numpy())
     expected = kernel.row_spread(gather(several).batch)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -235,7 +246,7 @@ def test_rows_are_remembered_as_on_the_cpu() -> None:
     """Some tensors have no gradient on some steps; some steps overflow and do not count."""
     cpu = torch.device("cpu")
     shapes = [(5, 3), (7, 2), (5, 3)]
-    far = FarRows({i: (cpu, shape[0]) for i, shape in enumerate(shapes)})
+    far = DeviceRowMemory({i: (cpu, shape[0]) for i, shape in enumerate(shapes)})
     near = RowMemory([shape[0] for shape in shapes])
     generator = torch.Generator().manual_seed(0)
     for step in range(WINDOW + 30):
@@ -246,7 +257,7 @@ def test_rows_are_remembered_as_on_the_cpu() -> None:
         if step % 5 == 4:
             grads[1] = None
         marks: dict[int, Tensor] = {}
-        for group in alike(grads):
+        for group in same_shape_groups(grads):
             marks |= dict(zip(group.indices, touched(group).unbind(0), strict=True))
         rows = np.array([0 if g is None else len(g) for g in grads])
         for view, g in zip(near.fresh(rows), grads, strict=True):

@@ -63,7 +63,7 @@ def trained(
         optimizer,
         every=every,
         budget=1.0,
-        instruments=make_signals(model, names, {"activations"}),
+        signals=make_signals(model, names, {"activations"}),
     )
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)
@@ -74,7 +74,7 @@ def trained(
         F.cross_entropy(model(x), torch.arange(8) % 4).backward()
         optimizer.step()
     watcher.close()
-    assert watcher._barrier.error is None
+    assert watcher.guard.error is None
     assert EventKind.SWITCHED_OFF not in sink.kinds()
     return sink, watcher
 
@@ -192,7 +192,7 @@ def test_inputs_that_are_not_finite(far_away: None, dtype: torch.dtype) -> None:
     sink = MemorySink()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     watcher = watch_into(
-        sink, model, optimizer, instruments=make_signals(model, ["weight"], {"activations"})
+        sink, model, optimizer, signals=make_signals(model, ["weight"], {"activations"})
     )
     with torch.no_grad():
         model(torch.full((3,), 1e9))  # validation does not count

@@ -10,7 +10,7 @@ from tests.record.sinks import MemorySink, watch_into
 from torch import nn
 from torch.nn import functional as F
 
-from gradwatch.record.row_memory import WINDOW, RowMemory
+from gradwatch.record.backend_cpu import WINDOW, RowMemory
 from gradwatch.stats import Family, State
 
 
@@ -26,7 +26,7 @@ def train(model: nn.Module, optimizer: Any, steps: int = 3, **options: Any) -> M
         optimizer.zero_grad()
         loss_of(model, step).backward()
         optimizer.step()
-    assert watcher._barrier.error is None
+    assert watcher.guard.error is None
     watcher.close()
     return sink
 
@@ -224,7 +224,7 @@ def test_what_is_not_finite_is_counted_and_left_out() -> None:
 
 
 def test_a_sparse_gradient_too_large_to_be_dense_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwatch.record.tracks.DENSE_LIMIT", 10)
+    monkeypatch.setattr("gradwatch.record.tensors.DENSE_LIMIT", 10)
     model = nn.Embedding(50, 6, sparse=True)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     sink = MemorySink()
@@ -249,11 +249,11 @@ def test_a_sparse_gradient_too_large_to_be_dense_is_exact(monkeypatch: pytest.Mo
         assert row["grad_untouched_rows"] == 50 - len(seen)
         fourth = ((truth - truth.mean()) ** 4).mean() / truth.var() ** 2 - 3
         assert row["grad_kurtosis"] == pytest.approx(fourth, rel=1e-5)
-    assert watcher._barrier.error is None
+    assert watcher.guard.error is None
 
 
 def test_large_models_are_compared_at_fixed_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwatch.record.copies.free_memory", lambda: 1000.0)
+    monkeypatch.setattr("gradwatch.record.snapshot.free_memory", lambda: 1000.0)
     model = nn.Linear(200, 100)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     sink = MemorySink()

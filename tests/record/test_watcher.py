@@ -129,7 +129,7 @@ def test_logs_keep_their_place_while_the_sentinels_rest(monkeypatch: pytest.Monk
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     sink = MemorySink()
     watcher = watch_into(sink, model, optimizer, every=None)
-    pace = watcher._conductor.pace
+    pace = watcher.controller.pace
     monkeypatch.setattr(pace, "_choose", lambda spent, wall: pace.k)
     for step in range(100):
         if step == 20:
@@ -138,7 +138,7 @@ def test_logs_keep_their_place_while_the_sentinels_rest(monkeypatch: pytest.Monk
         loss_of(model, step).backward()
         watcher.log(loss=float(step))
         optimizer.step()
-    assert watcher._conductor.doze.left
+    assert watcher.controller.clock.idle_left
     assert watcher.flush()
     assert [sink.logged[step]["loss"] for step in range(100)] == [float(s) for s in range(100)]
     assert [s for s in sink.steps(Family.GRAD) if s > 20] == [32, 48, 64, 80, 96]
@@ -236,7 +236,8 @@ def test_names_choose_parameters_and_layers() -> None:
     def watched(**options: Any) -> list[str]:
         sink = MemorySink()
         with watch_into(sink, model, **options) as watcher:
-            return list(watcher._conductor.roster.names)
+            (tracked,) = (t for t in watcher.controller.parameters.all if t.parameters)
+            return [info.name for info in tracked.parameters]
 
     assert watched() == names
     assert watched(include="2") == ["2.weight", "2.bias"]
@@ -329,7 +330,7 @@ def test_nothing_of_ours_is_left_after_close(tmp_path: Path) -> None:
     assert len(module._global_optimizer_post_hooks) == count
     assert not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-    assert not any(watcher._barrier is thing for thing in (model.__dict__, optimizer.__dict__))
+    assert not any(watcher.guard is thing for thing in (model.__dict__, optimizer.__dict__))
     train(model, optimizer, 1, watcher)
     assert list(open_run(tmp_path / "r").steps) == [0, 1, 2, 3]
 
@@ -447,20 +448,20 @@ def test_overhead_is_the_time_inside_us(monkeypatch: pytest.MonkeyPatch) -> None
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     sink = MemorySink()
     watcher = watch_into(sink, model, optimizer)
-    inner = watcher._conductor.recorder.before
+    inner = watcher.controller.recorder.before
 
     def slow(frame: Any) -> None:
         time.sleep(0.02)
         inner(frame)
 
-    monkeypatch.setattr(watcher._conductor.recorder, "before", slow)
+    monkeypatch.setattr(watcher.controller.recorder, "before", slow)
     train(model, optimizer, 10)
-    assert watcher._barrier.meter.spent >= 0.2
+    assert watcher.guard.timer.spent >= 0.2
     assert 0.0 < watcher.overhead <= 1.0
 
 
 def test_a_wrapper_that_is_an_optimizer_itself_is_unwrapped() -> None:
-    from gradwatch.record.heartbeat import bare_optimizer
+    from gradwatch.record.hooks import bare_optimizer
 
     inner = torch.optim.SGD(mlp().parameters(), 0.1)
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.forward import Outbox
-from gradwatch.record import Batch, Monitor
+from gradwatch.record import StepMonitor, StepRows
 from gradwatch.run import Subject
 from gradwatch.stats import Family, Stat
 
@@ -17,7 +17,7 @@ FORWARDED = ("loss", "val_loss", "clip_factor")
 class Forwarding:
     """Passes everything to the monitor inside (if any), and the chosen few to the outbox."""
 
-    def __init__(self, inner: Monitor | None = None) -> None:
+    def __init__(self, inner: StepMonitor | None = None) -> None:
         self._outbox: Outbox | None = None
         self._inner = inner
         self._values: dict[str, float] = {}
@@ -44,7 +44,7 @@ class Forwarding:
         if self._inner is not None:
             self._inner.noted(info)
 
-    def after_step(self, step: int, rows: Sequence[Batch], scalars: Mapping[str, float]) -> None:
+    def after_step(self, step: int, rows: Sequence[StepRows], scalars: Mapping[str, float]) -> None:
         if self._inner is not None:
             self._inner.after_step(step, rows, scalars)
         self._step = step
@@ -63,7 +63,7 @@ class Forwarding:
             self._outbox.close()
 
 
-def summary(batch: Batch) -> dict[str, float]:
+def summary(batch: StepRows) -> dict[str, float]:
     """One or two numbers of a family: what a chart beside the loss has room for."""
     if batch.family is Family.GRAD:
         norms = batch.rows[Stat.GRAD_NORM]

@@ -1,20 +1,19 @@
-"""Watching a training: the heart-beat, the sentinel, the rows."""
+"""Watching a training: hooks around its steps, statistics of its tensors, rows for the store."""
 
-from gradwatch.record.disabled import Disabled
-from gradwatch.record.instrument import Batch, Monitor, Sink
 from gradwatch.record.options import ALL, Record
+from gradwatch.record.rows import Sink, StepMonitor, StepRows
 from gradwatch.record.signal import Signal
-from gradwatch.record.watcher import Watcher
-from gradwatch.record.watching import watch
+from gradwatch.record.watch import watch
+from gradwatch.record.watcher import Disabled, Watcher
 
 __all__ = [
     "ALL",
-    "Batch",
     "Disabled",
-    "Monitor",
     "Record",
     "Signal",
     "Sink",
+    "StepMonitor",
+    "StepRows",
     "Watcher",
     "watch",
 ]

@@ -19,8 +19,8 @@ WRAPPERS = {
 
 
 @dataclass(frozen=True)
-class Named:
-    """One tensor of the model under its first name."""
+class ParameterInfo:
+    """One parameter of the model, under its first name."""
 
     name: str
     layer: str
@@ -29,6 +29,7 @@ class Named:
     ref: "weakref.ref[Tensor]"
     """Weak, so that watching keeps no model alive."""
     others: list[str] = field(default_factory=list)
+    """Its other names, where layers share it."""
 
 
 def unwrap(model: Module) -> Module:
@@ -64,9 +65,9 @@ def bare_modules(model: Module) -> Iterator[tuple[str, Module]]:
         stack.extend(reversed(children))
 
 
-def named_parameters(model: Module) -> list[Named]:
+def named_parameters(model: Module) -> list[ParameterInfo]:
     """Every parameter once, under its first name, frozen ones included."""
-    found: dict[int, Named] = {}
+    infos: dict[int, ParameterInfo] = {}
     kinds: dict[str, str] = {}
     for path, module in bare_modules(model):
         kinds[path] = type(module).__name__
@@ -74,12 +75,12 @@ def named_parameters(model: Module) -> list[Named]:
             if parameter is None:
                 continue
             name = _join(path, local)
-            if (known := found.get(id(parameter))) is not None:
-                known.others.append(name)
+            if (info := infos.get(id(parameter))) is not None:
+                info.others.append(name)
             else:
                 layer, kind = _served(path, type(module).__name__, kinds)
-                found[id(parameter)] = Named(name, layer, kind, weakref.ref(parameter))
-    return list(found.values())
+                infos[id(parameter)] = ParameterInfo(name, layer, kind, weakref.ref(parameter))
+    return list(infos.values())
 
 
 def _served(path: str, kind: str, kinds: dict[str, str]) -> tuple[str, str]:

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gradwatch.record.reading import number
+from gradwatch.record.parameters import TrackedOptimizer
 from gradwatch.record.rows import empty_rows
-from gradwatch.record.ward import Ward
+from gradwatch.record.tensors import number
 from gradwatch.stats import Family
 
 
@@ -33,17 +33,17 @@ class SecondMoment:
     epsilon: float
 
 
-def second_moments(ward: Ward) -> list[SecondMoment]:
+def second_moments(tracked: TrackedOptimizer) -> list[SecondMoment]:
     """Of every parameter that has one and got a gradient; none for other optimizers.
 
     Adam, AdamW, NAdam and RAdam keep `exp_avg_sq`; with amsgrad the step divides by its maximum.
     """
-    optimizer = ward.optimizer
+    optimizer = tracked.optimizer
     if optimizer is None or not any("betas" in group for group in optimizer.param_groups):
         return []
     groups = _groups(optimizer)
-    found = []
-    for index, parameter in enumerate(ward.parameters()):
+    moments = []
+    for index, parameter in enumerate(tracked.tensors()):
         if parameter is None or parameter.grad is None:
             continue
         state, group = optimizer.state.get(parameter, {}), groups.get(id(parameter), {})
@@ -51,13 +51,13 @@ def second_moments(ward: Ward) -> list[SecondMoment]:
         if isinstance(second, Tensor) and "betas" in group:
             beta, epsilon = number(group["betas"][1]), number(group.get("eps", 0.0))
             step = state.get("step")
-            found.append(SecondMoment(index, parameter.grad, second, step, beta, epsilon))
-    return found
+            moments.append(SecondMoment(index, parameter.grad, second, step, beta, epsilon))
+    return moments
 
 
 @dataclass(frozen=True)
 class Divisors:
-    """Of every parameter of a ward: what Adam's step divided by, None where there is nothing."""
+    """Of every parameter of an optimizer: what Adam's step divided by, None where nothing is."""
 
     seconds: list[Tensor | None]
     correction: NDArray[np.float64]
@@ -65,16 +65,16 @@ class Divisors:
     epsilon: NDArray[np.float64]
 
 
-def divisors(ward: Ward) -> Divisors:
+def divisors(tracked: TrackedOptimizer) -> Divisors:
     """The second moments as the kernel wants them."""
-    count = len(ward.tracks)
-    found = Divisors([None] * count, np.ones(count), np.zeros(count))
-    for one in second_moments(ward):
-        found.seconds[one.index] = one.second
-        decay = one.beta ** number(one.step)
-        found.correction[one.index] = 1.0 - decay if decay < 1.0 else np.nan
-        found.epsilon[one.index] = one.epsilon
-    return found
+    count = len(tracked.parameters)
+    divided = Divisors([None] * count, np.ones(count), np.zeros(count))
+    for moment in second_moments(tracked):
+        divided.seconds[moment.index] = moment.second
+        decay = moment.beta ** number(moment.step)
+        divided.correction[moment.index] = 1.0 - decay if decay < 1.0 else np.nan
+        divided.epsilon[moment.index] = moment.epsilon
+    return divided
 
 
 def _groups(optimizer: Optimizer) -> dict[int, dict[str, Any]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from gradwatch.errors import Exit, GradwatchError
@@ -37,11 +38,14 @@ class Options:
     """How to record."""
 
     record: frozenset[Record]
-    families: frozenset[Family]
     every: int | None
     budget: float
     wanted: Callable[[str], bool]
     """Whether a parameter of this name is watched."""
+
+    @cached_property
+    def families(self) -> frozenset[Family]:
+        return frozenset(f for part in self.record for f in _FAMILIES.get(part, ()))
 
 
 def options(
@@ -58,8 +62,7 @@ def options(
         raise _usage(f"`every` must be a whole number of steps from 1 on, got {every!r}.")
     if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 < budget <= 1:
         raise _usage(f"`budget` must be a share of the run above 0 and up to 1, got {budget!r}.")
-    families = frozenset(f for part in parts for f in _FAMILIES.get(part, ()))
-    return Options(parts, families, every, float(budget), _filter(include, exclude))
+    return Options(parts, every, float(budget), _filter(include, exclude))
 
 
 def _parts(record: Iterable[str]) -> frozenset[Record]:

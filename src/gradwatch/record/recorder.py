@@ -1,25 +1,37 @@
 """What is measured when: before an optimizer's step, after it, and where it goes."""
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from math import isfinite
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 import gradwatch.kernel as kernel
-from gradwatch.record import measuring
-from gradwatch.record.changes import changes
-from gradwatch.record.far.remote import Remote
-from gradwatch.record.frame import Frame
-from gradwatch.record.instrument import Batch, Monitor, Sink
-from gradwatch.record.measuring import Measured
+from gradwatch.record.backend import Backend, OptimizerStep, SentRows
+from gradwatch.record.backend_cpu import CpuBackend
+from gradwatch.record.device.backend import DeviceBackend
+from gradwatch.record.device.transfer import Transfer
 from gradwatch.record.optimizers import learning_rates
 from gradwatch.record.options import Options, Record
-from gradwatch.record.scaling import Scaling, held_scale, overflowed
-from gradwatch.record.signal import PendingReadings, Reading, Signal
-from gradwatch.record.verdict import Phase, Verdict
-from gradwatch.record.ward import Ward
+from gradwatch.record.parameters import TrackedOptimizer
+from gradwatch.record.rows import (
+    FamilyRows,
+    Parts,
+    PendingRows,
+    Reading,
+    ReadyRows,
+    Sink,
+    StepMonitor,
+    StepRows,
+    nothing,
+)
+from gradwatch.record.scaling import LossScaling
+from gradwatch.record.signal import Signal
 from gradwatch.run import Event, EventKind, Subject
 from gradwatch.stats import Family, State
 
@@ -27,227 +39,204 @@ _WHAT = {Family.GRAD: "gradient", Family.WEIGHT: "weight"}
 
 
 class Recorder:
-    """Fills frames and hands them to the sink when the step they belong to is done."""
+    """Measures around the calls of `optimizer.step` and hands the rows to the sink.
+
+    Rows measured on the CPU are handed on when the call they belong to is done, those of a device
+    when their numbers have come over.
+    """
 
     def __init__(
         self,
         sink: Sink,
         options: Options,
-        scaling: Scaling,
-        instruments: Sequence[Signal] = (),
-        monitor: Monitor | None = None,
+        scaling: LossScaling,
+        signals: Sequence[Signal] = (),
+        monitor: StepMonitor | None = None,
     ) -> None:
         self.sink = sink
-        self.instruments = list(instruments)
+        self.signals = list(signals)
         self.monitor = monitor
         self.scaling = scaling
         self.histograms = Record.HISTOGRAMS in options.record
-        self.remote = Remote(scaling)
-        self._batches: list[Batch] = []
+        self._under_way: deque[SentRows] = deque()
+        self._rows: list[StepRows] = []
         self._scalars: dict[str, float] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
+
+    def make_backend(self, on_device: bool) -> Backend:
+        """What measures parameters on an accelerator, or on the CPU."""
+        return DeviceBackend(self.scaling) if on_device else CpuBackend(self.scaling)
 
     # -- around an optimizer's step --------------------------------------------------------------
 
-    def before(self, frame: Frame) -> None:
+    def before(self, call: OptimizerStep) -> None:
         """Everything that is lost once the weights have changed."""
         kernel.set_threads(torch.get_num_threads())  # as many as the training itself uses
-        frame.skipped = not frame.ward.remote and overflowed(frame.ward.optimizer)
-        if Family.WEIGHT in frame.due:
-            self._weights(frame, frame.ward)
-            if frame.rest is not None:
-                self._weights(frame, frame.rest)
-        if not frame.closure:
-            self._backward(frame)
-        if Family.UPDATE in frame.due:
-            self._copy(frame.ward)
-
-    def after(self, frame: Frame) -> None:
-        """Everything the step itself has made, and off with the rows."""
-        ward = frame.ward
-        if frame.hollow:
-            return
-        if frame.closure:
-            self._backward(frame)
-        self._changes(frame)
-        for owner, measured in frame.measured:
-            self.put(frame.step, owner, measured)
-        if Family.GROUP in frame.due and (optimizer := ward.optimizer) is not None:
-            rows = learning_rates(optimizer)
-            if len(rows) == len(ward.group_ids):
-                states = np.zeros(len(rows), np.uint8)
-                self._send(Batch(Family.GROUP, ward.group_ids, rows, states), frame.step)
-        if frame.scalars:
-            self.scalars(frame.step, frame.scalars)
-
-    def forget(self, frame: Frame) -> None:
-        """Nothing of this frame is to be recorded."""
-        frame.ward.copies.drop()
-        self.remote.drop(frame.ward)
-        self.remote.discard(frame)
-
-    def _copy(self, ward: Ward) -> None:
-        if ward.remote:
-            self.remote.take(ward)
-        else:
-            ward.copies.take(ward.parameters())
-
-    def _backward(self, frame: Frame) -> None:
-        """What the backward passes of this step have left, and what the layers showed."""
-        rest = frame.rest
-        if Family.GRAD in frame.due:
-            self._gradients(frame, frame.ward)
-            if rest is not None and rest.remote:
-                self._far_gradients(frame, rest, before_step=False)
-            elif rest is not None and rest.tracks:
-                measured = measuring.gradients(
-                    rest,
-                    histograms=self._wide(frame),
-                    sketches=frame.sketches,
-                    cosines=frame.cosines,
+        tracked = call.tracked
+        call.skipped = tracked.backend.is_skipped(tracked)
+        if Family.WEIGHT in call.due:
+            call.pending += self.send_weights(call.step, tracked, histograms=call.histograms)
+            if call.unowned is not None:
+                call.pending += self.send_weights(
+                    call.step, call.unowned, histograms=call.histograms
                 )
-                frame.measured.append((rest, measured))
-        self._phase_scalars(frame)
-        if frame.collects:
-            self.collect(frame.step)
+        if not call.closure:
+            self._backward(call)
+        if Family.UPDATE in call.due:
+            tracked.backend.snapshot(tracked)
 
-    def _weights(self, frame: Frame, ward: Ward) -> None:
-        if ward.remote:
-            self.remote.weights(frame, frame.step, ward, histograms=self._wide(frame))
-        elif ward.tracks:
-            measured = measuring.weights(ward, histograms=self._wide(frame))
-            frame.measured.append((ward, measured))
-
-    def _gradients(self, frame: Frame, ward: Ward) -> None:
-        if ward.remote:
-            self._far_gradients(frame, ward, before_step=not frame.closure)
+    def after(self, call: OptimizerStep) -> None:
+        """Everything the step itself has made, and off with the rows."""
+        tracked = call.tracked
+        if call.superseded:
             return
-        if frame.skipped:
-            measured = measuring.nothing(Family.GRAD, len(ward.tracks), State.SKIPPED_STEP)
-        else:
-            held = 1.0 if frame.closure else held_scale(ward.optimizer)
-            verdict = self._verdict(ward, held)
-            clipping = verdict.factor
-            measured = measuring.gradients(
-                ward,
-                multiplier=1.0 / (held * clipping),
-                clipped=not verdict.undoable,
-                histograms=self._wide(frame),
-                sketches=frame.sketches,
-                cosines=frame.cosines,
-            )
-            cut = verdict.undoable and measuring.mark_cut(measured)
-            if verdict.phase in (Phase.RAW, Phase.SCALED) and not cut:
-                frame.scalars["clip_factor"] = clipping
-        frame.measured.append((ward, measured))
+        if call.closure:
+            self._backward(call)
+        call.pending.append(self._send(call.step, tracked.backend.updates(call), tracked))
+        scalars: dict[str, float] = {}
+        for sent in call.pending:
+            if sent.transfer is None:
+                rows = sent.result()
+                self._put_families(sent, rows.families)
+                scalars |= rows.scalars
+            else:
+                self._under_way.append(sent)
+        if Family.GROUP in call.due and (optimizer := tracked.optimizer) is not None:
+            rates = learning_rates(optimizer)
+            if len(rates) == len(tracked.group_ids):
+                states = np.zeros(len(rates), np.uint8)
+                self._put(StepRows(Family.GROUP, tracked.group_ids, rates, states), call.step)
+        scalars |= call.scalars
+        if scalars:
+            self.scalars(call.step, scalars)
 
-    def _far_gradients(self, frame: Frame, ward: Ward, *, before_step: bool) -> None:
-        self.remote.gradients(
-            frame,
-            frame.step,
-            ward,
-            before_step=before_step,
-            histograms=self._wide(frame),
-            sketches=frame.sketches,
-            cosines=frame.cosines,
-        )
-
-    def _verdict(self, ward: Ward, held: float) -> Verdict:
-        verdict = ward.sentinel.judge()
-        return verdict if held != 1.0 else self.scaling.explain(verdict, ward.optimizer)
-
-    def _phase_scalars(self, frame: Frame) -> None:
-        sentinel = frame.ward.sentinel
-        if sentinel.posts:
-            frame.scalars["backwards"] = float(sentinel.backwards)
-        if sentinel.stale is not None:
-            frame.scalars["stale"] = float(sentinel.stale)
-        if frame.skipped or self.scaling.known:
-            frame.scalars["skipped"] = float(frame.skipped)
-
-    def _changes(self, frame: Frame) -> None:
-        """What the optimizer did with the gradients."""
-        update, adam = Family.UPDATE in frame.due, Family.OPTIM in frame.due
-        if frame.ward.remote:
-            if update:
-                self.remote.update(frame, frame.step, frame.ward)
-            if adam:
-                self.remote.adam(frame, frame.step, frame.ward)
-            return
-        for measured in changes(frame.ward, update=update, adam=adam):
-            if frame.skipped:
-                count = len(measured.states)
-                measured = measuring.nothing(measured.family, count, State.SKIPPED_STEP)
-            frame.measured.append((frame.ward, measured))
-
-    def _wide(self, frame: Frame) -> bool:
-        return self.histograms and frame.full
+    def _backward(self, call: OptimizerStep) -> None:
+        """What the backward passes of this step have left, and what the layers showed."""
+        if Family.GRAD in call.due:
+            for tracked in (call.tracked, call.unowned):
+                if tracked is not None and (tracked is call.tracked or tracked.parameters):
+                    pending = tracked.backend.gradients(tracked, call)
+                    call.pending.append(self._send(call.step, pending, tracked))
+        call.scalars |= call.tracked.sampler.scalars()
+        if call.skipped or self.scaling.known:
+            call.scalars["skipped"] = float(call.skipped)
+        if call.collects:
+            self.collect(call.step)
 
     # -- without an optimizer's step -------------------------------------------------------------
 
-    def skipped(self, step: int, due: frozenset[Family], wards: Sequence[Ward]) -> None:
+    def skipped(
+        self, step: int, due: frozenset[Family], optimizers: Sequence[TrackedOptimizer]
+    ) -> None:
         """A step that the scaler left out: it counts, and its rows say so."""
         if Family.WEIGHT in due:
-            self.weights(step, wards)  # still those before the step: nothing was updated
+            self.weights(step, optimizers)  # still those before the step: nothing was updated
         for family in (Family.GRAD, Family.UPDATE, Family.OPTIM):
             if family in due:
-                for ward in wards:
-                    nothing = measuring.nothing(family, len(ward.tracks), State.SKIPPED_STEP)
-                    self.put(step, ward, nothing)
+                for tracked in optimizers:
+                    rows = nothing(family, len(tracked.parameters), State.SKIPPED_STEP)
+                    self._put_family(step, tracked, tracked.ids, rows)
         self.scalars(step, {"skipped": 1.0})
-        for instrument in self.instruments:
-            for reading in instrument.skipped(step):
-                self._take(reading, step)
-            self._post(step, instrument.pending(step))
+        for signal in self.signals:
+            for reading in signal.skipped(step):
+                self._put_reading(reading, step)
+            self._send_together(step, signal.pending(step))
 
-    def weights(self, step: int, wards: Sequence[Ward]) -> None:
+    def weights(self, step: int, optimizers: Iterable[TrackedOptimizer]) -> None:
         """The weights as they are now, outside any step."""
-        for ward in wards:
-            if ward.remote:
-                self.remote.weights(None, step, ward, histograms=self.histograms)
-            elif ward.tracks:
-                self.put(step, ward, measuring.weights(ward, histograms=self.histograms))
+        for tracked in optimizers:
+            for sent in self.send_weights(step, tracked, histograms=self.histograms):
+                self._put_or_keep(sent)
+
+    def send_weights(
+        self, step: int, tracked: TrackedOptimizer, *, histograms: bool
+    ) -> list[SentRows]:
+        """The weights as they are now, to be handed on later; nothing where there are none."""
+        if not tracked.parameters:
+            return []
+        pending = tracked.backend.weights(tracked, histograms=histograms)
+        return [self._send(step, pending, tracked)]
 
     def collect(self, step: int) -> None:
-        """What the instruments have seen of this step."""
-        under_way: list[PendingReadings] = []
-        for instrument in self.instruments:
-            for reading in instrument.collect(step):
-                self._take(reading, step)
-            if values := instrument.scalars(step):
+        """What the signals have seen of this step."""
+        pending: list[PendingRows] = []
+        for signal in self.signals:
+            for reading in signal.collect(step):
+                self._put_reading(reading, step)
+            if values := signal.scalars(step):
                 self.scalars(step, values)
-            for event in instrument.events():
+            for event in signal.events():
                 self.sink.event(event)
-            under_way += instrument.pending(step)
-        self._post(step, under_way)
+            pending += signal.pending(step)
+        self._send_together(step, pending)
 
     def backward(self) -> None:
         """A backward pass has run."""
-        for instrument in self.instruments:
-            instrument.backward()
+        for signal in self.signals:
+            signal.backward()
 
-    def _post(self, step: int, under_way: Sequence[PendingReadings]) -> None:
-        if under_way:
-            self.remote.post(step, under_way)
+    def number(self, step: int, name: str, value: Tensor) -> None:
+        """A number the user logged that is on a device."""
 
-    def _take(self, reading: Reading, step: int) -> None:
-        family, subjects, rows, states = reading
-        ids = self.sink.declare(subjects)
-        self.declared(subjects, ids)
-        self._send(Batch(family, ids, rows, states), step)
+        def finish(parts: Parts) -> ReadyRows:
+            scalars = {name: float(parts[0][0])}
+            if name == "loss" and not isfinite(scalars[name]):
+                scalars["loss_nonfinite"] = 1.0
+            return ReadyRows(scalars=scalars)
 
-    def note(self, info: Mapping[str, Any]) -> None:
-        """Something that is true of the whole run."""
-        self.sink.note(info)
-        if self.monitor is not None:
-            self.monitor.noted(info)
+        self._under_way.append(
+            self._send(step, PendingRows([value.detach().reshape(-1)[:1]], finish))
+        )
 
-    def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
-        """Pass on which subjects the ids stand for."""
-        if self.monitor is not None:
-            self.monitor.declared(subjects, ids)
+    # -- on the way from a device ----------------------------------------------------------------
 
-    # -- out -------------------------------------------------------------------------------------
+    def _send(
+        self, step: int, pending: PendingRows, tracked: TrackedOptimizer | None = None
+    ) -> SentRows:
+        """Start the copy now: what is to be copied may be overwritten after the step."""
+        transfer = Transfer(pending.parts) if pending.parts else None
+        ids = None if tracked is None else tracked.ids
+        return SentRows(step, transfer, pending.finish, tracked, ids)
+
+    def _send_together(self, step: int, pending: Sequence[PendingRows]) -> None:
+        """What the signals saw of a step, all in one transfer."""
+        if not pending:
+            return
+        cuts = [0, *accumulate(len(one.parts) for one in pending)]
+
+        def finish(arrived: Parts) -> ReadyRows:
+            readings: list[Reading] = []
+            scalars: dict[str, float] = {}
+            for one, (begin, end) in zip(finishers, pairwise(cuts), strict=True):
+                rows = one(arrived[begin:end])
+                readings += rows.readings
+                scalars |= rows.scalars
+            return ReadyRows(readings, scalars)
+
+        finishers = [one.finish for one in pending]
+        parts = [part for one in pending for part in one.parts]
+        self._under_way.append(self._send(step, PendingRows(parts, finish)))
+
+    def _put_or_keep(self, sent: SentRows) -> None:
+        if sent.transfer is None:
+            self._put_families(sent, sent.result().families)
+        else:
+            self._under_way.append(sent)
+
+    def deliver(self, *, wait: bool = False) -> None:
+        """Pass on what has come over from a device, oldest first."""
+        while self._under_way and (wait or self._under_way[0].arrived):
+            sent = self._under_way.popleft()
+            rows = sent.result()
+            self._put_families(sent, rows.families)
+            for reading in rows.readings:
+                self._put_reading(reading, sent.step)
+            if rows.scalars:
+                self.scalars(sent.step, rows.scalars)
+            if rows.skipped:
+                self.report_skipped(sent.step)
+
+    # -- to the sink and the monitor -------------------------------------------------------------
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self.sink.scalars(step, values)
@@ -260,19 +249,18 @@ class Recorder:
         if self.monitor is not None:
             self._scalars.update((name, value) for _, name, value in items)
 
-    def deliver(self, *, wait: bool = False) -> None:
-        """Pass on what has come over from an accelerator."""
-        for arrival in self.remote.arrivals(wait=wait):
-            if arrival.ward is not None and arrival.measured is not None:
-                self.put(arrival.step, arrival.ward, arrival.measured, arrival.ids)
-            for reading in arrival.readings:
-                self._take(reading, arrival.step)
-            if arrival.scalars:
-                self.scalars(arrival.step, arrival.scalars)
-            if arrival.skipped:
-                self.tell_skipped(arrival.step)
+    def note(self, info: Mapping[str, Any]) -> None:
+        """Something that is true of the whole run."""
+        self.sink.note(info)
+        if self.monitor is not None:
+            self.monitor.noted(info)
 
-    def tell_skipped(self, step: int) -> None:
+    def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
+        """Pass on which subjects the ids stand for."""
+        if self.monitor is not None:
+            self.monitor.declared(subjects, ids)
+
+    def report_skipped(self, step: int) -> None:
         """An event for a step that changed nothing."""
         text = "skipped by the scaler: the scaled gradients were not finite"
         self.sink.event(Event(step, EventKind.SKIPPED_STEP, text))
@@ -280,35 +268,45 @@ class Recorder:
     def finish(self, step: int) -> None:
         """The step is complete: let the monitor judge it."""
         if self.monitor is not None:
-            batches, self._batches = self._batches, []
+            rows, self._rows = self._rows, []
             scalars, self._scalars = self._scalars, {}
-            self.monitor.after_step(step, batches, scalars)
+            self.monitor.after_step(step, rows, scalars)
 
-    def put(
-        self, step: int, ward: Ward, measured: Measured, ids: NDArray[np.uint32] | None = None
+    def _put_families(self, sent: SentRows, families: Iterable[FamilyRows]) -> None:
+        if sent.tracked is not None and sent.ids is not None:
+            for rows in families:
+                self._put_family(sent.step, sent.tracked, sent.ids, rows)
+
+    def _put_family(
+        self, step: int, tracked: TrackedOptimizer, ids: NDArray[np.uint32], rows: FamilyRows
     ) -> None:
-        """One family of one ward, histograms included; `ids` where its tensors were others then."""
-        if not ward.tracks:
+        """One family, histograms included; `ids` are those the parameters had when measured."""
+        if not tracked.parameters:
             return
-        ids = ward.ids if ids is None else ids
-        if ids is ward.ids and (measured.states == State.UNSUPPORTED).any():
-            self._tell_unsupported(step, ward, measured)
-        self._send(Batch(measured.family, ids, measured.rows, measured.states), step)
-        for number, histogram in zip(ids, measured.histograms, strict=False):
+        if ids is tracked.ids and (rows.states == State.UNSUPPORTED).any():
+            self._report_unsupported(step, tracked, rows)
+        self._put(StepRows(rows.family, ids, rows.rows, rows.states), step)
+        for number, histogram in zip(ids, rows.histograms, strict=False):
             if histogram is not None:
-                self.sink.histograms(measured.family, step, int(number), histogram)
+                self.sink.histograms(rows.family, step, int(number), histogram)
 
-    def _tell_unsupported(self, step: int, ward: Ward, measured: Measured) -> None:
+    def _report_unsupported(self, step: int, tracked: TrackedOptimizer, rows: FamilyRows) -> None:
         """Say once of each tensor that it cannot be read: silence would look like health."""
-        what = _WHAT.get(measured.family)
-        for index in np.flatnonzero(measured.states == State.UNSUPPORTED):
-            name = ward.tracks[index].subject.name
-            if what is not None and (what, name) not in self._told:
-                self._told.add((what, name))
+        what = _WHAT.get(rows.family)
+        for index in np.flatnonzero(rows.states == State.UNSUPPORTED):
+            name = tracked.parameters[index].name
+            if what is not None and (what, name) not in self._reported:
+                self._reported.add((what, name))
                 text = f"the {what} cannot be read here (device, layout or type)"
                 self.sink.event(Event(step, EventKind.NOT_RECORDED, text, name))
 
-    def _send(self, batch: Batch, step: int) -> None:
-        self.sink.put(batch.family, step, batch.ids, batch.rows, batch.states)
+    def _put_reading(self, reading: Reading, step: int) -> None:
+        family, subjects, rows, states = reading
+        ids = self.sink.declare(subjects)
+        self.declared(subjects, ids)
+        self._put(StepRows(family, ids, rows, states), step)
+
+    def _put(self, rows: StepRows, step: int) -> None:
+        self.sink.put(rows.family, step, rows.ids, rows.rows, rows.states)
         if self.monitor is not None:
-            self._batches.append(batch)
+            self._rows.append(rows)

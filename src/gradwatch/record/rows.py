@@ -1,9 +1,125 @@
-"""The kernel's records as rows of the catalogue."""
+"""The rows of a step: how they are made of the kernel's records, and whom they are handed to."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from gradwatch.stats import HAS_VALUE, Family, entry, family_stats, row_dtype
+from gradwatch.graph import Graph
+from gradwatch.run import Event, Histogram, Subject
+from gradwatch.stats import HAS_VALUE, Family, State, entry, family_stats, row_dtype
+
+Reading = tuple[Family, Sequence[Subject], NDArray[np.void], NDArray[np.uint8]]
+"""Rows of one family on one step that a signal made: their subjects, the rows, their states."""
+Parts = list[NDArray[np.float64]]
+"""The numbers of small tensors that have come over from a device, in the order they were sent."""
+
+
+class FamilyRows(NamedTuple):
+    """One family of all parameters of an optimizer; histograms where they were asked for."""
+
+    family: Family
+    rows: NDArray[np.void]
+    states: NDArray[np.uint8]
+    histograms: Sequence[Histogram | None] = ()
+
+
+@dataclass
+class ReadyRows:
+    """What `PendingRows` turned out to be."""
+
+    readings: Sequence[Reading] = ()
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    families: Sequence[FamilyRows] = ()
+    skipped: bool = False
+    """The optimizer was told to leave the weights alone: the scaled gradients overflowed."""
+
+
+class PendingRows(NamedTuple):
+    """Small tensors whose numbers are still on a device, and what to make of them.
+
+    Without tensors they are ready at once, as everything measured on the CPU is.
+    """
+
+    parts: Sequence[Tensor]
+    finish: Callable[[Parts], ReadyRows]
+
+
+def ready(
+    families: Sequence[FamilyRows], scalars: Mapping[str, float] | None = None
+) -> PendingRows:
+    """Rows that wait for nothing."""
+    rows = ReadyRows(families=families, scalars=scalars or {})
+    return PendingRows((), lambda _: rows)
+
+
+class StepRows(NamedTuple):
+    """The rows of one family on one step, as they went to the writer."""
+
+    family: Family
+    ids: NDArray[np.uint32]
+    rows: NDArray[np.void]
+    states: NDArray[np.uint8]
+
+
+class StepMonitor(Protocol):
+    """Judges a step right after it, within the budget: the live checks."""
+
+    @property
+    def should_stop(self) -> bool: ...
+
+    def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
+        """The subjects that ids stand for, whenever some are declared."""
+        ...
+
+    def noted(self, info: Mapping[str, Any]) -> None:
+        """What was found out about the run: the kind of its loss, its number of classes."""
+        ...
+
+    def after_step(
+        self, step: int, rows: Sequence[StepRows], scalars: Mapping[str, float]
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Sink(Protocol):
+    """Where rows go: the store's writer, or a list in a test."""
+
+    def declare(self, subjects: Sequence[Subject]) -> NDArray[np.uint32]: ...
+
+    def put(
+        self,
+        family: Family,
+        step: int,
+        ids: NDArray[np.uint32],
+        rows: NDArray[np.void],
+        states: NDArray[np.uint8],
+    ) -> None: ...
+
+    def histograms(self, family: Family, step: int, id: int, histogram: Histogram) -> None: ...
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def numbers(self, items: Sequence[tuple[int, str, float]]) -> None:
+        """Scalars of many steps at once: step, name, value."""
+        ...
+
+    def event(self, event: Event) -> None: ...
+
+    def graph(self, graph: Graph) -> None: ...
+
+    def note(self, info: Mapping[str, Any]) -> None: ...
+
+    def flush(self, timeout: float = 30.0) -> bool: ...
+
+    def close(self, timeout: float = 2.0) -> object: ...
+
+
+# -- making rows -------------------------------------------------------------------------------
 
 _SCALED = ("norm", "mean", "std", "abs_mean", "abs_max", "min", "max")
 _COPIED = ["count", "nan", "zero_rows", "skewness", "kurtosis", *_SCALED]
@@ -38,6 +154,40 @@ def blank(family: Family, rows: NDArray[np.void], states: NDArray[np.uint8]) -> 
     if without.any():
         rows[without] = _EMPTY[family]
     return rows
+
+
+def fill_sketches(
+    rows: NDArray[np.void],
+    sketches: NDArray[np.float32],
+    multiplier: float,
+    seen: NDArray[np.bool_],
+    last: NDArray[np.float32],
+    *,
+    cosines: bool,
+) -> None:
+    """Sketches of gradients, and their cosines to the last ones, which these then become.
+
+    `multiplier` is applied to the sketches in place; `seen` says which gradients there were.
+    """
+    sketches *= np.float32(multiplier)
+    rows["grad_sketch"] = sketches
+    if cosines:
+        rows["grad_cosine"] = _cosine(sketches, last)
+    rows["grad_sketch"][~seen] = np.nan
+    last[seen] = sketches[seen]
+
+
+def _cosine(now: NDArray[np.float32], last: NDArray[np.float32]) -> NDArray[np.float64]:
+    a, b = now.astype(np.float64), last.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        dot = np.einsum("ij,ij->i", a, b)
+        size = np.sqrt(np.einsum("ij,ij->i", a, a) * np.einsum("ij,ij->i", b, b))
+        return np.where(size > 0, dot / size, np.nan)
+
+
+def nothing(family: Family, count: int, state: State) -> FamilyRows:
+    """Rows that only say why there is no value."""
+    return FamilyRows(family, empty_rows(family, count), np.full(count, state, np.uint8))
 
 
 def _empty_row(family: Family) -> NDArray[np.void]:

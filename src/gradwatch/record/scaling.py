@@ -7,19 +7,20 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from gradwatch.record.reading import number
-from gradwatch.record.verdict import RAW, Phase, Verdict
+from gradwatch.record.clipping import UNTOUCHED, GradTransform, TransformKind
+from gradwatch.record.tensors import number
 
 SMALLEST_CLIP = 2.0**-10
 """A factor below this is more likely a loss scale than a clipping."""
 
 
-class Scaling:
+class LossScaling:
     """The GradScaler of the loop, given or found, and what it did to the gradients of a step."""
 
     def __init__(self, scaler: Any = None) -> None:
         self._ref = weakref.ref(scaler) if scaler is not None else None
         self._searches = 3
+        self._searched_early = False
 
     @property
     def known(self) -> bool:
@@ -39,6 +40,12 @@ class Scaling:
                     self._ref = weakref.ref(thing)
                     break
         return self.known
+
+    def search_once(self, optimizer: Optimizer) -> None:
+        """The same without a reason, for those who could not wait for one; only the first time."""
+        if not self._searched_early:
+            self._searched_early = True
+            self.search(optimizer)
 
     @property
     def tensor(self) -> Any:
@@ -64,23 +71,25 @@ class Scaling:
             return number(getattr(scaler, "_init_scale", 1.0)) if scaler is not None else 1.0
         return number(value)
 
-    def explain(self, verdict: Verdict, optimizer: Optimizer | None) -> Verdict:
-        """The verdict without the loss scale: what is left of the factor is clipping."""
-        if verdict.phase is not Phase.SCALED:
-            return verdict
-        suspicious = verdict.factor < SMALLEST_CLIP or (verdict.exact and verdict.factor < 1.0)
+    def explain(self, transform: GradTransform, optimizer: Optimizer | None) -> GradTransform:
+        """The transform without the loss scale: what is left of its factor is clipping."""
+        if transform.kind is not TransformKind.SCALED:
+            return transform
+        suspicious = transform.factor < SMALLEST_CLIP or (
+            transform.exact and transform.factor < 1.0
+        )
         if not self.known and not (suspicious and self.search(optimizer)):
             # Without a scaler only a power of two is a scale of its own; the rest is clipping.
-            return RAW if verdict.exact and verdict.factor < SMALLEST_CLIP else verdict
+            return UNTOUCHED if transform.exact and transform.factor < SMALLEST_CLIP else transform
         scale = self.scale()
         if scale != scale:
-            return Verdict(Phase.CHANGED, exact=False)
-        return verdict.unscaled(scale)
+            return GradTransform(TransformKind.CHANGED, exact=False)
+        return transform.unscaled(scale)
 
 
 def _steps(scaler: Any, optimizer: Optimizer | None) -> bool:
-    known = getattr(scaler, "_per_optimizer_states", None)
-    return optimizer is None or known is None or id(optimizer) in known
+    states = getattr(scaler, "_per_optimizer_states", None)
+    return optimizer is None or states is None or id(optimizer) in states
 
 
 def _kinds(kind: type) -> list[type]:

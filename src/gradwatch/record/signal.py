@@ -1,35 +1,13 @@
 """What a signal is: something measured beside the parameters, such as the outputs of the layers."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import Any
 
 from gradwatch.graph import Graph
-from gradwatch.run import Event, Subject
+from gradwatch.record.rows import PendingRows, Reading
+from gradwatch.run import Event
 from gradwatch.stats import Family
-
-Reading = tuple[Family, Sequence[Subject], NDArray[np.void], NDArray[np.uint8]]
-"""The rows of one family on one step, each with its subject and its state."""
-
-
-@dataclass(frozen=True)
-class ArrivedReadings:
-    """What the numbers of a `PendingReadings` turned out to say."""
-
-    readings: Sequence[Reading] = ()
-    scalars: Mapping[str, float] = field(default_factory=dict)
-
-
-class PendingReadings(NamedTuple):
-    """Small tensors on an accelerator, and what to make of their numbers once they are here."""
-
-    parts: Sequence[Tensor]
-    finish: Callable[[list[NDArray[np.float64]]], ArrivedReadings]
 
 
 class Signal:
@@ -72,7 +50,7 @@ class Signal:
         """What has happened since this was last asked."""
         return ()
 
-    def pending(self, step: int) -> Sequence[PendingReadings]:
+    def pending(self, step: int) -> Sequence[PendingRows]:
         """What `collect` or `skipped` left to be read from an accelerator, which nobody awaits."""
         return ()
 

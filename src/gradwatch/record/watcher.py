@@ -1,5 +1,10 @@
-"""`Watcher`: from `watch` to `close`, what the training loop holds in its hand."""
+"""`Watcher`: what the training loop holds from `watch` to `close`, and how it ends.
 
+There is one per model, none in forked children, and all are closed at the end of the process.
+"""
+
+import atexit
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,15 +14,17 @@ from typing import Any
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from gradwatch.record import lifetime
-from gradwatch.record.barrier import Barrier, log
+import gradwatch.store  # noqa: F401  (what is registered later runs earlier: writers close after us)
+from gradwatch.record import hooks
 from gradwatch.record.clock import StepClock
-from gradwatch.record.conductor import Conductor
-from gradwatch.record.heartbeat import Heartbeat
-from gradwatch.record.instrument import Monitor, Sink
+from gradwatch.record.guard import ErrorGuard, log
+from gradwatch.record.hooks import OptimizerHooks
+from gradwatch.record.naming import unwrap
 from gradwatch.record.options import Options
-from gradwatch.record.scaling import Scaling
+from gradwatch.record.rows import Sink, StepMonitor
+from gradwatch.record.scaling import LossScaling
 from gradwatch.record.signal import Signal
+from gradwatch.record.steps import StepController
 
 
 class Watcher:
@@ -36,35 +43,36 @@ class Watcher:
         first_step: int = 0,
         scaler: Any = None,
         run_dir: Path = Path(),
-        instruments: Sequence[Signal] = (),
-        monitor: Monitor | None = None,
+        signals: Sequence[Signal] = (),
+        monitor: StepMonitor | None = None,
     ) -> None:
         self.run_dir = run_dir
         self._sink = sink
         self._monitor = monitor
-        self._barrier = Barrier(self._let_go)
-        self._conductor = Conductor(
+        self.guard = ErrorGuard(self._let_go)
+        self.controller = StepController(
             model,
             sink=sink,
             options=options,
             clock=StepClock(first_step),
-            barrier=self._barrier,
-            scaling=Scaling(scaler),
-            instruments=instruments,
+            guard=self.guard,
+            scaling=LossScaling(scaler),
+            signals=signals,
             monitor=monitor,
         )
-        self._jot = self._conductor.jots.take
+        self._keep = self.controller.scalar_buffer.take
         self._closed = False
         self._model = weakref.ref(model, self._orphaned)
-        self._heartbeat = Heartbeat(
-            self._barrier,
-            self._conductor.before_step,
-            self._conductor.after_step,
-            self._conductor.doze,
-            self._conductor.wake,
+        self._hooks = OptimizerHooks(
+            self.guard,
+            self.controller.clock,
+            before=self.controller.before_step,
+            after=self.controller.after_step,
+            idle_over=self.controller.end_idle,
         )
-        self._barrier.run(self._conductor.begin, list(optimizers))
-        lifetime.register(self, model)
+        self.guard.run(self.controller.begin, list(optimizers))
+        _live.add(self)
+        _by_model[unwrap(model)] = weakref.ref(self)
 
     # -- for the loop ----------------------------------------------------------------------------
 
@@ -75,18 +83,18 @@ class Watcher:
         step just made; a number that a loop logs before its first backward pass is taken to be
         logged so every time, and belongs to the coming step.
         """
-        if values is None and self._jot(named):
+        if values is None and self._keep(named):
             return
-        self._barrier.run(self._conductor.log, {**(values or {}), **named})
+        self.guard.run(self.controller.log, {**(values or {}), **named})
 
     def step(self) -> None:
         """End the present step: for loops whose optimizer is no torch optimizer."""
-        self._barrier.run(self._conductor.step)
+        self.guard.run(self.controller.step)
 
     @property
     def overhead(self) -> float:
         """Time spent inside gradwatch, as a share of the time since `watch`."""
-        return self._barrier.meter.overhead
+        return self.guard.timer.overhead
 
     @property
     def should_stop(self) -> bool:
@@ -96,15 +104,15 @@ class Watcher:
     @property
     def recording(self) -> bool:
         """Whether rows are still being recorded."""
-        return not self._closed and not self._barrier.off
+        return not self._closed and not self.guard.off
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything recorded so far survives the death of this process."""
         try:
-            self._conductor.jots.drain()
+            self.controller.scalar_buffer.drain()
             return self._sink.flush(timeout)
         except Exception as error:
-            self._barrier.fail(error)
+            self.guard.fail(error)
             return False
 
     def close(self) -> None:
@@ -129,16 +137,17 @@ class Watcher:
     # -- ends ------------------------------------------------------------------------------------
 
     def _close(self, text: str) -> None:
+        """Close, with these words as the last event."""
         if self._closed:
             return
         self._closed = True
-        self._barrier.run(self._conductor.end, text)
-        self._barrier.off = True
+        self.guard.run(self.controller.end, text)
+        self.guard.switch_off()
         self._let_go()
 
     def _let_go(self) -> None:
         """Hooks away, files closed; each in its own right, since one of them may be what failed."""
-        for action in (self._heartbeat.stop, self._conductor.detach, self._close_sink):
+        for action in (self._hooks.stop, self.controller.detach, self._close_sink):
             try:
                 action()
             except Exception as error:
@@ -151,16 +160,16 @@ class Watcher:
 
     def _orphaned(self, _: object) -> None:
         """The model is gone. This may run anywhere, so the writer's thread is not waited for."""
-        if self._closed or self._barrier.off:
+        if self._closed or self.guard.off:
             return
         self._closed = True
-        self._barrier.off = True
-        if not self._conductor.clock.begun:
+        self.guard.switch_off()
+        if not self.controller.clock.begun:
             log.warning("gradwatch: the watched model is gone; keep a reference to what you watch")
         try:
-            self._conductor.jots.drain()
-            self._heartbeat.stop()
-            self._conductor.detach()
+            self.controller.scalar_buffer.drain()
+            self._hooks.stop()
+            self.controller.detach()
             self._sink.close(0.0)
         except Exception as error:
             log.debug("gradwatch: %s after the model was gone", error)
@@ -168,4 +177,67 @@ class Watcher:
     def _forked(self) -> None:
         """In a child of this process: silent, and neither files nor locks are touched."""
         self._closed = True
-        self._barrier.off = True
+        self.guard.switch_off()
+
+
+class Disabled:
+    """The watcher of `GRADWATCH_MODE=disabled`: answers like one, and does nothing at all."""
+
+    run_dir: Path | None = None
+    overhead = 0.0
+    should_stop = False
+    recording = False
+
+    def log(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        """Nothing."""
+
+    def step(self) -> None:
+        """Nothing."""
+
+    def flush(self, timeout: float = 30.0) -> bool:
+        """There is nothing to wait for."""
+        return True
+
+    def close(self) -> None:
+        """Nothing."""
+
+    def __enter__(self) -> "Disabled":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing."""
+
+
+# -- all watchers of the process -----------------------------------------------------------------
+
+_live: weakref.WeakSet[Watcher] = weakref.WeakSet()
+_by_model: weakref.WeakKeyDictionary[Module, weakref.ref[Watcher]] = weakref.WeakKeyDictionary()
+
+
+def close_previous(model: Module) -> None:
+    """A model has one watcher: an earlier one is closed, and says so."""
+    reference = _by_model.pop(unwrap(model), None)
+    earlier = reference() if reference is not None else None
+    if earlier is not None and earlier.recording:
+        log.warning("gradwatch: the model is watched again; %s is closed", earlier)
+        earlier._close("closed because the model is watched again")
+
+
+def _close_all() -> None:
+    for watcher in list(_live):
+        watcher._close("closed at the end of the process")
+
+
+def _silence_all() -> None:
+    hooks.forget_all()
+    for watcher in list(_live):
+        watcher._forked()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_silence_all)

@@ -50,23 +50,23 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 SEAMS = {
-    "gradients": "gradwatch.record.measuring.gradients",
-    "weights": "gradwatch.record.measuring.weights",
+    "gradients": "gradwatch.record.backend_cpu.CpuBackend.gradients",
+    "weights": "gradwatch.record.backend_cpu.CpuBackend.weights",
     "kernel: step": "gradwatch.kernel.step",
     "kernel: activations": "gradwatch.record.signals.activations.moments",
     "hook: probe": "gradwatch.record.signals.probe.nonfinite",
     "hook: inputs": "gradwatch.record.signals.inputs.sampled_moments",
     "hook: activation functions": "gradwatch.record.signals.activation_functions.read",
     "hook: autograd": "gradwatch.record.signals.autograd.AutogradWalker.sources",
-    "hook: backward": "gradwatch.record.sentinel.Sentinel._after",
+    "hook: backward": "gradwatch.record.clipping.GradientSampler._after",
     "step: before": "gradwatch.record.recorder.Recorder.before",
     "step: after": "gradwatch.record.recorder.Recorder.after",
     "rows: probe": "gradwatch.record.signals.probe.Probe.collect",
-    "rescan": "gradwatch.record.roster.Roster.scan",
+    "rescan": "gradwatch.record.parameters.TrackedParameters.scan",
     "ring": "gradwatch.store.writer.Writer.put",
     "ring: scalars": "gradwatch.store.writer.Writer.scalars",
-    "log": "gradwatch.record.side_notes.SideNotes.log",
-    "loss kind": "gradwatch.record.side_notes._describe",
+    "log": "gradwatch.record.metadata.RunMetadata.log",
+    "loss kind": "gradwatch.record.metadata._describe",
 }
 
 

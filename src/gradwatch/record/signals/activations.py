@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gradwatch.kernel import MOMENTS, merge
-from gradwatch.record.far.arithmetic import cleaned, wide
-from gradwatch.record.signal import ArrivedReadings, PendingReadings, Reading
+from gradwatch.record.device.statistics import cleaned, wide
+from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals import activation_functions
 from gradwatch.record.signals.activation_functions import WeightedStat, zero_share
 from gradwatch.record.signals.autograd import AutogradWalker, Node, Sources, nodes_of
@@ -190,10 +190,10 @@ class Activations(HookedSignal):
             yield self._reading(calls)
             return
 
-        def finish(arrived: list[NDArray[np.float64]]) -> ArrivedReadings:
-            return ArrivedReadings([self._reading(_with_numbers(calls, arrived))])
+        def finish(arrived: list[NDArray[np.float64]]) -> ReadyRows:
+            return ReadyRows([self._reading(_with_numbers(calls, arrived))])
 
-        self._pending.append(PendingReadings(parts, finish))
+        self._pending.append(PendingRows(parts, finish))
 
     def _reading(self, calls: list[LayerCall]) -> Reading:
         names, rows, states = rows_of(calls)

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradwatch.record.far.arithmetic import wide
-from gradwatch.record.signal import ArrivedReadings, PendingReadings, Reading
+from gradwatch.record.device.statistics import wide
+from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals.activations import OF_FUNCTIONS
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext, PicklesAsNothing
 from gradwatch.record.signals.modules import layers
@@ -91,7 +91,7 @@ class CompiledActivations(HookedSignal):
             yield from self._readings([numbers.numpy() for numbers in kept])
         else:
             self._pending.append(
-                PendingReadings(kept, lambda arrived: ArrivedReadings(self._readings(arrived)))
+                PendingRows(kept, lambda arrived: ReadyRows(self._readings(arrived)))
             )
 
     def _readings(self, kept: Sequence[NDArray[Any]]) -> list[Reading]:

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from gradwatch.record.signal import PendingReadings, Signal
+from gradwatch.record.rows import PendingRows
+from gradwatch.record.signal import Signal
 from gradwatch.record.signals.tensors import observable
 from gradwatch.run import Event, EventKind, Subject
 from gradwatch.stats import Kind
@@ -53,7 +54,7 @@ class HookedSignal(Signal):
         self._step = 0
         self._handles: list[RemovableHandle] = []
         self._events: list[Event] = []
-        self._pending: list[PendingReadings] = []
+        self._pending: list[PendingRows] = []
         self._failure_told = False
 
     def take_spent(self) -> float:
@@ -68,7 +69,7 @@ class HookedSignal(Signal):
             events.append(Event(self._step, EventKind.SWITCHED_OFF, text))
         return events
 
-    def pending(self, step: int) -> Sequence[PendingReadings]:
+    def pending(self, step: int) -> Sequence[PendingRows]:
         pending, self._pending = self._pending, []
         return pending
 

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradwatch.record.far.arithmetic import cleaned, wide
-from gradwatch.record.signal import ArrivedReadings, PendingReadings, Reading
+from gradwatch.record.device.statistics import cleaned, wide
+from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext
 from gradwatch.record.signals.modules import root_is_compiled
 from gradwatch.record.signals.tensors import (
@@ -123,15 +123,15 @@ class Inputs(HookedSignal):
         counts, self._device_counts = self._device_counts, []
         parts, self._device_parts = self._device_parts, []
 
-        def finish(arrived: list[NDArray[np.float64]]) -> ArrivedReadings:
+        def finish(arrived: list[NDArray[np.float64]]) -> ReadyRows:
             numbers = [float(part[0]) for part in arrived]
             for count, bad, top, norm in zip(
                 counts, numbers[::3], numbers[1::3], numbers[2::3], strict=True
             ):
                 totals.add(count, bad, norm, top)
-            return ArrivedReadings(scalars=totals.scalars())
+            return ReadyRows(scalars=totals.scalars())
 
-        self._pending.append(PendingReadings(parts, finish))
+        self._pending.append(PendingRows(parts, finish))
         return ()
 
     def scalars(self, step: int) -> dict[str, float]:

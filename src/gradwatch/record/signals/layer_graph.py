@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch.graph import Graph, Node
-from gradwatch.record.signal import Reading
+from gradwatch.record.rows import Reading
 from gradwatch.record.signals.autograd import AutogradWalker, Sources, nodes_of
 from gradwatch.record.signals.autograd import Node as AutogradNode
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext

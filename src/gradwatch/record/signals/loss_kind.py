@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradwatch.record.signal import Reading
+from gradwatch.record.rows import Reading
 from gradwatch.record.signals.autograd import Node, saved_dim, saved_tensor
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext
 from gradwatch.record.signals.modules import root_is_compiled

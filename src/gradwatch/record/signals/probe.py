@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradwatch.record.far.arithmetic import wide
-from gradwatch.record.signal import ArrivedReadings, PendingReadings, Reading
+from gradwatch.record.device.statistics import wide
+from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext
 from gradwatch.record.signals.modules import WatchedLayer, layers
 from gradwatch.record.signals.tensors import (
@@ -147,13 +147,13 @@ class Probe(HookedSignal):
         # The modes of this step: a model may be in evaluation when the numbers arrive.
         modes = {index: self._training(index) for index in looks.seen}
 
-        def finish(arrived: list[NDArray[np.float64]]) -> ArrivedReadings:
+        def finish(arrived: list[NDArray[np.float64]]) -> ReadyRows:
             hits = looks.hits(arrived)
             wanted = sorted(looks.seen if everything else hits)
             rows = [self._rows(wanted, hits, modes, State.SAMPLED)] if wanted else []
-            return ArrivedReadings(rows)
+            return ReadyRows(rows)
 
-        self._pending.append(PendingReadings(looks.slots, finish))
+        self._pending.append(PendingRows(looks.slots, finish))
 
     def _training(self, index: int) -> float:
         module = self._layers[index].module

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch
-from gradwatch.record.tracks import KINDS
+from gradwatch.record.tensors import KERNEL_DTYPES, is_dense, on_accelerator
 
 PROBED = 4096
 _LARGE, _PROBED_OF_LARGE = 1 << 16, 1024
@@ -68,7 +68,7 @@ def readable(tensor: Tensor) -> bool:
         tensor.is_cpu
         and type(tensor) in PLAIN
         and tensor.layout is torch.strided
-        and tensor.dtype in KINDS
+        and tensor.dtype in KERNEL_DTYPES
     )
 
 
@@ -76,13 +76,13 @@ def moments(tensor: Tensor) -> NDArray[np.void]:
     """The kernel's record of a readable tensor, as an array of one."""
     flat = _in_one_piece(tensor)
     pointer = flat.data_ptr() if flat.numel() else 0
-    return kernel.measure(Batch.of([pointer], [flat.numel()], [KINDS[flat.dtype]])).records
+    return kernel.measure(Batch.of([pointer], [flat.numel()], [KERNEL_DTYPES[flat.dtype]])).records
 
 
 def sampled_moments(tensor: Tensor) -> NDArray[np.void]:
     """Records of the whole of a small tensor, or of four stretches of 4,096 of a large one."""
     flat = _in_one_piece(tensor)
-    size, kind = flat.numel(), KINDS[flat.dtype]
+    size, kind = flat.numel(), KERNEL_DTYPES[flat.dtype]
     address = flat.data_ptr()
     if size <= _STRETCHES * PROBED:
         return kernel.measure(Batch.of([address], [size], [kind])).records
@@ -103,10 +103,10 @@ def nonfinite(tensor: Tensor, *, whole: bool = False) -> int:
         stride = -(-size // wanted) | 1
     # By address, since this runs between the layers: two views would cost more than the look.
     if tensor.is_contiguous() and (address := tensor.data_ptr()):
-        return kernel.nonfinite(address, size, KINDS[tensor.dtype], stride)
+        return kernel.nonfinite(address, size, KERNEL_DTYPES[tensor.dtype], stride)
     flat = _in_one_piece(tensor)  # named, so that a copy's memory lives through the call
     address = flat.data_ptr()  # 0 where there is no element, or where the storage was freed
-    return kernel.nonfinite(address, size, KINDS[flat.dtype], stride) if address else 0
+    return kernel.nonfinite(address, size, KERNEL_DTYPES[flat.dtype], stride) if address else 0
 
 
 def _in_one_piece(tensor: Tensor) -> Tensor:
@@ -116,25 +116,10 @@ def _in_one_piece(tensor: Tensor) -> Tensor:
 
 def _is_dense(tensor: Tensor) -> bool:
     """Whether the elements fill one stretch of memory, in whatever order."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(
-        (stride, size)
-        for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
-        if size > 1
-    ):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+    return tensor.is_contiguous() or is_dense(tuple(tensor.shape), tensor.stride())
 
 
 # -- on an accelerator ---------------------------------------------------------------------------
-
-
-def on_accelerator(tensor: Tensor) -> bool:
-    return not tensor.is_cpu and not tensor.is_meta
 
 
 def device_readable(tensor: Tensor) -> bool:
@@ -146,7 +131,7 @@ def device_readable(tensor: Tensor) -> bool:
         on_accelerator(tensor)
         and type(tensor) in PLAIN
         and tensor.layout is torch.strided
-        and tensor.dtype in KINDS
+        and tensor.dtype in KERNEL_DTYPES
         and tensor.numel() > 0
         and observable()
         and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -1,0 +1,349 @@
+"""Parameters on the CPU: one call of the kernel for all tensors of an optimizer, ready at once."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import frexp
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import gradwatch.kernel as kernel
+from gradwatch.kernel import Bins
+from gradwatch.record.backend import Backend, OptimizerStep
+from gradwatch.record.clipping import GradTransform, clip_scalars
+from gradwatch.record.optimizers import Divisors, divisors
+from gradwatch.record.parameters import TrackedOptimizer
+from gradwatch.record.rows import (
+    FamilyRows,
+    PendingRows,
+    blank,
+    empty_rows,
+    fill_sketches,
+    moment_rows,
+    nothing,
+    ready,
+)
+from gradwatch.record.scaling import LossScaling, held_scale, overflowed
+from gradwatch.record.snapshot import BeforeAndAfter, WeightSnapshot
+from gradwatch.record.tensors import KERNEL_DTYPES, Gathered, aligned, gather, local, only
+from gradwatch.run import Histogram
+from gradwatch.stats import Family, State
+
+WINDOW = 64
+"""Recorded gradients in which a row without any is called dead."""
+
+
+class CpuBackend(Backend):
+    """Reads the tensors by their addresses."""
+
+    def __init__(self, scaling: LossScaling) -> None:
+        self._scaling = scaling
+        self._snapshot = WeightSnapshot()
+        self._memory = RowMemory(())
+
+    def prepare(self, tracked: TrackedOptimizer) -> None:
+        self._snapshot.plan(tracked.tensors())
+        self._memory = RowMemory(tracked.rows)
+
+    def weights(self, tracked: TrackedOptimizer, *, histograms: bool) -> PendingRows:
+        """Also their hashes and the spread of their rows."""
+        gathered = gather(tracked.tensors())
+        records, bins, _ = kernel.measure(gathered.batch, bins=histograms)
+        rows = moment_rows(Family.WEIGHT, records, gathered.states)
+        rows["weight_row_spread"] = kernel.row_spread(gathered.batch)
+        rows["weight_hash"] = kernel.hashes(gathered.batch, tracked.offsets)
+        weights = FamilyRows(
+            Family.WEIGHT,
+            blank(Family.WEIGHT, rows, gathered.states),
+            gathered.states,
+            [_histogram(r, b, 0) for r, b in zip(records, bins, strict=True)] if histograms else (),
+        )
+        return ready([weights])
+
+    def gradients(self, tracked: TrackedOptimizer, call: OptimizerStep) -> PendingRows:
+        if tracked is not call.tracked:  # no optimizer is given these
+            return ready([self._gradients(tracked, call)])
+        if call.skipped:
+            return ready([nothing(Family.GRAD, len(tracked.parameters), State.SKIPPED_STEP)])
+        held = 1.0 if call.closure else held_scale(tracked.optimizer)
+        transform = self._transform(tracked, held)
+        gradients = self._gradients(
+            tracked,
+            call,
+            multiplier=1.0 / (held * transform.factor),
+            clipped=not transform.undoable,
+        )
+        return ready([gradients], clip_scalars(gradients, transform))
+
+    def _transform(self, tracked: TrackedOptimizer, held: float) -> GradTransform:
+        transform = tracked.sampler.transform()
+        return transform if held != 1.0 else self._scaling.explain(transform, tracked.optimizer)
+
+    def _gradients(
+        self,
+        tracked: TrackedOptimizer,
+        call: OptimizerStep,
+        *,
+        multiplier: float = 1.0,
+        clipped: bool = False,
+    ) -> FamilyRows:
+        """The gradients as they are in memory, times `multiplier`: what makes them raw."""
+        grads = tracked.gradients()
+        gathered = gather(grads)
+        touched = self._memory.fresh(gathered.batch.rows)
+        records, bins, sketch = kernel.measure(
+            gathered.batch,
+            bins=call.histograms,
+            seeds=tracked.seeds if call.sketches else None,
+            offsets=tracked.offsets,
+            wholes=tracked.wholes,
+            touched=touched,
+        )
+        states = gathered.states.copy()
+        for index in np.flatnonzero(states == State.UNSUPPORTED):
+            self._measure_sparse(int(index), grads[index], records, states)
+        if clipped:
+            states[states == State.MEASURED] = State.CLIPPED
+        rows = moment_rows(Family.GRAD, records, states, multiplier)
+        rows["grad_dead_rows"], rows["grad_untouched_rows"] = self._memory.remember()
+        if sketch is not None:
+            seen = gathered.batch.counts > 0  # nothing there, or too large and sparse
+            last = tracked.last_sketch
+            fill_sketches(rows, sketch, multiplier, seen, last, cosines=call.cosines)
+        if call.histograms and frexp(multiplier)[0] != 0.5:
+            raw = _scaled(gathered, multiplier)  # named, so that its memory lives through the call
+            bins = kernel.measure(raw.batch, bins=True).bins
+            shift = 0
+        else:
+            shift = frexp(multiplier)[1] - 1
+        return FamilyRows(
+            Family.GRAD,
+            blank(Family.GRAD, rows, states),
+            states,
+            [
+                _histogram(record, cut, shift) if count else None
+                for record, cut, count in zip(records, bins, gathered.batch.counts, strict=True)
+            ]
+            if call.histograms
+            else (),
+        )
+
+    def _measure_sparse(
+        self,
+        index: int,
+        gradient: Tensor | None,
+        records: NDArray[np.void],
+        states: NDArray[np.uint8],
+    ) -> None:
+        """Fill in a sparse gradient that is too large to be made dense."""
+        if gradient is not None and (sparse := sparse_record(gradient)) is not None:
+            records[index], rows = sparse
+            self._memory.mark(index, rows)
+            states[index] = State.MEASURED
+
+    def snapshot(self, tracked: TrackedOptimizer) -> None:
+        self._snapshot.take(tracked.tensors())
+
+    def drop_snapshot(self) -> None:
+        self._snapshot.drop()
+
+    def is_skipped(self, tracked: TrackedOptimizer) -> bool:
+        return overflowed(tracked.optimizer)
+
+    def updates(self, call: OptimizerStep) -> PendingRows:
+        families = self._updates(
+            call.tracked, update=Family.UPDATE in call.due, adam=Family.OPTIM in call.due
+        )
+        if call.skipped:
+            families = [
+                nothing(rows.family, len(rows.states), State.SKIPPED_STEP) for rows in families
+            ]
+        return ready(families)
+
+    def _updates(self, tracked: TrackedOptimizer, *, update: bool, adam: bool) -> list[FamilyRows]:
+        """Both in one pass over memory where both are due."""
+        parameters, gradients = tracked.tensors(), tracked.gradients()
+        pair = self._snapshot.compare(parameters, gradients) if update else None
+        divided = divisors(tracked) if adam else None
+        if divided is not None and not any(second is not None for second in divided.seconds):
+            divided = None
+        if pair is None:
+            return [] if divided is None else _adam_alone(divided, gradients)
+        if divided is None or pair.sampled:
+            records, _ = kernel.step(pair.before, pair.after, pair.gradients)
+            pair.enlarge(records, parameters)
+            updates = [_update_rows(records, pair.states)]
+            return updates if divided is None else updates + _adam_alone(divided, gradients)
+        return _both(pair, divided, parameters)
+
+
+def _both(
+    pair: BeforeAndAfter, divided: Divisors, parameters: Sequence[Tensor | None]
+) -> list[FamilyRows]:
+    second = gather(
+        [
+            None if p is None else aligned(v, p)
+            for p, v in zip(parameters, divided.seconds, strict=True)
+        ]
+    )
+    states = _states(divided, pair.held, second)
+    gone = (pair.gradients.counts == 0) & (states == State.MEASURED)
+    states[gone & (second.batch.counts > 0)] = State.NOT_SAMPLED  # swapped during the step
+    fits = states == State.MEASURED
+    records, ratios = kernel.step(
+        pair.before,
+        pair.after,
+        pair.gradients,
+        only(second.batch, fits),
+        correction=np.where(fits, divided.correction, 1.0),
+        eps=divided.epsilon,
+    )
+    return [_update_rows(records, pair.states), *_adam_rows(ratios, states)]
+
+
+def _adam_alone(divided: Divisors, gradients: Sequence[Tensor | None]) -> list[FamilyRows]:
+    held = gather(
+        [g if v is None else aligned(g, v) for g, v in zip(gradients, divided.seconds, strict=True)]
+    )
+    second = gather(divided.seconds)
+    states = _states(divided, held, second)
+    fits = states == State.MEASURED
+    _, ratios = kernel.step(
+        None,
+        None,
+        only(held.batch, fits),
+        only(second.batch, fits),
+        correction=np.where(fits, divided.correction, 1.0),
+        eps=divided.epsilon,
+    )
+    return _adam_rows(ratios, states)
+
+
+def _states(divided: Divisors, gradients: Gathered, seconds: Gathered) -> NDArray[np.uint8]:
+    states = gradients.states.copy()
+    unfit = (
+        (seconds.states != State.MEASURED)
+        | (gradients.batch.counts != seconds.batch.counts)
+        | ~np.isfinite(divided.correction)
+    )
+    states[unfit & (states == State.MEASURED)] = State.UNSUPPORTED
+    return states
+
+
+def _update_rows(records: NDArray[np.void], states: NDArray[np.uint8]) -> FamilyRows:
+    rows = empty_rows(Family.UPDATE, len(records))
+    rows["update_norm"] = records["update_norm"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rows["update_ratio"] = records["update_norm"] / records["before_norm"]
+        rows["update_lost_fraction"] = records["lost"] / records["with_gradient"]
+    rows["update_ratio"][~np.isfinite(rows["update_ratio"])] = np.nan
+    return FamilyRows(Family.UPDATE, blank(Family.UPDATE, rows, states), states)
+
+
+def _adam_rows(ratios: NDArray[np.void], states: NDArray[np.uint8]) -> list[FamilyRows]:
+    """One family, or none where no tensor had a second moment."""
+    if not (states == State.MEASURED).any():
+        return []
+    rows = empty_rows(Family.OPTIM, len(states))
+    rows["optim_ratio_rms"] = ratios["ratio_rms"]
+    rows["optim_eps_fraction"] = ratios["eps_fraction"]
+    return [FamilyRows(Family.OPTIM, blank(Family.OPTIM, rows, states), states)]
+
+
+def _scaled(gathered: Gathered, multiplier: float) -> Gathered:
+    """Copies in raw units: a histogram's bins cannot be multiplied by just any number."""
+    scaled: list[Tensor | None] = [
+        None
+        if tensor is None
+        else tensor.detach().float().mul(multiplier)
+        if tensor.itemsize < 8
+        else tensor.detach().mul(multiplier)
+        for tensor in gathered.tensors
+    ]
+    return gather(scaled)
+
+
+def _histogram(record: np.void, bins: Bins, shift: int) -> Histogram | None:
+    if not record["count"]:
+        return None
+    return Histogram(
+        bins.first_exponent + shift,
+        bins.negative,
+        bins.positive,
+        int(record["zeros"]),
+        int(record["nan"]),
+        int(record["pos_inf"]),
+        int(record["neg_inf"]),
+    )
+
+
+def sparse_record(gradient: Tensor) -> tuple[np.void, NDArray[np.int64]] | None:
+    """The record of the whole tensor and the rows that are not zero; None for other layouts.
+
+    Exact: the statistics of the entries, summed where they repeat, merged with those of the zeros.
+    """
+    gradient = local(gradient).detach()
+    if gradient.layout is not torch.sparse_coo or not gradient.is_cpu:
+        return None
+    if gradient.dtype not in KERNEL_DTYPES:
+        return None
+    whole = gradient.coalesce()
+    values = whole.values()
+    held = gather([values.reshape(-1)])
+    (entries,) = kernel.measure(held.batch).records
+    zeros = np.zeros((), kernel.MOMENTS)
+    zeros["count"] = zeros["zeros"] = whole.numel() - values.numel()
+    zeros["skewness"] = zeros["kurtosis"] = np.nan
+    parts = [part for part in (entries, zeros) if part["count"]] or [zeros]
+    record = kernel.merge(np.array(parts, kernel.MOMENTS))
+    other = (values.reshape(values.shape[0], -1) != 0).any(1)
+    rows = np.unique(whole.indices()[0][other].numpy())
+    if whole.dim() > 1:
+        record["zero_rows"] = whole.shape[0] - len(rows)
+    return record, rows
+
+
+class RowMemory:
+    """Remembers, for every row (dim 0) of every tensor, the last 64 recorded gradients.
+
+    All rows lie one after another, so that a step costs a few passes over one small array and not a
+    few calls per tensor. Bit i of a row's word says whether it was touched i recorded steps ago.
+    """
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self.rows = tuple(rows)
+        starts = np.concatenate([[0], np.cumsum(self.rows)]).astype(np.int64)
+        self._marks = np.zeros(int(starts[-1]), np.uint8)
+        self._recent = np.zeros(len(self._marks), np.uint64)
+        self._ever = np.zeros(len(self._marks), np.uint8)
+        self._views = [self._marks[a:b] for a, b in pairwise(starts)]
+        self._filled = np.flatnonzero(self.rows)
+        self._starts = starts[:-1][self._filled]
+
+    def fresh(self, rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | None]:
+        """Cleared marks for the kernel; None for a tensor that has no rows this time."""
+        self._marks.fill(0)
+        return [
+            view if known and known == now else None
+            for view, known, now in zip(self._views, self.rows, rows.tolist(), strict=True)
+        ]
+
+    def mark(self, index: int, rows: NDArray[np.int64]) -> None:
+        """Mark rows of a tensor the kernel could not read."""
+        if self.rows[index]:
+            self._views[index][rows] = 1
+
+    def remember(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Take the marks in: rows of each tensor untouched in the window, and untouched ever."""
+        self._recent <<= np.uint64(1)
+        self._recent |= self._marks
+        self._ever |= self._marks
+        return self._count(self._recent == 0), self._count(self._ever == 0)
+
+    def _count(self, silent: NDArray[np.bool_]) -> NDArray[np.uint64]:
+        counts = np.zeros(len(self.rows), np.uint64)
+        if len(self._filled):
+            counts[self._filled] = np.add.reduceat(silent, self._starts, dtype=np.uint64)
+        return counts

@@ -1,0 +1,284 @@
+"""Everything there is to know of gradients on accelerators, sent off together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import frexp, isfinite
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradwatch.kernel import SKETCH_WIDTH
+from gradwatch.record.backend_cpu import WINDOW
+from gradwatch.record.clipping import TOLERANCE, GradTransform
+from gradwatch.record.device.groups import ShapeGroup, same_shape_groups, supported
+from gradwatch.record.device.sketch import Sketcher, SketchPlace, turned
+from gradwatch.record.device.statistics import (
+    SentGroup,
+    bins,
+    cleaned,
+    histograms_of,
+    moments_of,
+    sent_records,
+    touched,
+    wide,
+)
+from gradwatch.record.device.transfer import Load
+from gradwatch.record.parameters import TrackedOptimizer
+from gradwatch.record.rows import FamilyRows, Parts, blank, fill_sketches, moment_rows
+from gradwatch.record.tensors import local
+from gradwatch.run import Histogram
+from gradwatch.stats import Family, State
+
+_KEPT = 256
+"""Layouts of sketches of one optimizer; there are more only where gradients come and go."""
+_CLOSE = 1e-3
+
+
+class DeviceRowMemory:
+    """The memory of rows on devices: for every row, when its gradient was last other than zero.
+
+    Four bytes per row. The rows of all tensors of a device lie one after another, so that a step
+    costs a few operations and not a few per tensor.
+    """
+
+    def __init__(self, rows: Mapping[int, tuple[torch.device, int]]) -> None:
+        self.rows = dict(rows)
+        """Of each tensor that has rows: its device and how many."""
+        self._now = 0
+        self._last: dict[torch.device, Tensor] = {}
+        self._ends: dict[torch.device, Tensor] = {}
+        for device in dict.fromkeys(device for device, _ in rows.values()):
+            sizes = [count for place, count in rows.values() if place == device]
+            self._last[device] = torch.full(
+                (sum(sizes),), -WINDOW, dtype=torch.int32, device=device
+            )
+            self._ends[device] = (torch.tensor(sizes).cumsum(0) - 1).to(device, non_blocking=True)
+
+    def remember(self, marks: Mapping[int, Tensor], void: Tensor | None) -> list[Tensor]:
+        """Take in the touched rows of this step; three running sums over tensors per device.
+
+        Where `void` is a number other than 0 the step does not count: its gradients overflowed.
+        """
+        sums = []
+        for device, last in self._last.items():
+            flat = torch.cat(
+                [
+                    marks[index].reshape(-1)
+                    if index in marks
+                    else torch.zeros(count, dtype=torch.bool, device=device)
+                    for index, (place, count) in self.rows.items()
+                    if place == device
+                ]
+            )
+            if void is not None:
+                flat = flat & (void.to(device) == 0)
+            last.masked_fill_(flat, self._now)
+            states = (flat, last > self._now - WINDOW, last >= 0)
+            ends = self._ends[device]
+            sums += [state.cumsum(0, dtype=torch.int32).index_select(0, ends) for state in states]
+        self._now += 1
+        return sums
+
+    def counts(
+        self, arrived: Sequence[NDArray[np.float64]]
+    ) -> dict[int, tuple[float, float, float]]:
+        """Of each tensor: rows that are zero, that were all along the window, that always were."""
+        counts = {}
+        for turn, device in enumerate(self._last):
+            indices = [index for index, (place, _) in self.rows.items() if place == device]
+            sums = np.diff(np.stack(arrived[3 * turn : 3 * turn + 3]), axis=1, prepend=0.0)
+            for index, column in zip(indices, sums.T, strict=True):
+                zero, dead, untouched = (self.rows[index][1] - column).tolist()
+                counts[index] = zero, dead, untouched
+        return counts
+
+
+class GradientMemory:
+    """What is remembered on devices of one set of tensors."""
+
+    def __init__(self, tracked: TrackedOptimizer) -> None:
+        self.rows = DeviceRowMemory(
+            {
+                index: (local(parameter).device, count)
+                for index, (parameter, count) in enumerate(
+                    zip(tracked.tensors(), tracked.rows, strict=True)
+                )
+                if parameter is not None and count
+            }
+        )
+        self._sketchers: dict[tuple[object, ...], Sketcher] = {}
+
+    def rows_for(self, present: dict[int, tuple[torch.device, int]]) -> DeviceRowMemory:
+        """The memory of rows; begun anew where a tensor has become another."""
+        remembered = self.rows.rows
+        if any(remembered.get(index) != place for index, place in present.items()):
+            self.rows = DeviceRowMemory(remembered | present)
+        return self.rows
+
+    def sketch(
+        self, tracked: TrackedOptimizer, group: ShapeGroup
+    ) -> tuple[Sketcher, Tensor, Tensor]:
+        """Who sketches the group, the sums of whole groups of elements, and those outside."""
+        sketcher = self._sketcher(tracked, group)
+        whole, edge = sketcher.sums(group)
+        return sketcher, turned(whole), edge
+
+    def _sketcher(self, tracked: TrackedOptimizer, group: ShapeGroup) -> Sketcher:
+        device, count = group.matrix.device, group.matrix.shape[1]
+        key = device, count, *group.indices
+        if key not in self._sketchers:
+            if len(self._sketchers) == _KEPT:
+                self._sketchers.clear()
+            places = [
+                SketchPlace(
+                    int(tracked.seeds[i]), int(tracked.offsets[i]), int(tracked.wholes[i]), count
+                )
+                for i in group.indices
+            ]
+            self._sketchers[key] = Sketcher(places, device)
+        return self._sketchers[key]
+
+
+@dataclass(frozen=True)
+class _GradientGroup(SentGroup):
+    outside: slice | None
+    sketcher: Sketcher | None
+
+
+@dataclass(frozen=True)
+class SentGradients:
+    """What is under way; `measured` reads it when it is here."""
+
+    total: int
+    groups: list[_GradientGroup]
+    rows: DeviceRowMemory
+    marks: slice
+    turned: slice
+    factor: slice
+    last_sketch: NDArray[np.float32]
+    """As it was when this was sent: the optimizer may have got other tensors since."""
+
+    def measured(
+        self,
+        arrived: Parts,
+        states: NDArray[np.uint8],
+        transform: GradTransform,
+        multiplier: float,
+        cosines: bool,
+    ) -> FamilyRows:
+        """The rows, as the kernel would have given them."""
+        states = states.copy()
+        if not transform.undoable:
+            states[states == State.MEASURED] = State.CLIPPED
+        records = sent_records(self.groups, self.total, arrived)
+        counts = np.zeros((3, self.total), np.uint64)
+        for index, three in self.rows.counts(arrived[self.marks]).items():
+            counts[:, index] = three
+        records["zero_rows"], dead, untouched = counts
+        rows = moment_rows(Family.GRAD, records, states, multiplier)
+        rows["grad_dead_rows"], rows["grad_untouched_rows"] = dead, untouched
+        if self.turned.stop > self.turned.start:
+            sketch = self._sketches(arrived)
+            seen = np.asarray(~np.isnan(sketch).all(axis=1))
+            fill_sketches(rows, sketch, multiplier, seen, self.last_sketch, cosines=cosines)
+        histograms: Sequence[Histogram | None] = ()
+        applied = float(arrived[self.factor][0][0]) if self.factor.stop > self.factor.start else 1.0
+        shift = shift_to_raw(multiplier, applied)
+        if shift is not None:
+            histograms = histograms_of(self.groups, arrived, records, shift)
+        return FamilyRows(Family.GRAD, blank(Family.GRAD, rows, states), states, histograms)
+
+    def _sketches(self, arrived: Parts) -> NDArray[np.float32]:
+        """NaN where there is no gradient."""
+        sketches = np.full((self.total, SKETCH_WIDTH), np.nan, np.float32)
+        sketched = [group for group in self.groups if group.sketcher is not None]
+        for group, buckets in zip(sketched, arrived[self.turned], strict=True):
+            assert group.sketcher is not None
+            assert group.outside is not None
+            (outside,) = arrived[group.outside]
+            table = buckets.reshape(-1, SKETCH_WIDTH)
+            sketches[group.indices] = group.sketcher.finish(table, outside)
+        return sketches
+
+
+def send_gradients(
+    load: Load,
+    memory: GradientMemory,
+    tracked: TrackedOptimizer,
+    tensors: Sequence[Tensor | None],
+    *,
+    factor: Tensor | None,
+    void: Tensor | None,
+    histograms: bool,
+    sketches: bool,
+) -> SentGradients:
+    """`factor` makes the histograms raw; `void` says that the step will be skipped."""
+    groups, sums, marks = [], [], {}
+    present: dict[int, tuple[torch.device, int]] = {}
+    for group in same_shape_groups(tensors, tracked.offsets % SKETCH_WIDTH):
+        device = group.matrix.device
+        sketch = counts = sketcher = outside = None
+        if sketches:
+            sketch = supported("sketches", device, partial(memory.sketch, tracked, group))
+        if sketch is not None:
+            sketcher, whole, edge = sketch
+            sums.append(whole)
+            outside = load.add(edge)
+        if histograms:
+            counts = supported("histograms", device, partial(bins, group, factor))
+        binned = load.add(*(counts or ()))
+        widths = [piece.shape[1] for piece in group.pieces]
+        place = load.add(*moments_of(group))
+        groups.append(_GradientGroup(list(group.indices), widths, place, binned, outside, sketcher))
+        if group.rows:
+            for index, line in zip(group.indices, touched(group).unbind(0), strict=True):
+                marks[index] = line
+                present[index] = device, group.rows
+    rows = memory.rows_for(present)
+    return SentGradients(
+        len(tensors),
+        groups,
+        rows,
+        load.add(*rows.remember(marks, void)),
+        load.add(*sums),
+        load.add(factor) if histograms and factor is not None else load.add(),
+        tracked.last_sketch,
+    )
+
+
+def restoring(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor | None:
+    """By what the gradients must be multiplied to be what backward left; 1 where nothing fits.
+
+    Needed on the device before the samples of `GradientSampler` have come over. As in
+    `clipping.transform_between`, only that here all samples are one.
+    """
+    if not pairs:
+        return None
+    device = pairs[0][1].device
+    kind = wide(device)
+    near = [pair for pair in pairs if pair[1].device == device]
+    was, now = (cleaned(torch.cat(side)).to(kind) for side in zip(*near, strict=True))
+    tolerance = max(TOLERANCE, *(2 * torch.finfo(pair[1].dtype).eps for pair in near))
+    factor = (was * now).sum() / (was * was).sum()
+    rest = torch.linalg.vector_norm(now - factor * was)
+    fits = rest <= tolerance * torch.linalg.vector_norm(now)
+    fits = fits & (factor > 0) & (was != now).any()
+    return torch.where(fits, 1 / factor, 1.0)
+
+
+def shift_to_raw(multiplier: float, applied: float) -> int | None:
+    """By how many powers of two bins are moved that were taken after `applied`.
+
+    `multiplier` is what the samples say would have been right. None where they differ by more
+    than powers of two, which no moving of bins can mend.
+    """
+    rest = multiplier / applied if applied else 0.0
+    if not isfinite(rest) or rest <= 0:
+        return None
+    mantissa, exponent = frexp(rest)
+    if abs(mantissa / 0.5 - 1) < _CLOSE:
+        return exponent - 1
+    return exponent if abs(mantissa - 1) < _CLOSE else None

@@ -1,1 +1,0 @@
-"""Tensors on an accelerator: measured there, told of when the numbers have come over."""

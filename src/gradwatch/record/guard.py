@@ -1,0 +1,87 @@
+"""Nothing we do may reach the training: the first error is logged once and recording stops."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+log = logging.getLogger("gradwatch")
+log.addHandler(logging.NullHandler())
+
+
+class OverheadTimer:
+    """Adds up the time spent inside our code."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self.clock = time.perf_counter
+        self.started = time.perf_counter()
+
+    def add(self, seconds: float) -> None:
+        """Time that was measured elsewhere, as in hooks too frequent for `ErrorGuard.run`."""
+        self.spent += seconds
+
+    @property
+    def wall(self) -> float:
+        """Seconds since the recording began."""
+        return time.perf_counter() - self.started
+
+    @property
+    def overhead(self) -> float:
+        """Share of the run's wall time spent inside our hooks."""
+        wall = self.wall
+        return self.spent / wall if wall > 0 else 0.0
+
+
+class ErrorGuard:
+    """Every call from the training into our code goes through `run`, which times it.
+
+    Catches `Exception` only: KeyboardInterrupt and SystemExit pass through.
+    """
+
+    def __init__(self, on_failure: Callable[[], None]) -> None:
+        self.off = False
+        self.error: BaseException | None = None
+        self.timer = OverheadTimer()
+        self._on_failure = on_failure
+
+    def run(self, action: Callable[..., Any], *args: Any) -> Any:
+        """Call `action` and time it; None where it failed or recording is off."""
+        if self.off:
+            return None
+        timer = self.timer
+        clock = timer.clock
+        start = clock()
+        try:
+            return action(*args)
+        except Exception as error:
+            self.fail(error)
+            return None
+        finally:
+            timer.add(clock() - start)
+
+    def switch_off(self) -> None:
+        """From now on `run` does nothing."""
+        self.off = True
+
+    def fail(self, error: Exception) -> None:
+        """Switch recording off, with one log line; called twice it does nothing."""
+        if self.off:
+            return
+        self.off = True
+        self.error = error
+        # The last line of defence: where even this fails, there is nowhere left to report to.
+        with contextlib.suppress(Exception):
+            _log(error)
+        with contextlib.suppress(Exception):
+            self._on_failure()
+
+
+def _log(error: Exception) -> None:
+    log.warning(
+        "gradwatch stopped recording; the training goes on unchanged (%s: %s)",
+        type(error).__name__,
+        error,
+        exc_info=error,
+    )

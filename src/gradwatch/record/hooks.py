@@ -1,0 +1,116 @@
+"""The optimizer's hooks: torch's global ones, so that no optimizer is missed or altered.
+
+The global hooks see every optimizer of the process, also one that was made, replaced or wrapped
+after `watch`, and nothing is stored in any of them. There is one pair for all watchers: torch walks
+its table of global hooks in every step, and to change the table while another thread is in a step
+would end that step with an error.
+"""
+
+import threading
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from gradwatch.record.clock import StepClock
+from gradwatch.record.guard import ErrorGuard
+
+StepHook = Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]
+
+_lock = threading.RLock()  # a model may be collected, and its watcher stopped, at any allocation
+_active: tuple["OptimizerHooks", ...] = ()
+_handles: list[Any] = []
+
+
+class OptimizerHooks:
+    """Calls `before` and `after` around the step of every optimizer in the process."""
+
+    def __init__(
+        self,
+        guard: ErrorGuard,
+        clock: StepClock,
+        *,
+        before: StepHook,
+        after: StepHook,
+        idle_over: Callable[[], None],
+    ) -> None:
+        self.guard, self.timer, self.clock = guard, guard.timer, clock
+        self.before, self.after, self.idle_over = before, after, idle_over
+        _start(self)
+
+    def stop(self) -> None:
+        """Call nothing any more; twice does nothing."""
+        _stop(self)
+
+
+# Compiled steps run the hooks too; disabled, they are not traced into the graph.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _pre(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for hooks in _active:
+        start = perf_counter()
+        if hooks.clock.enter_idle(optimizer):
+            hooks.timer.add(perf_counter() - start)
+        else:
+            hooks.guard.run(hooks.before, optimizer, args, kwargs)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _post(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for hooks in _active:
+        start, clock = perf_counter(), hooks.clock
+        if clock.leave_idle(optimizer):
+            hooks.timer.add(perf_counter() - start)
+            if not clock.idle_left:
+                hooks.guard.run(hooks.idle_over)
+        else:
+            hooks.guard.run(hooks.after, optimizer, args, kwargs)
+
+
+def _start(hooks: OptimizerHooks) -> None:
+    global _active
+    with _lock:
+        _active = (*_active, hooks)
+        if not _handles:
+            _handles.append(register_optimizer_step_pre_hook(_pre))
+            _handles.append(register_optimizer_step_post_hook(_post))
+
+
+def _stop(hooks: OptimizerHooks) -> None:
+    global _active
+    with _lock:
+        _active = tuple(other for other in _active if other is not hooks)
+        # With other threads about, which may be in a step, the hooks stay and do nothing.
+        if not _active and not _other_threads():
+            for handle in _handles:
+                handle.remove()
+            _handles.clear()
+
+
+def forget_all() -> None:
+    """In a forked child: nothing is called, and the lock is not what another thread left behind."""
+    global _active, _lock
+    _active, _lock = (), threading.RLock()
+
+
+def _other_threads() -> bool:
+    here = threading.current_thread()
+    return any(t is not here and not t.daemon for t in threading.enumerate())
+
+
+def bare_optimizer(thing: Any) -> Optimizer | None:
+    """The innermost torch optimizer: wrappers keep it in `.optimizer`.
+
+    Some of them (accelerate's) are optimizers themselves, and never run the hooks given to them.
+    """
+    innermost = None
+    for _ in range(4):
+        if isinstance(thing, Optimizer):
+            innermost = thing
+        thing = getattr(thing, "optimizer", None)
+    return innermost

@@ -1,0 +1,311 @@
+"""Which parameters are recorded, and which optimizer steps each of them."""
+
+import hashlib
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from gradwatch.record.clipping import GradientSampler
+from gradwatch.record.naming import ParameterInfo, named_parameters
+from gradwatch.record.rows import Sink
+from gradwatch.record.tensors import flat_offset, local, on_accelerator, placement
+from gradwatch.run import Event, EventKind, Subject
+from gradwatch.stats import SKETCH_WIDTH, Kind
+
+if TYPE_CHECKING:
+    from gradwatch.record.backend import Backend
+
+Declared = Callable[[Sequence[Subject], NDArray[np.uint32]], None]
+
+
+class TrackedOptimizer:
+    """The parameters of one optimizer (or of none), measured together in one call.
+
+    Holds neither optimizer nor parameters alive.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer | None,
+        sampler: GradientSampler,
+        make_backend: Callable[[bool], "Backend"],
+    ) -> None:
+        self._ref = weakref.ref(optimizer) if optimizer is not None else None
+        self.sampler = sampler
+        self._make_backend = make_backend
+        self._on_device = False
+        self.backend = make_backend(False)
+        """Measures these parameters where they lie: on the CPU or on an accelerator."""
+        self.groups: list[int] = []
+        """The run's numbers of the optimizer's parameter groups."""
+        self.group_ids = np.zeros(0, np.uint32)
+        self.parameters: tuple[ParameterInfo, ...] = ()
+        # One entry per parameter, in the same order:
+        self.ids = np.zeros(0, np.uint32)
+        self.rows: list[int] = []
+        """Rows (dimension 0) of each; 0 for one that is no matrix."""
+        self.seeds = np.zeros(0, np.uint64)
+        self.offsets = np.zeros(0, np.int64)
+        """Where this rank's piece begins in the flattened whole."""
+        self.wholes = np.zeros(0, np.int64)
+        self.last_sketch = np.zeros((0, SKETCH_WIDTH), np.float32)
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        return self._ref() if self._ref is not None else None
+
+    def tensors(self) -> list[Tensor | None]:
+        return [info.ref() for info in self.parameters]
+
+    def gradients(self) -> list[Tensor | None]:
+        return [None if (p := info.ref()) is None else p.grad for info in self.parameters]
+
+    def take_over(self, parameters: Sequence[ParameterInfo], ids: Sequence[int]) -> None:
+        """From now on these; what is remembered of them is kept where nothing has changed."""
+        tensors = [info.ref() for info in parameters]
+        rows = [_rows(tensor) for tensor in tensors]
+        on_device = any(on_accelerator(tensor) for tensor in tensors)
+        same = list(ids) == self.ids.tolist() and rows == self.rows
+        self.parameters = tuple(parameters)
+        if same and on_device is self._on_device:
+            return
+        self.ids, self.rows, self._on_device = np.array(ids, np.uint32), rows, on_device
+        self.seeds = np.array([_seed(info.name) for info in parameters], np.uint64)
+        real = [None if tensor is None or is_lazy(tensor) else tensor for tensor in tensors]
+        self.offsets = np.array(
+            [0 if t is None else flat_offset(placement(t)) for t in real], np.int64
+        )
+        self.wholes = np.array([0 if t is None else t.numel() for t in real], np.int64)
+        self.last_sketch = np.full((len(ids), SKETCH_WIDTH), np.nan, np.float32)
+        self.backend = self._make_backend(on_device)
+        self.backend.prepare(self)
+
+    def number_groups(self, count: int) -> int:
+        """Number its new parameter groups, from `count` on; the number after the last."""
+        groups = len(self.optimizer.param_groups) if self.optimizer is not None else 0
+        while len(self.groups) < groups:
+            self.groups.append(count)
+            count += 1
+        return count
+
+
+def _rows(tensor: Tensor | None) -> int:
+    if tensor is None:
+        return 0
+    tensor = local(tensor)
+    return tensor.shape[0] if tensor.dim() > 1 and tensor.numel() else 0
+
+
+def _seed(name: str) -> int:
+    """The same for a name in every process, so that the sketches of shards add up."""
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=8).digest())
+
+
+class TrackedParameters:
+    """All parameters, kept up to date by looking at model and optimizers again now and then.
+
+    Everything of the user's is held weakly.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        sink: Sink,
+        wanted: Callable[[str], bool],
+        track: Callable[[Optimizer | None], TrackedOptimizer],
+        declared: Declared,
+    ) -> None:
+        self._model = weakref.ref(model)
+        self._sink = sink
+        self._wanted = wanted
+        self._track = track
+        self._declared = declared
+        self._groups = 0
+        self._seen: dict[str, tuple[int, bool]] = {}
+        self._order: dict[str, int] = {}
+        self._last: Hashable = None
+        self._by_id: dict[int, TrackedOptimizer] = {}
+        self.optimizers: list[TrackedOptimizer] = []
+        self.unowned = track(None)
+        """The parameters of no optimizer."""
+
+    @property
+    def model(self) -> Module | None:
+        return self._model()
+
+    @property
+    def all(self) -> tuple[TrackedOptimizer, ...]:
+        return (*self.optimizers, self.unowned)
+
+    def find(self, optimizer: Optimizer) -> TrackedOptimizer | None:
+        tracked = self._by_id.get(id(optimizer))
+        return tracked if tracked is not None and tracked.optimizer is optimizer else None
+
+    def are_stepped_by(self, optimizer: Optimizer) -> bool:
+        """Whether this optimizer steps a parameter of the model."""
+        ours = {id(p) for tracked in self.all for p in tracked.tensors() if p is not None}
+        return not ours.isdisjoint(_parameter_ids(optimizer))
+
+    def add(self, optimizer: Optimizer) -> tuple[TrackedOptimizer, list[TrackedOptimizer]]:
+        """Track this optimizer; also gives those it takes the place of."""
+        mine = _parameter_ids(optimizer)
+        replaced = [
+            tracked
+            for tracked in self.optimizers
+            if (other := tracked.optimizer) is None or _parameter_ids(other) <= mine
+        ]
+        for old in replaced:
+            self._remove(old)
+        tracked = self._track(optimizer)
+        tracked.groups = [number for old in replaced for number in old.groups]
+        self.optimizers.append(tracked)
+        self._by_id[id(optimizer)] = tracked
+        return tracked, replaced
+
+    def learn_order(self, order: dict[str, int]) -> None:
+        """Forward order of the layers; the next scan stores it with the parameters."""
+        self._order = order
+
+    def scan(self, step: int) -> list[Event]:
+        """Look at model and optimizers anew; what has changed since the last time."""
+        model = self._model()
+        if model is None:
+            return []
+        infos = [info for info in named_parameters(model) if self._wanted(info.name)]
+        signature = self._signature(infos)
+        if signature == self._last:
+            return []
+        self._last = signature
+        events = self._changes(step, infos)
+        owners_by_id = self._owners()
+        shares: dict[int, list[int]] = {id(tracked): [] for tracked in self.all}
+        groups: list[int | None] = []
+        for index, info in enumerate(infos):
+            owners = owners_by_id.get(id(info.ref()), [])
+            groups.append(owners[-1][1] if owners else None)
+            for tracked, _ in owners or [(self.unowned, 0)]:
+                shares[id(tracked)].append(index)
+        ids = self._declare([self._subject(i, g) for i, g in zip(infos, groups, strict=True)])
+        for tracked in self.all:
+            share = shares[id(tracked)]
+            tracked.take_over([infos[i] for i in share], [int(ids[i]) for i in share])
+            self._settle(tracked)
+        return events
+
+    def _settle(self, tracked: TrackedOptimizer) -> None:
+        """Its parameters are known: choose those that carry hooks, declare its groups."""
+        # Where there are optimizers, what none of them steps tells nothing about steps.
+        sampled = tracked is not self.unowned or not self.optimizers
+        able = [p for p in tracked.tensors() if p is not None and not is_lazy(p)]
+        tracked.sampler.choose(able if sampled else [])
+        if (optimizer := tracked.optimizer) is not None:
+            numbers = tracked.groups[: len(optimizer.param_groups)]
+            tracked.group_ids = self._declare(
+                [Subject(Kind.GROUP, f"group {number}", group=number) for number in numbers]
+            )
+
+    def _declare(self, subjects: Sequence[Subject]) -> NDArray[np.uint32]:
+        ids = self._sink.declare(subjects)
+        self._declared(subjects, ids)
+        return ids
+
+    def _subject(self, info: ParameterInfo, group: int | None) -> Subject:
+        tensor = info.ref()
+        subject = Subject(
+            Kind.PARAMETER,
+            info.name,
+            info.layer,
+            group=group,
+            tied_to=tuple(info.others),
+            order=self._order.get(info.layer),
+            module=info.module,
+        )
+        if tensor is None or is_lazy(tensor):
+            return subject
+        return replace(
+            subject,
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            count=tensor.numel(),
+            frozen=not tensor.requires_grad,
+            placement=placement(tensor),
+        )
+
+    def _owners(self) -> dict[int, list[tuple[TrackedOptimizer, int]]]:
+        """By the id of a parameter: who steps it, and in which of the run's parameter groups."""
+        owners: dict[int, list[tuple[TrackedOptimizer, int]]] = {}
+        for tracked in list(self.optimizers):
+            optimizer = tracked.optimizer
+            if optimizer is None:
+                self._remove(tracked)
+                continue
+            self._groups = tracked.number_groups(self._groups)
+            for number, group in zip(tracked.groups, optimizer.param_groups, strict=False):
+                for parameter in group["params"]:
+                    owners.setdefault(id(parameter), []).append((tracked, number))
+        return owners
+
+    def _changes(self, step: int, infos: list[ParameterInfo]) -> list[Event]:
+        now = {
+            info.name: (id(tensor), tensor.requires_grad)
+            for info in infos
+            if (tensor := info.ref()) is not None
+        }
+        events = []
+        for name, (identity, trainable) in now.items() if self._seen else ():
+            if name not in self._seen:
+                events.append(Event(step, EventKind.PARAMETER_ADDED, "a new parameter", name))
+                continue
+            was, was_trainable = self._seen[name]
+            if was != identity:
+                text = "replaced by another tensor"
+                events.append(Event(step, EventKind.PARAMETER_ADDED, text, name))
+            if was_trainable and not trainable:
+                events.append(Event(step, EventKind.FROZEN, "requires no gradient now", name))
+            elif trainable and not was_trainable:
+                events.append(Event(step, EventKind.UNFROZEN, "requires a gradient now", name))
+        events.extend(
+            Event(step, EventKind.PARAMETER_REMOVED, "no longer in the model", name)
+            for name in self._seen
+            if name not in now
+        )
+        self._seen = now
+        return events
+
+    def _signature(self, infos: list[ParameterInfo]) -> Hashable:
+        """Everything a scan depends on: where it is as last time, nothing is to be done."""
+        tensors = [(info.name, tensor) for info in infos if (tensor := info.ref()) is not None]
+        return (
+            tuple(
+                (name, id(p), p.requires_grad, p.dtype, None if is_lazy(p) else p.shape)
+                for name, p in tensors
+            ),
+            tuple(
+                (id(tracked), tuple(len(g["params"]) for g in o.param_groups), _parameter_sum(o))
+                if (o := tracked.optimizer) is not None
+                else None
+                for tracked in self.optimizers
+            ),
+            id(self._order),
+        )
+
+    def _remove(self, tracked: TrackedOptimizer) -> None:
+        tracked.sampler.remove()
+        self.optimizers.remove(tracked)
+        self._by_id = {key: other for key, other in self._by_id.items() if other is not tracked}
+
+
+def _parameter_sum(optimizer: Optimizer) -> int:
+    return sum(id(p) for group in optimizer.param_groups for p in group["params"])
+
+
+def _parameter_ids(optimizer: Optimizer) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}

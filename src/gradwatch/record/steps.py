@@ -1,0 +1,466 @@
+"""The states of a training step; the hooks of the training end here."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+from weakref import WeakSet
+
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from gradwatch.record import cadence
+from gradwatch.record.backend import OptimizerStep, SentRows
+from gradwatch.record.cadence import ALLOWANCE, Pace
+from gradwatch.record.clipping import GradientSampler
+from gradwatch.record.clock import StepClock
+from gradwatch.record.guard import ErrorGuard
+from gradwatch.record.metadata import RunMetadata
+from gradwatch.record.options import Options
+from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters
+from gradwatch.record.recorder import Recorder
+from gradwatch.record.rows import Sink, StepMonitor
+from gradwatch.record.scalars import LoggedScalar, LogPlacement, ScalarBuffer
+from gradwatch.record.scaling import LossScaling
+from gradwatch.record.signal import Signal
+from gradwatch.run import Event, EventKind
+from gradwatch.stats import Family
+
+SHORTEST_IDLE = 4
+"""If nothing is recorded for so many steps, the samplers' hooks are taken off meanwhile."""
+STEPS_WITHOUT_LOSS = 3
+"""Steps without a logged loss before an event asks for one."""
+
+
+class StepState(Enum):
+    """Where in a step the training is, as far as the hooks have shown."""
+
+    WAITING = "waiting"
+    """No backward pass was seen since the last optimizer step."""
+    BACKWARD = "backward"
+    """A backward pass has run; no optimizer has used its gradients yet."""
+    STEPPING = "stepping"
+    """Inside `optimizer.step`, with gradients of a backward pass that was seen."""
+    CLOSURE = "closure"
+    """Inside `optimizer.step`, with no backward pass seen: a closure may run one."""
+    IDLE = "idle"
+    """Steps that record nothing: the hooks only count them."""
+    ENDED = "ended"
+
+
+_HAS_GRADIENTS = (StepState.BACKWARD, StepState.STEPPING)
+
+
+class StepController:
+    """Follows the steps of a training and tells the recorder what to measure when.
+
+    One per watcher. Every public method is called inside the error guard, by the hooks on the
+    optimizers, the sampled parameters and the user's own calls::
+
+                      backward ran               pre-hook
+           WAITING ─────────────────► BACKWARD ─────────────► STEPPING ──┐
+            ▲ │ ▲                        │                       ▲       │
+            │ │ └── skipped by a scaler ─┘          backward ran │       │
+            │ │                                                  │       │
+            │ └────────────── pre-hook ──────────────────────► CLOSURE   │
+            │                                                    │       │
+            ├────────────────── post-hook ◄──────────────────────┴───────┘
+            │
+            │ the step is complete, the next SHORTEST_IDLE or more record
+            │ nothing, and there is one optimizer
+            ▼
+           IDLE    pre- and post-hooks only count, logged numbers are buffered; back to WAITING
+                   when those steps are over or another optimizer or the user steps
+
+    `watcher.step()` leads from WAITING and BACKWARD to WAITING; `end` from everywhere to ENDED.
+    A post-hook ends the step if every optimizer expected in it has stepped (see `StepClock`).
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        *,
+        sink: Sink,
+        options: Options,
+        clock: StepClock,
+        guard: ErrorGuard,
+        scaling: LossScaling,
+        signals: Sequence[Signal],
+        monitor: StepMonitor | None,
+    ) -> None:
+        self.state = StepState.WAITING
+        self.sink = sink
+        self.options = options
+        self.clock = clock
+        self.guard = guard
+        self.recorder = Recorder(sink, options, scaling, signals, monitor)
+        self.parameters = TrackedParameters(
+            model, sink, options.wanted, self._track, self.recorder.declared
+        )
+        self.pace = Pace(guard.timer, options.budget)
+        self.metadata = RunMetadata(self.recorder, self.parameters)
+        self.manual = ManualSteps(self.recorder, self.parameters)
+        self.placement = LogPlacement()
+        self.scalar_buffer = ScalarBuffer(guard, clock, self._log_buffered)
+        self._calls: list[OptimizerStep] = []
+        """Calls of `optimizer.step` that have begun, the innermost last."""
+        self._inside: TrackedOptimizer | None = None
+        self._wrappers: WeakSet[Optimizer] = WeakSet()
+        """Optimizers that only pass on to another, which is tracked instead."""
+        self._strangers: WeakSet[Optimizer] = WeakSet()
+        """Optimizers that step no parameter of the model."""
+        self._hooked = True
+        self._due: frozenset[Family] = frozenset()
+        """What the signals were armed for: the families of the coming step."""
+        self._ended_at = time.perf_counter()
+        self._finished = clock.first - 1
+        self._logs_early = True
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    def begin(self, optimizers: Sequence[Optimizer]) -> None:
+        """Take stock and arm the first step."""
+        for optimizer in optimizers:
+            self.parameters.add(optimizer)
+        step = self.clock.number
+        self.parameters.scan(step)
+        self.clock.expect(self.parameters.optimizers)
+        self.sink.event(Event(step, EventKind.STARTED, "recording starts"))
+        for signal in self.recorder.signals:
+            signal.attach()
+        self.metadata.audit(step, optimizers)
+        self._arm(step)
+        if not optimizers:
+            self.manual.prepare(step, self.due(step))
+
+    def end(self, text: str) -> None:
+        """The last sample of the weights: they are those before the step that will not come."""
+        self.scalar_buffer.drain()
+        clock = self.clock
+        step = clock.coming
+        if step > clock.first and Family.WEIGHT in self.options.families:
+            self.recorder.weights(step, self.parameters.all)
+        self.recorder.deliver(wait=True)
+        if self.state in _HAS_GRADIENTS and clock.number == clock.first and not clock.begun:
+            text = "backward ran, but no optimizer step was seen: call watcher.step() after each"
+            self.sink.event(Event(clock.first, EventKind.NOT_RECORDED, text))
+        self.state = StepState.ENDED
+        self.metadata.end()
+        self.sink.event(Event(clock.made, EventKind.CLOSED, text))
+        timer = self.guard.timer
+        cost = {"overhead": timer.overhead, "spent": timer.spent, "allowance": ALLOWANCE}
+        self.sink.note({"complete": True, **cost})
+
+    def detach(self) -> None:
+        """Take away every hook but those on the optimizers."""
+        for tracked in self.parameters.all:
+            tracked.sampler.remove()
+        for signal in self.recorder.signals:
+            signal.detach()
+
+    def due(self, step: int) -> frozenset[Family]:
+        if step == self.clock.first:
+            return self.options.families
+        return cadence.due(step, self.options.families, k=self.pace.k, every=self.options.every)
+
+    # -- the hooks on optimizers -----------------------------------------------------------------
+
+    def before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """An optimizer is about to step."""
+        tracked = self.parameters.find(optimizer) or self._adopt(optimizer)
+        if tracked is None:
+            return
+        if self.state is StepState.IDLE:
+            self.end_idle()
+        if self.clock.has_stepped(tracked):
+            self._finish(self.clock.number)  # some optimizer was waited for in vain
+        begins = self.clock.enter(tracked)
+        if self.state is StepState.BACKWARD:
+            self.state = StepState.STEPPING
+        elif self.state is StepState.WAITING:
+            self.state = StepState.CLOSURE
+        step = self.clock.number
+        self._inside = tracked
+        due = self.due(step)
+        if due:
+            self._begin_call(tracked, step, due, begins, _has_closure(args, kwargs))
+
+    def _begin_call(
+        self,
+        tracked: TrackedOptimizer,
+        step: int,
+        due: frozenset[Family],
+        begins: bool,
+        closure: bool,
+    ) -> None:
+        full = self._is_full(step)
+        if full:
+            self._rescan(step)
+        self._supersede_wrappers(tracked)
+        sketches = cosines = True
+        if step != self.clock.first:
+            sketches, cosines = cadence.sketched(step, k=self.pace.k, every=self.options.every)
+        call = OptimizerStep(
+            tracked,
+            step,
+            due,
+            histograms=full and self.recorder.histograms,
+            closure=closure,
+            unowned=self.parameters.unowned if begins else None,
+            collects=self.clock.complete,
+            sketches=sketches,
+            cosines=cosines,
+        )
+        self._calls.append(call)
+        self.recorder.before(call)
+
+    def _supersede_wrappers(self, tracked: TrackedOptimizer) -> None:
+        """Record nothing of calls around this one that step the same parameters.
+
+        An optimizer may wrap another and call its `step` from its own: then both hooks fire, and
+        the inner one counts. A call of this very optimizer was left open by an error in the user's
+        step.
+        """
+        for outer in self._calls:
+            if outer.tracked is tracked or not set(outer.tracked.ids).isdisjoint(tracked.ids):
+                outer.supersede()
+        self._calls = [outer for outer in self._calls if outer.tracked is not tracked]
+
+    def after_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """An optimizer has stepped."""
+        tracked = self.parameters.find(optimizer)
+        if tracked is None:
+            return
+        self._inside = None
+        while self._calls:
+            call = self._calls.pop()
+            if call.tracked is tracked:
+                self.recorder.after(call)
+                if call.skipped:
+                    self.recorder.report_skipped(call.step)
+                break
+        tracked.sampler.stepped()
+        self._wait()
+        if self.clock.complete:
+            self._finish(self.clock.number)
+
+    def _wait(self) -> None:
+        """No gradients are left to be used; idle steps go on until `end_idle`."""
+        if self.state is not StepState.IDLE:
+            self.state = StepState.WAITING
+
+    def _adopt(self, optimizer: Optimizer) -> TrackedOptimizer | None:
+        """An optimizer nobody told us about: ours if it steps a parameter of the model."""
+        if optimizer in self._strangers or optimizer in self._wrappers:
+            return None
+        if not self.parameters.are_stepped_by(optimizer):
+            self._strangers.add(optimizer)
+            return None
+        tracked, replaced = self.parameters.add(optimizer)
+        for old in replaced:
+            outer = old.optimizer if old is self._inside else None
+            if outer is None:
+                self.clock.replace(old, tracked)
+            else:  # it is in the middle of its step: it wraps the one that really steps
+                self.clock.forget(old)
+                self._wrappers.add(outer)
+        step = self.clock.number
+        self._rescan(step)
+        tracked.sampler.prepare(sampling=Family.GRAD in self._due, hooked=True)
+        text = f"{type(optimizer).__name__} steps watched parameters and is watched from now on"
+        self.sink.event(Event(step, EventKind.OPTIMIZER_ADOPTED, text))
+        self.manual.forget()
+        return tracked
+
+    # -- the hooks on sampled parameters ---------------------------------------------------------
+
+    def _track(self, optimizer: Optimizer | None) -> TrackedOptimizer:
+        scale = self.recorder.scaling.now
+        sampler = GradientSampler(self.guard, self._backward_ran, self._thrown_away, scale)
+        return TrackedOptimizer(optimizer, sampler, self.recorder.make_backend)
+
+    def _backward_ran(self) -> None:
+        if self.state is StepState.WAITING:
+            self.state = StepState.BACKWARD
+        elif self.state is StepState.CLOSURE:
+            self.state = StepState.STEPPING
+        self.recorder.backward()
+
+    def _thrown_away(self, scale: float | None) -> None:
+        """A backward starts although the last one was neither used nor kept."""
+        scaling = self.recorder.scaling
+        if self.state in _HAS_GRADIENTS and scaling.search() and scaling.has_backed_off(scale):
+            self._skip(self.clock.coming)
+
+    def _skip(self, step: int) -> None:
+        """A scaler found an overflow and did not step: the step counts, and is marked."""
+        if self.clock.complete:
+            self.clock.advance()
+        self.recorder.skipped(step, self.due(step), self.parameters.all)
+        self.recorder.report_skipped(step)
+        for tracked in self.parameters.all:
+            tracked.sampler.stepped()
+        self.state = StepState.WAITING
+        self.clock.advance()
+        self._finish(step)
+
+    # -- the user's calls ------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """The user says that the step is over."""
+        if self.state is StepState.IDLE:
+            self.end_idle()
+        step = self.clock.number
+        if not self.clock.begun:
+            has_gradients = self.state in _HAS_GRADIENTS
+            if has_gradients and self.parameters.optimizers and self.recorder.scaling.known:
+                self._skip(step)
+                return
+            full = self._is_full(step)
+            self.manual.measure(step, self.due(step), full and self.recorder.histograms)
+            if full:
+                self._rescan(step)
+        self._wait()
+        self.clock.advance()
+        self._finish(step)
+        if not self.parameters.optimizers:
+            self.manual.prepare(step + 1, self.due(step + 1))
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Numbers from the user."""
+        # Without the samplers' hooks nobody sees a backward: logs are placed as they used to be.
+        if self._hooked:
+            self._logs_early = self.state in _HAS_GRADIENTS
+        if self._logs_early:
+            self.placement.learn(values)
+            plain = self.metadata.log(self.clock.coming, values)
+        else:
+            untouched = self.clock.number == self.clock.first and not self.clock.begun
+            before, after = self.placement.split(values, before_all=untouched)
+            plain = self.metadata.log(self.clock.coming, before) | self.metadata.log(
+                self.clock.made, after
+            )
+        self.scalar_buffer.learn(plain)
+
+    def _log_buffered(self, logged: Sequence[LoggedScalar]) -> None:
+        """Numbers logged during idle steps, each with the step made before it."""
+        if self._logs_early:
+            self.recorder.numbers([(step + 1, name, value) for step, name, value in logged])
+            return
+        early = self.placement.early
+        self.recorder.numbers(
+            [(step + (name in early), name, value) for step, name, value in logged]
+        )
+
+    # -- from one step to the next ---------------------------------------------------------------
+
+    def _is_full(self, step: int) -> bool:
+        return step == self.clock.first or cadence.full(
+            step, k=self.pace.k, every=self.options.every
+        )
+
+    def _finish(self, step: int) -> None:
+        """The step is complete; called again for the same step it does nothing."""
+        if step == self._finished:
+            return
+        self._finished = step
+        now = time.perf_counter()
+        self.recorder.deliver()
+        if self._due:
+            self.recorder.scalars(step, {"step_seconds": now - self._ended_at})
+            self.recorder.finish(step)
+            self.metadata.read()
+            if step == self.clock.first + STEPS_WITHOUT_LOSS:
+                self.metadata.ask_for_a_loss(step)
+            for signal in self.recorder.signals:
+                self.guard.timer.add(signal.take_spent())  # the time of its own hooks is ours too
+        self._ended_at = now
+        if self.pace.after(step, bool(self._due)):
+            self._report_stretched(step)
+        self._arm(step + 1)
+
+    def _arm(self, step: int) -> None:
+        """Put up the hooks that the coming step needs, or begin a stretch of idle steps."""
+        due = self.due(step)
+        idle = 0 if due else cadence.idle_steps(step, k=self.pace.k, every=self.options.every)
+        self._hooked = idle < SHORTEST_IDLE or self.recorder.scaling.known
+        for tracked in self.parameters.all:
+            tracked.sampler.prepare(sampling=Family.GRAD in due, hooked=self._hooked)
+        if due or self._due:
+            for signal in self.recorder.signals:
+                signal.arm(step, due)
+        self._due = due
+        if not self._hooked and self.clock.complete and len(self.parameters.optimizers) == 1:
+            optimizer = self.parameters.optimizers[0].optimizer
+            if optimizer is not None:
+                self.clock.begin_idle(optimizer, idle)
+                self.state = StepState.IDLE
+
+    def end_idle(self) -> None:
+        """The idle steps are over, or something needs us earlier."""
+        self.scalar_buffer.drain()
+        passed = self.clock.end_idle()
+        self._finished, self._ended_at = self.clock.number, time.perf_counter()
+        self.state = StepState.WAITING
+        if self.pace.after_idle(passed):
+            self._report_stretched(self.clock.number)
+        self.recorder.deliver()
+        self._arm(self.clock.number + 1)
+
+    def _report_stretched(self, step: int) -> None:
+        if self.options.every is None:
+            text = f"recording every {self.pace.k} steps to stay within the budget"
+            self.sink.event(Event(step, EventKind.STRETCHED, text, data={"k": self.pace.k}))
+
+    def _rescan(self, step: int) -> None:
+        for event in self.parameters.scan(step):
+            self.sink.event(event)
+        self._strangers.clear()
+
+
+class ManualSteps:
+    """Steps that only the user can tell: an optimizer of another library, an update by hand.
+
+    Nobody calls us before such an update: what must be read before it is read a step early.
+    """
+
+    def __init__(self, recorder: Recorder, parameters: TrackedParameters) -> None:
+        self._recorder = recorder
+        self._parameters = parameters
+        self._weights: list[SentRows] = []
+
+    def prepare(self, step: int, due: frozenset[Family]) -> None:
+        """Between two steps: the weights as they are before the update of `step`."""
+        unowned, recorder = self._parameters.unowned, self._recorder
+        self.forget()
+        if Family.WEIGHT in due:
+            self._weights = recorder.send_weights(step, unowned, histograms=recorder.histograms)
+        if Family.UPDATE in due and unowned.parameters:
+            unowned.backend.snapshot(unowned)
+
+    def forget(self) -> None:
+        """A torch optimizer has turned up: its hooks will see to everything."""
+        self._weights = []
+        self._parameters.unowned.backend.drop_snapshot()
+
+    def measure(self, step: int, due: frozenset[Family], histograms: bool) -> None:
+        """The update of `step` is done: gradients, weights before it, what it changed."""
+        for tracked in self._parameters.all:
+            if tracked.parameters:
+                unowned = tracked is self._parameters.unowned
+                call = OptimizerStep(tracked, step, due, histograms, closure=True, collects=unowned)
+                if unowned:
+                    call.pending += self._weights
+                self._recorder.after(call)
+                tracked.sampler.stepped()
+        self._weights = []
+
+
+def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the optimizer was given a closure; `args[0]` is the optimizer itself."""
+    closure: Callable[[], Any] | None = args[1] if len(args) > 1 else kwargs.get("closure")
+    return callable(closure)

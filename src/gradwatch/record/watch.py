@@ -1,0 +1,163 @@
+"""From the arguments of `watch` to a running watcher; wrong ones raise here and nowhere later."""
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from gradwatch.errors import Exit, GradwatchError
+from gradwatch.record.hooks import bare_optimizer
+from gradwatch.record.naming import named_parameters, unwrap
+from gradwatch.record.options import ALL, Options, Patterns, Record, options
+from gradwatch.record.rows import StepMonitor
+from gradwatch.record.signal import Signal
+from gradwatch.record.watcher import Disabled, Watcher, close_previous
+from gradwatch.run import Event, EventKind
+from gradwatch.store import Writer, folder_name
+
+HOME = Path("runs")
+VARIABLE = "GRADWATCH_MODE"
+"""Set to `disabled`, nothing is recorded."""
+
+
+def watch(
+    model: Module,
+    *optimizers: Any,
+    run: str | os.PathLike[str] | None = None,
+    step: int | None = None,
+    include: Patterns = None,
+    exclude: Patterns = None,
+    record: Iterable[str] = ALL,
+    scaler: Any = None,
+    every: int | None = None,
+    budget: float = 0.01,
+    monitor: StepMonitor | None = None,
+) -> Watcher | Disabled:
+    """Record the training of `model` into a run folder, from now until `close`."""
+    chosen = options(record=record, every=every, budget=budget, include=include, exclude=exclude)
+    if not isinstance(model, Module):
+        raise _usage(f"Expected a torch.nn.Module to watch, got {type(model).__name__}.")
+    torch_optimizers = [_optimizer(thing) for thing in optimizers]
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
+        raise _usage(f"`step` must be the number of the coming step, 0 or more, got {step!r}.")
+    if scaler is not None and not hasattr(scaler, "get_scale"):
+        raise _usage(f"`scaler` must be a GradScaler, got {type(scaler).__name__}.")
+    names = [n.name for n in named_parameters(model) if chosen.wanted(n.name)]
+    if not names:
+        raise _usage(_nothing(model, include, exclude))
+    if os.environ.get(VARIABLE, "").lower() == "disabled":
+        return Disabled()
+    close_previous(model)
+    name, path = _place(run, type(unwrap(model)).__name__)
+    rank, world = rank_and_world()
+    writer = Writer.create(
+        path, name=name, rank=rank, world=world, info=_info(model, torch_optimizers)
+    )
+    kept, left_out = _without_compiled_activations(model, chosen, record is ALL)
+    if left_out:
+        writer.event(Event(step or 0, EventKind.NOT_RECORDED, left_out))
+    return Watcher(
+        model,
+        torch_optimizers,
+        sink=writer,
+        options=kept,
+        first_step=step or 0,
+        scaler=scaler,
+        run_dir=path,
+        signals=_signals(model, names, kept),
+        monitor=monitor,
+    )
+
+
+def _optimizer(thing: Any) -> Optimizer:
+    found = bare_optimizer(thing)
+    if found is None:
+        raise _usage(
+            f"Expected a torch optimizer, got {type(thing).__name__}. For any other optimizer "
+            "leave it out and call watcher.step() after each of its steps."
+        )
+    return found
+
+
+def _signals(model: Module, names: list[str], chosen: Options) -> list[Signal]:
+    from gradwatch.record.signals import make_signals
+
+    return make_signals(model, names, chosen.record)
+
+
+def _without_compiled_activations(
+    model: Module, chosen: Options, by_default: bool
+) -> tuple[Options, str]:
+    """Hooks for activations change compiled arithmetic: not unless they were asked for by name."""
+    compiled = type(model).__name__ == "OptimizedModule" or any(
+        getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()
+    )
+    if not (compiled and by_default and Record.ACTIVATIONS in chosen.record):
+        return chosen, ""
+    kept = replace(chosen, record=chosen.record - {Record.ACTIVATIONS})
+    return kept, "activations are not recorded: the model is compiled (ask with record=)"
+
+
+def _place(run: str | os.PathLike[str] | None, what: str) -> tuple[str, Path]:
+    """Name and folder: `runs/<time>-<model>`, `runs/NAME` for a name, or the path given."""
+    if run is None:
+        name = common_name(what)
+        path, count = HOME / folder_name(name), 1
+        while path.exists() and "TORCHELASTIC_RUN_ID" not in os.environ:
+            count += 1
+            path = HOME / folder_name(f"{name}-{count}")
+        return path.name if count > 1 else name, path
+    text = os.fspath(run)
+    if not isinstance(text, str) or not text:
+        raise _usage(f"`run` must be a name or a path, got {run!r}.")
+    if isinstance(run, str) and os.path.basename(text) == text:
+        return text, HOME / folder_name(text)
+    return Path(text).name, Path(text)
+
+
+def _info(model: Module, optimizers: list[Optimizer]) -> dict[str, Any]:
+    return {
+        "versions": {"torch": str(torch.__version__)},
+        "model": type(unwrap(model)).__name__,
+        "optimizer": ", ".join(type(optimizer).__name__ for optimizer in optimizers),
+    }
+
+
+def _nothing(model: Module, include: Patterns, exclude: Patterns) -> str:
+    if include is None and exclude is None:
+        return f"{type(model).__name__} has no parameters to watch."
+    some = ", ".join(n.name for n in named_parameters(model)[:5])
+    return f"`include` and `exclude` leave no parameter to watch; there are {some} …"
+
+
+def _usage(message: str) -> GradwatchError:
+    return GradwatchError(message, Exit.USAGE)
+
+
+# -- ranks -------------------------------------------------------------------------------------
+
+
+def rank_and_world() -> tuple[int, int]:
+    """From torch.distributed where it runs, else from the launcher's variables, else 0 of 1."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    try:
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        return 0, 1
+    return (rank, world) if 0 <= rank < world else (0, 1)
+
+
+def common_name(what: str) -> str:
+    """A run's name: under torchrun the same on every rank, otherwise from the time."""
+    elastic = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if elastic and elastic != "none":
+        return f"{what}-{elastic}"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{what}"
