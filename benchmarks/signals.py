@@ -56,7 +56,7 @@ def _bare(loss: Callable[[], Tensor], steps: int) -> float:
 def _costs(
     model: nn.Module, loss: Callable[[], Tensor], steps: int, due: frozenset[Family]
 ) -> dict[str, float]:
-    """Least thread time per instrument and step; the hooks' own clock is made a thread's, too."""
+    """Least thread time per signal and step; the hooks' own clock is made a thread's, too."""
     tools: list[Any] = list(make_signals(model, [], {"activations"}))
     least: dict[str, float] = {}
     clock, hooks.time.perf_counter = hooks.time.perf_counter, time.thread_time

@@ -111,7 +111,7 @@ class Recording:
         assert isinstance(made, Watcher)
         made.guard.timer.clock = self.clock
         self.watcher = made
-        # The instruments' own hooks look at the clock themselves.
+        # The signals' own hooks look at the clock themselves.
         hooks.time = SimpleNamespace(perf_counter=self.clock)  # type: ignore[assignment]
         return made
 

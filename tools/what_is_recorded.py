@@ -87,7 +87,7 @@ of the CPU, but:
 - Inputs of more than 16,384 elements are read at that many evenly spread ones.
 - Activations of more than 4,194,304 elements are read at that many evenly spread ones (*sampled*).
   The shares of relu, tanh and sigmoid are counted; entropies of softmax and attention are not.
-- Histograms of clipped gradients are made raw there, by the factor found in the sentinel's samples.
+- Histograms of clipped gradients are made raw there, by the factor found in the samples.
   Where the whole of the samples tells another one they are left out.
 - `weight_hash` is another number than on the CPU: hashes are compared within one place.
 - Sparse gradients cannot be read, and the kind of the loss is known only from a logged tensor.

@@ -54,7 +54,7 @@ class Ours(Watching):
         made: Any = watch(model, optimizer, run=run, step=CYCLE - 1, budget=budget)
         self.watcher, self.timer = made, made.guard.timer
         self.timer.clock = clock
-        # The instruments' own hooks look at the clock themselves.
+        # The signals' own hooks look at the clock themselves.
         setattr(hooks, "time", SimpleNamespace(perf_counter=clock))  # noqa: B010
 
     @property

@@ -98,7 +98,7 @@ def watch_into(
     signals: Any = (),
     monitor: StepMonitor | None = None,
 ) -> Watcher:
-    """A watcher without files and, unless given, without instruments."""
+    """A watcher without files and, unless given, without signals."""
     return Watcher(
         model,
         optimizers,

@@ -50,7 +50,7 @@ SEAMS = {
     "judge": "gradwatch.record.clipping.GradientSampler.transform",
     "sample": "gradwatch.record.clipping.sample",
     "numbers": "gradwatch.record.metadata.number",
-    "roster": "gradwatch.record.parameters.named_parameters",
+    "parameters": "gradwatch.record.parameters.named_parameters",
     "pace": "gradwatch.record.cadence.Pace.after",
     "clock": "gradwatch.record.clock.StepClock.enter",
     "cadence": "gradwatch.record.cadence.due",

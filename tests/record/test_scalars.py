@@ -1,4 +1,4 @@
-"""Numbers logged in stretches that record nothing."""
+"""Numbers logged during idle steps."""
 
 import gc
 import math
@@ -18,7 +18,7 @@ def stretch(watcher: Watcher) -> None:
     pace.k, pace._choose = 1 << 12, lambda *_: 1 << 12  # type: ignore[method-assign]
 
 
-def test_jots_are_handed_over_many_at_a_time_and_lose_nothing() -> None:
+def test_buffered_numbers_are_handed_over_many_at_a_time_and_lose_nothing() -> None:
     sink, model = MemorySink(), mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     watcher = watch_into(sink, model, optimizer, every=None)
@@ -62,7 +62,7 @@ def test_what_is_no_plain_number_goes_the_long_way(odd: object) -> None:
     assert sink.logged[59]["loss"] == 1.0
 
 
-def test_a_model_that_dies_in_a_doze_loses_no_number() -> None:
+def test_a_model_that_dies_in_idle_steps_loses_no_number() -> None:
     sink, model = MemorySink(), mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     watcher = watch_into(sink, model, optimizer, every=None)

@@ -124,7 +124,9 @@ def test_a_loss_logged_before_its_backward_finds_its_step() -> None:
         assert found["accuracy"] == 30.0 + step
 
 
-def test_logs_keep_their_place_while_the_sentinels_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_keep_their_place_without_sampling_hooks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     sink = MemorySink()
@@ -145,7 +147,7 @@ def test_logs_keep_their_place_while_the_sentinels_rest(monkeypatch: pytest.Monk
     assert all(sink.logged[s]["clip_factor"] == 1.0 for s in (32, 48, 64))
 
 
-def test_a_log_takes_anything_and_reads_no_scalar_that_is_far_away() -> None:
+def test_a_log_takes_anything_and_reads_no_scalar_that_is_on_a_device() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Reads(TorchDispatchMode):

@@ -31,9 +31,9 @@ class GradwatchCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         logs = given.get("logs") or {}
-        found = {ours: logs[theirs] for theirs, ours in NAMES.items() if theirs in logs}
-        if found and self.watcher is not None:
-            self.watcher.log(found)
+        losses = {ours: logs[theirs] for theirs, ours in NAMES.items() if theirs in logs}
+        if losses and self.watcher is not None:
+            self.watcher.log(losses)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if self.watcher is not None and self.watcher.should_stop:

@@ -72,6 +72,6 @@ def summary(batch: StepRows) -> dict[str, float]:
         return {"gradwatch/grad_norm": total, "gradwatch/grad_nonfinite": float(bad)}
     if batch.family is Family.UPDATE:
         ratios = batch.rows[Stat.UPDATE_RATIO]
-        known = ratios[np.isfinite(ratios)]
-        return {"gradwatch/update_ratio": float(np.median(known))} if len(known) else {}
+        finite = ratios[np.isfinite(ratios)]
+        return {"gradwatch/update_ratio": float(np.median(finite))} if len(finite) else {}
     return {}

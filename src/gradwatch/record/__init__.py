@@ -1,7 +1,7 @@
 """Watching a training: hooks around its steps, statistics of its tensors, rows for the store."""
 
 from gradwatch.record.options import ALL, Record
-from gradwatch.record.rows import Sink, StepMonitor, StepRows
+from gradwatch.record.rows import StepMonitor, StepRows
 from gradwatch.record.signal import Signal
 from gradwatch.record.watch import watch
 from gradwatch.record.watcher import Disabled, Watcher
@@ -11,7 +11,6 @@ __all__ = [
     "Disabled",
     "Record",
     "Signal",
-    "Sink",
     "StepMonitor",
     "StepRows",
     "Watcher",

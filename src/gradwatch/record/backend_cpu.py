@@ -326,8 +326,8 @@ class RowMemory:
         """Cleared marks for the kernel; None for a tensor that has no rows this time."""
         self._marks.fill(0)
         return [
-            view if known and known == now else None
-            for view, known, now in zip(self._views, self.rows, rows.tolist(), strict=True)
+            view if count and count == now else None
+            for view, count, now in zip(self._views, self.rows, rows.tolist(), strict=True)
         ]
 
     def mark(self, index: int, rows: NDArray[np.int64]) -> None:

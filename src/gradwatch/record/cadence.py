@@ -126,9 +126,9 @@ class Pace:
         self._step_time = _blend(self._step_time, bare, weight)
 
 
-def _blend(known: float, new: float, weight: float) -> float:
+def _blend(average: float, new: float, weight: float) -> float:
     """A running average; the first value counts whole."""
-    return new if known == 0.0 else known + weight * (new - known)
+    return new if average == 0.0 else average + weight * (new - average)
 
 
 _NOTHING: frozenset[Family] = frozenset()

@@ -85,8 +85,8 @@ def named_parameters(model: Module) -> list[ParameterInfo]:
 
 def _served(path: str, kind: str, kinds: dict[str, str]) -> tuple[str, str]:
     """The layer a tensor belongs to: a parametrized weight serves the module above its list."""
-    above, found, _ = f".{path}.".partition(".parametrizations.")
-    if not found:
+    above, separator, _ = f".{path}.".partition(".parametrizations.")
+    if not separator:
         return path, kind
     layer = above.removeprefix(".")
     return layer, kinds.get(layer, kind).removeprefix("Parametrized")

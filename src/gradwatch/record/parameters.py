@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 
 from gradwatch.record.clipping import GradientSampler
 from gradwatch.record.naming import ParameterInfo, named_parameters
-from gradwatch.record.rows import Sink
 from gradwatch.record.tensors import flat_offset, local, on_accelerator, placement
 from gradwatch.run import Event, EventKind, Subject
 from gradwatch.stats import SKETCH_WIDTH, Kind
+from gradwatch.store import Writer
 
 if TYPE_CHECKING:
     from gradwatch.record.backend import Backend
@@ -118,7 +118,7 @@ class TrackedParameters:
     def __init__(
         self,
         model: Module,
-        sink: Sink,
+        sink: Writer,
         wanted: Callable[[str], bool],
         track: Callable[[Optimizer | None], TrackedOptimizer],
         declared: Declared,

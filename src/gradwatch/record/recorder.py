@@ -25,7 +25,6 @@ from gradwatch.record.rows import (
     PendingRows,
     Reading,
     ReadyRows,
-    Sink,
     StepMonitor,
     StepRows,
     nothing,
@@ -34,6 +33,7 @@ from gradwatch.record.scaling import LossScaling
 from gradwatch.record.signal import Signal
 from gradwatch.run import Event, EventKind, Subject
 from gradwatch.stats import Family, State
+from gradwatch.store import Writer
 
 _WHAT = {Family.GRAD: "gradient", Family.WEIGHT: "weight"}
 
@@ -47,7 +47,7 @@ class Recorder:
 
     def __init__(
         self,
-        sink: Sink,
+        sink: Writer,
         options: Options,
         scaling: LossScaling,
         signals: Sequence[Signal] = (),
@@ -92,7 +92,8 @@ class Recorder:
             return
         if call.closure:
             self._backward(call)
-        call.pending.append(self._send(call.step, tracked.backend.updates(call), tracked))
+        if Family.UPDATE in call.due or Family.OPTIM in call.due:
+            call.pending.append(self._send(call.step, tracked.backend.updates(call), tracked))
         scalars: dict[str, float] = {}
         for sent in call.pending:
             if sent.transfer is None:
@@ -202,19 +203,19 @@ class Recorder:
         """What the signals saw of a step, all in one transfer."""
         if not pending:
             return
-        cuts = [0, *accumulate(len(one.parts) for one in pending)]
+        cuts = [0, *accumulate(len(item.parts) for item in pending)]
+        finishers = [item.finish for item in pending]
 
         def finish(arrived: Parts) -> ReadyRows:
             readings: list[Reading] = []
             scalars: dict[str, float] = {}
-            for one, (begin, end) in zip(finishers, pairwise(cuts), strict=True):
-                rows = one(arrived[begin:end])
+            for finish_one, (begin, end) in zip(finishers, pairwise(cuts), strict=True):
+                rows = finish_one(arrived[begin:end])
                 readings += rows.readings
                 scalars |= rows.scalars
             return ReadyRows(readings, scalars)
 
-        finishers = [one.finish for one in pending]
-        parts = [part for one in pending for part in one.parts]
+        parts = [part for item in pending for part in item.parts]
         self._under_way.append(self._send(step, PendingRows(parts, finish)))
 
     def _put_or_keep(self, sent: SentRows) -> None:

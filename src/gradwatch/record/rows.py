@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.graph import Graph
-from gradwatch.run import Event, Histogram, Subject
+from gradwatch.run import Histogram, Subject
 from gradwatch.stats import HAS_VALUE, Family, State, entry, family_stats, row_dtype
 
 Reading = tuple[Family, Sequence[Subject], NDArray[np.void], NDArray[np.uint8]]
@@ -84,39 +83,6 @@ class StepMonitor(Protocol):
     ) -> None: ...
 
     def close(self) -> None: ...
-
-
-class Sink(Protocol):
-    """Where rows go: the store's writer, or a list in a test."""
-
-    def declare(self, subjects: Sequence[Subject]) -> NDArray[np.uint32]: ...
-
-    def put(
-        self,
-        family: Family,
-        step: int,
-        ids: NDArray[np.uint32],
-        rows: NDArray[np.void],
-        states: NDArray[np.uint8],
-    ) -> None: ...
-
-    def histograms(self, family: Family, step: int, id: int, histogram: Histogram) -> None: ...
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    def numbers(self, items: Sequence[tuple[int, str, float]]) -> None:
-        """Scalars of many steps at once: step, name, value."""
-        ...
-
-    def event(self, event: Event) -> None: ...
-
-    def graph(self, graph: Graph) -> None: ...
-
-    def note(self, info: Mapping[str, Any]) -> None: ...
-
-    def flush(self, timeout: float = 30.0) -> bool: ...
-
-    def close(self, timeout: float = 2.0) -> object: ...
 
 
 # -- making rows -------------------------------------------------------------------------------

@@ -19,12 +19,13 @@ from gradwatch.record.metadata import RunMetadata
 from gradwatch.record.options import Options
 from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters
 from gradwatch.record.recorder import Recorder
-from gradwatch.record.rows import Sink, StepMonitor
+from gradwatch.record.rows import StepMonitor
 from gradwatch.record.scalars import LoggedScalar, LogPlacement, ScalarBuffer
 from gradwatch.record.scaling import LossScaling
 from gradwatch.record.signal import Signal
 from gradwatch.run import Event, EventKind
 from gradwatch.stats import Family
+from gradwatch.store import Writer
 
 SHORTEST_IDLE = 4
 """If nothing is recorded for so many steps, the samplers' hooks are taken off meanwhile."""
@@ -80,7 +81,7 @@ class StepController:
         self,
         model: Module,
         *,
-        sink: Sink,
+        sink: Writer,
         options: Options,
         clock: StepClock,
         guard: ErrorGuard,

@@ -76,13 +76,13 @@ def watch(
 
 
 def _optimizer(thing: Any) -> Optimizer:
-    found = bare_optimizer(thing)
-    if found is None:
+    optimizer = bare_optimizer(thing)
+    if optimizer is None:
         raise _usage(
             f"Expected a torch optimizer, got {type(thing).__name__}. For any other optimizer "
             "leave it out and call watcher.step() after each of its steps."
         )
-    return found
+    return optimizer
 
 
 def _signals(model: Module, names: list[str], chosen: Options) -> list[Signal]:

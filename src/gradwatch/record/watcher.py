@@ -14,17 +14,17 @@ from typing import Any
 from torch.nn import Module
 from torch.optim import Optimizer
 
-import gradwatch.store  # noqa: F401  (what is registered later runs earlier: writers close after us)
 from gradwatch.record import hooks
 from gradwatch.record.clock import StepClock
 from gradwatch.record.guard import ErrorGuard, log
 from gradwatch.record.hooks import OptimizerHooks
 from gradwatch.record.naming import unwrap
 from gradwatch.record.options import Options
-from gradwatch.record.rows import Sink, StepMonitor
+from gradwatch.record.rows import StepMonitor
 from gradwatch.record.scaling import LossScaling
 from gradwatch.record.signal import Signal
 from gradwatch.record.steps import StepController
+from gradwatch.store import Writer
 
 
 class Watcher:
@@ -38,7 +38,7 @@ class Watcher:
         model: Module,
         optimizers: Sequence[Optimizer],
         *,
-        sink: Sink,
+        sink: Writer,
         options: Options,
         first_step: int = 0,
         scaler: Any = None,
@@ -239,5 +239,7 @@ def _silence_all() -> None:
         watcher._forked()
 
 
+# What is registered later runs earlier, and `gradwatch.store` was imported above: its writers close
+# after us.
 atexit.register(_close_all)
 os.register_at_fork(after_in_child=_silence_all)

@@ -194,7 +194,9 @@ class _WeightGroup(SentGroup):
 def _send_weights(load: Load, group: ShapeGroup, *, histograms: bool) -> _WeightGroup:
     device = group.matrix.device
     counts = supported("histograms", device, lambda: bins(group)) if histograms else None
-    far = supported("spreads of rows", device, lambda: spread(group)) if group.rows > 1 else None
+    spreads = (
+        supported("spreads of rows", device, lambda: spread(group)) if group.rows > 1 else None
+    )
     return _WeightGroup(
         list(group.indices),
         [piece.shape[1] for piece in group.pieces],
@@ -202,7 +204,7 @@ def _send_weights(load: Load, group: ShapeGroup, *, histograms: bool) -> _Weight
         load.add(*(counts or ())),
         load.add(fingerprint(group)),
         load.add(*([zero_rows(group)] if group.rows else [])),
-        load.add(*([] if far is None else [far])),
+        load.add(*([] if spreads is None else [spreads])),
     )
 
 

@@ -259,9 +259,9 @@ def restoring(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor | None:
         return None
     device = pairs[0][1].device
     kind = wide(device)
-    near = [pair for pair in pairs if pair[1].device == device]
-    was, now = (cleaned(torch.cat(side)).to(kind) for side in zip(*near, strict=True))
-    tolerance = max(TOLERANCE, *(2 * torch.finfo(pair[1].dtype).eps for pair in near))
+    here = [pair for pair in pairs if pair[1].device == device]
+    was, now = (cleaned(torch.cat(side)).to(kind) for side in zip(*here, strict=True))
+    tolerance = max(TOLERANCE, *(2 * torch.finfo(pair[1].dtype).eps for pair in here))
     factor = (was * now).sum() / (was * was).sum()
     rest = torch.linalg.vector_norm(now - factor * was)
     fits = rest <= tolerance * torch.linalg.vector_norm(now)

@@ -166,10 +166,7 @@ class Sketcher:
         values = np.where(np.isfinite(outside), outside, 0.0).reshape(len(self._roots), -1)
         edges = np.einsum("te,teb->tb", values, self._edges)
         with np.errstate(over="ignore"):
-            found: NDArray[np.float32] = ((buckets + edges) * self._roots[:, None]).astype(
-                np.float32
-            )
-        return found
+            return np.asarray((buckets + edges) * self._roots[:, None], np.float32)
 
 
 def turned(sums: Tensor) -> Tensor:

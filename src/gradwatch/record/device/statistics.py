@@ -326,5 +326,5 @@ def _shifts(device: torch.device) -> Tensor:
 def fingerprints_of(numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
     """The hashes, from what `fingerprint` has found."""
     words = numbers.reshape(-1, len(_SHIFTS)).astype(np.uint64) << np.array(_SHIFTS, np.uint64)
-    found: NDArray[np.uint64] = np.bitwise_or.reduce(words, axis=1)
-    return found
+    hashes: NDArray[np.uint64] = np.bitwise_or.reduce(words, axis=1)
+    return hashes

@@ -1,7 +1,6 @@
 """What a step did to weights on accelerators: changes at fixed coordinates, and Adam's ratio."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.record.device.groups import LIMIT, ShapeGroup, pieces, same_shape_groups, together
+from gradwatch.record.device.groups import ShapeGroup, pieces, same_shape_groups, together
 from gradwatch.record.device.statistics import BITS, at_least_single, cleaned, wide
 from gradwatch.record.device.transfer import Load
 from gradwatch.record.optimizers import SecondMoment
@@ -57,10 +56,24 @@ def update(
 
 def adam(load: Load, moments: Sequence[SecondMoment], total: int) -> Callable[[Parts], FamilyRows]:
     """The ratio of every parameter that has a second moment."""
-    groups = [
-        (load.add(*adam_ratio(group)), list(group.indices), group.gradients.shape[1])
-        for group in divided(moments)
-    ]
+    gradients: list[Tensor | None] = [None] * total
+    by_index = {moment.index: moment for moment in moments}
+    labels: dict[tuple[Any, ...], int] = {}
+    apart = np.zeros(total, np.int64)
+    for index, moment in by_index.items():
+        gradient = local(moment.gradient).detach()
+        if gradient.layout is not torch.strided or gradient.dtype not in KERNEL_DTYPES:
+            continue
+        if gradient.numel() and not gradient.is_meta:
+            gradients[index] = gradient
+            # A count that lives on the device stays there; others are numbers already.
+            count = None if on_accelerator(moment.step) else number(moment.step)
+            key = count, moment.beta, moment.epsilon, moment.second.dtype
+            apart[index] = labels.setdefault(key, len(labels))
+    groups = []
+    for group in same_shape_groups(gradients, apart):
+        parts = adam_ratio(group, [by_index[i] for i in group.indices], gradients)
+        groups.append((load.add(*parts), list(group.indices), group.matrix.shape[1]))
 
     def finish(arrived: Parts) -> FamilyRows:
         rows = empty_rows(Family.OPTIM, total)
@@ -77,11 +90,11 @@ def adam(load: Load, moments: Sequence[SecondMoment], total: int) -> Callable[[P
 
 def picked(tensors: Sequence[Tensor | None]) -> list[ShapeGroup]:
     """The fixed coordinates of the tensors, copied."""
-    found = same_shape_groups([None if tensor is None else _pick(tensor) for tensor in tensors])
+    groups = same_shape_groups([None if tensor is None else _pick(tensor) for tensor in tensors])
     # A tensor that is alone in its group is not copied by being put there.
     return [
-        one if len(one.indices) > 1 else ShapeGroup(one.indices, one.matrix.clone(), 0)
-        for one in found
+        group if len(group.indices) > 1 else ShapeGroup(group.indices, group.matrix.clone(), 0)
+        for group in groups
     ]
 
 
@@ -92,7 +105,7 @@ def _pick(tensor: Tensor) -> Tensor:
 
 def fitting(before: Sequence[ShapeGroup], parameters: Sequence[Tensor | None]) -> list[ShapeGroup]:
     """What was picked, without tensors that have gone or become others since."""
-    found = []
+    groups = []
     for old in before:
         fits = [
             index < len(parameters)
@@ -103,12 +116,12 @@ def fitting(before: Sequence[ShapeGroup], parameters: Sequence[Tensor | None]) -
             for index in old.indices
         ]
         if all(fits):
-            found.append(old)
+            groups.append(old)
         elif any(fits):
             lines = [line for line, fit in enumerate(fits) if fit]
             indices = tuple(old.indices[line] for line in lines)
-            found.append(ShapeGroup(indices, torch.stack([old.matrix[line] for line in lines]), 0))
-    return found
+            groups.append(ShapeGroup(indices, torch.stack([old.matrix[line] for line in lines]), 0))
+    return groups
 
 
 def change(
@@ -146,69 +159,32 @@ def changes_of(
         return np.stack([moved_by * np.sqrt(sizes / seen), ratio, lost / moved], axis=1)
 
 
-@dataclass(frozen=True)
-class Divided:
-    """Gradients and second moments of parameters whose steps were corrected alike."""
+def adam_ratio(
+    group: ShapeGroup, moments: Sequence[SecondMoment], gradients: Sequence[Tensor | None]
+) -> list[Tensor]:
+    """Of each piece [3, tensor]: norm of the finite g/(√v̂+ε), how many are not, √v̂ below ε.
 
-    indices: tuple[int, ...]
-    gradients: Tensor
-    seconds: Tensor
-    correction: float | Tensor
-    epsilon: float
-
-
-def divided(moments: Sequence[SecondMoment]) -> list[Divided]:
-    """Everything the Adam family keeps, in groups."""
-    members: dict[tuple[Any, ...], list[SecondMoment]] = {}
-    for one in moments:
-        gradient, second = local(one.gradient), local(one.second)
-        if gradient.layout is not torch.strided or gradient.dtype not in KERNEL_DTYPES:
-            continue
-        if not gradient.numel() or gradient.is_meta:
-            continue
-        # A count that lives on the device stays there; others are numbers already.
-        count = None if on_accelerator(one.step) else number(one.step)
-        mark = count, one.beta, one.epsilon
-        key = (gradient.device, gradient.dtype, second.dtype, gradient.numel(), mark)
-        members.setdefault(key, []).append(one)
-    found = []
-    for some in members.values():
-        at_once = max(1, LIMIT // local(some[0].gradient).numel())
-        found += [_divided(some[i : i + at_once]) for i in range(0, len(some), at_once)]
-    return found
-
-
-def _divided(some: Sequence[SecondMoment]) -> Divided:
-    first = some[0]
+    `moments` are those of the tensors of the group, whose steps were all corrected alike.
+    """
+    kind, first = wide(group.matrix.device), moments[0]
     correction: float | Tensor
     if on_accelerator(first.step):
-        counts = torch.stack([one.step.detach().reshape(1) for one in some])
+        counts = torch.stack([moment.step.detach().reshape(1) for moment in moments])
         correction = 1 - torch.pow(first.beta, counts)
     else:
         correction = 1.0 - first.beta ** number(first.step)
-    gradients = [local(one.gradient).detach() for one in some]
-    seconds = [aligned(one.second.detach(), g) for one, g in zip(some, gradients, strict=True)]
-    return Divided(
-        tuple(one.index for one in some),
-        together(gradients),
-        together([second for second in seconds if second is not None]),
-        correction,
-        first.epsilon,
-    )
-
-
-def adam_ratio(group: Divided) -> list[Tensor]:
-    """Of each piece [3, tensor]: norm of the finite g/(√v̂+ε), how many are not, √v̂ below ε."""
-    kind = wide(group.gradients.device)
-    found = []
-    for g, v in zip(pieces(group.gradients), pieces(group.seconds), strict=True):
-        root = (at_least_single(v) / group.correction).sqrt_()
-        small = (root < group.epsilon).sum(1, dtype=kind)
-        ratio = at_least_single(g) / root.add_(group.epsilon)
+    pairs = [(moment.second.detach(), gradients[moment.index]) for moment in moments]
+    seconds = [aligned(second, g) for second, g in pairs if g is not None]
+    matrix = together([second for second in seconds if second is not None])
+    sums = []
+    for g, v in zip(group.pieces, pieces(matrix), strict=True):
+        root = (at_least_single(v) / correction).sqrt_()
+        small = (root < first.epsilon).sum(1, dtype=kind)
+        ratio = at_least_single(g) / root.add_(first.epsilon)
         finite = cleaned(ratio)
         norm = torch.linalg.vector_norm(finite, 2, dim=1, dtype=kind)
-        found.append(torch.stack([norm, (finite != ratio).sum(1, dtype=kind), small]))
-    return found
+        sums.append(torch.stack([norm, (finite != ratio).sum(1, dtype=kind), small]))
+    return sums
 
 
 def ratios_of(size: int, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Trainings on a device that cannot be read: `python -m tests.record.far_training`."""
+"""Trainings on a device that cannot be read: `python -m tests.record.device.imitated_training`."""
 
 import importlib
 import json
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.record import far_device
-from tests.record.near_and_far import differences, moved
+from tests.record.device import imitated_device
+from tests.record.device.comparing import differences, moved
 from tests.record.sinks import MemorySink, watch_into
 from torch import Tensor, nn
 
@@ -82,7 +82,7 @@ def train(
             sink, model, *optimizers, every=every, budget=1.0, signals=tools, step=first
         )
     for step in range(steps):
-        before = far_device.launched.total()
+        before = imitated_device.launched.total()
         generator = torch.Generator().manual_seed(step)
         x = torch.randn(8, 6, generator=generator).to(device)
         if clear:
@@ -100,7 +100,7 @@ def train(
                 watcher.step()
             watcher.log(loss=loss)
             assert watcher.guard.error is None, watcher.guard.error
-        found.launches.append(far_device.launched.total() - before)
+        found.launches.append(imitated_device.launched.total() - before)
     if watcher is not None:
         watcher.close()
         assert watcher.guard.error is None, watcher.guard.error
@@ -124,8 +124,8 @@ def compared() -> dict[str, Any]:
     """Trainings near and far: what differs, and whether the weights are those without us."""
     found: dict[str, Any] = {}
     for name, options in CASES.items():
-        near, far = train(CPU, **options), train(far_device.DEVICE, **options)
-        alone = train(far_device.DEVICE, watched=False, **options)
+        near, far = train(CPU, **options), train(imitated_device.DEVICE, **options)
+        alone = train(imitated_device.DEVICE, watched=False, **options)
         found[name] = {
             "rows": len(far.sink.rows),
             "differences": differences(near.sink, far.sink),
@@ -150,8 +150,8 @@ def counted() -> dict[str, list[int]]:
 
 
 def _ours(*, every: int | None, first: int = 0, depth: int = 2) -> list[int]:
-    alone = train(far_device.DEVICE, watched=False, depth=depth)
-    ours = train(far_device.DEVICE, every=every, first=first, depth=depth)
+    alone = train(imitated_device.DEVICE, watched=False, depth=depth)
+    ours = train(imitated_device.DEVICE, every=every, first=first, depth=depth)
     return [a - b - LOGGED for a, b in zip(ours.launches, alone.launches, strict=True)]
 
 
@@ -173,7 +173,7 @@ def _spoiled(
 ) -> Any:
     for one in (*args, *kw.values()):
         tensor = one.matrix if isinstance(one, ShapeGroup) else one
-        if isinstance(tensor, far_device.FarTensor):
+        if isinstance(tensor, imitated_device.DeviceTensor):
             wait(tensor.detach())
             break
     return first(*args, **kw)
@@ -181,7 +181,7 @@ def _spoiled(
 
 def _failure() -> str:
     try:
-        sink = train(far_device.DEVICE, steps=1).sink
+        sink = train(imitated_device.DEVICE, steps=1).sink
     except AssertionError as error:
         return str(error)
     return " ".join(event.text for event in sink.events if event.kind is EventKind.SWITCHED_OFF)
@@ -220,6 +220,6 @@ WAITS: dict[str, Callable[[Tensor], Any]] = {
 if __name__ == "__main__":
     torch.set_num_threads(1)
     logging.disable()
-    far_device.install()
+    imitated_device.install()
     results = {"compared": compared(), "counted": counted(), "sabotaged": sabotaged()}
     print(json.dumps(results))

@@ -34,11 +34,11 @@ class Waits(Exception):
     """Something asked the device for a number, or mixed it with another."""
 
 
-class FarTensor(Tensor):
+class DeviceTensor(Tensor):
     raw: Tensor
 
     @staticmethod
-    def __new__(cls, raw: Tensor) -> "FarTensor":
+    def __new__(cls, raw: Tensor) -> "DeviceTensor":
         return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined,no-any-return]
             cls,
             raw.size(),
@@ -65,7 +65,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     flat = list(_tensors((args, kwargs)))
     if name in WAITS or (name.startswith("index") and _has_mask(args)):
         raise Waits(f"{name} waits for the device")
-    near = [one for one in flat if not isinstance(one, FarTensor) and one.dim() > 0]
+    near = [one for one in flat if not isinstance(one, DeviceTensor) and one.dim() > 0]
     if near and name != "_to_copy":
         raise Waits(f"{name} mixes devices")
     wanted = kwargs.get("device", DEVICE)
@@ -77,7 +77,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         launched[name] += 1
     if "device" in kwargs:
         kwargs = kwargs | {"device": "cpu"}
-    known = {id(one.raw): one for one in flat if isinstance(one, FarTensor)}
+    known = {id(one.raw): one for one in flat if isinstance(one, DeviceTensor)}
     return _far(func(*_plain(args), **_plain(kwargs)), known)
 
 
@@ -89,17 +89,17 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(one)
 
 
-def _far(value: Any, known: dict[int, FarTensor]) -> Any:
+def _far(value: Any, known: dict[int, DeviceTensor]) -> Any:
     """Wrapped again; what an operation has changed in place is the wrapper it was given."""
     if isinstance(value, Tensor):
-        return known[id(value)] if id(value) in known else FarTensor(value)
+        return known[id(value)] if id(value) in known else DeviceTensor(value)
     if isinstance(value, (list, tuple)):
         return type(value)(_far(one, known) for one in value)
     return value
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, FarTensor):
+    if isinstance(value, DeviceTensor):
         return value.raw
     if isinstance(value, (list, tuple)):
         return type(value)(_plain(one) for one in value)
@@ -109,7 +109,7 @@ def _plain(value: Any) -> Any:
 
 
 def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    if not isinstance(target, FarTensor) and not non_blocking:
+    if not isinstance(target, DeviceTensor) and not non_blocking:
         raise Waits("copy_ to the CPU waits for the device")
     launched["copy_"] += 1
     _plain(target).copy_(_plain(source))
@@ -146,12 +146,12 @@ def install() -> None:
     torch.library.impl("aten::empty_strided", "PrivateUse1", _empty_strided)
     transfer.pinned = lambda like: torch.empty(like.shape, dtype=like.dtype)
     # A wrapper is no plain tensor; on a real device it would be one.
-    tensors.PLAIN = (*tensors.PLAIN, FarTensor)
+    tensors.PLAIN = (*tensors.PLAIN, DeviceTensor)
 
 
 def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any) -> Tensor:
-    return FarTensor(torch.empty(size, dtype=dtype, memory_format=memory_format))
+    return DeviceTensor(torch.empty(size, dtype=dtype, memory_format=memory_format))
 
 
 def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> Tensor:
-    return FarTensor(torch.empty_strided(size, stride, dtype=dtype))
+    return DeviceTensor(torch.empty_strided(size, stride, dtype=dtype))

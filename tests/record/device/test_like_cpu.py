@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.record.conftest import pretend_far
-from tests.record.near_and_far import differences, moved
+from tests.record.device.comparing import differences, moved
+from tests.record.device.conftest import pretend_on_device
 from tests.record.sinks import MemorySink, watch_into
 from torch import Tensor, nn
 
@@ -107,7 +107,7 @@ def recorded(case: Case) -> MemorySink:
 def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     torch.set_num_threads(1)
     near = recorded(CASES[request.param])
-    pretend_far(monkeypatch)
+    pretend_on_device(monkeypatch)
     return request.param, near, recorded(CASES[request.param])
 
 

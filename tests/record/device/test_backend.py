@@ -23,11 +23,11 @@ OTHERWISE = {
 @pytest.mark.parametrize(
     "loop", [x for x in LOOPS if x.name not in OTHERWISE], ids=lambda x: x.name
 )
-def test_loops_far_away_are_recorded_as_they_happened(loop: Any, far_away: None) -> None:
+def test_loops_on_a_device_are_recorded_as_they_happened(loop: Any, on_device: None) -> None:
     compare_run(loop, tolerance=max(loop.tolerance, 5e-6))
 
 
-def test_updates_are_sampled_and_say_so(far_away: None) -> None:
+def test_updates_are_sampled_and_say_so(on_device: None) -> None:
     model = nn.Linear(200, 100)
     optimizer = torch.optim.AdamW(model.parameters(), 0.1)
     sink = MemorySink()
@@ -46,7 +46,7 @@ def test_updates_are_sampled_and_say_so(far_away: None) -> None:
     assert row["optim_ratio_rms"] == pytest.approx(1.0, rel=1e-3)
 
 
-def test_hashes_follow_the_weights(far_away: None) -> None:
+def test_hashes_follow_the_weights(on_device: None) -> None:
     model = mlp()
     model[0].weight.requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -62,7 +62,7 @@ def test_hashes_follow_the_weights(far_away: None) -> None:
     assert (len(frozen), len(moving)) == (1, 4)
 
 
-def test_an_overflow_is_told_when_it_is_known(far_away: None) -> None:
+def test_an_overflow_is_told_when_it_is_known(on_device: None) -> None:
     model = mlp()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01, fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -97,7 +97,7 @@ def test_a_transfer_keeps_the_order_of_its_parts() -> None:
 def test_what_a_device_cannot_do_is_left_out_and_said_once(
     place: str,
     what: str,
-    far_away: None,
+    on_device: None,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -14,13 +14,13 @@ DELAY = 2
 
 
 @pytest.fixture
-def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parameters and what layers give count as remote; numbers take a while to come over."""
     torch.set_num_threads(1)
-    pretend_far(monkeypatch)
+    pretend_on_device(monkeypatch)
 
 
-def pretend_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def pretend_on_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradwatch.record.parameters.on_accelerator", lambda tensor: True)
     monkeypatch.setattr("gradwatch.record.signals.tensors.on_accelerator", _is_real)
     for module in ("probe", "inputs", "activations", "activation_functions", "loss_kind"):

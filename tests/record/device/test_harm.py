@@ -32,7 +32,7 @@ FAR = (
 
 @pytest.mark.parametrize("case", FAR)
 def test_a_training_watched_from_afar_is_the_same(
-    case: str, tmp_path: Path, far_away: None, caplog: pytest.LogCaptureFixture
+    case: str, tmp_path: Path, on_device: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     alone = train(CASES[case], None, STEPS)
     watched = train(CASES[case], tmp_path / "run", STEPS, budget=1.0)

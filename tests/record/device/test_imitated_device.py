@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 CASES = ["healthy", "sick", "clipped", "by hand", "taps", "cleared to zeros", "never cleared"]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def results() -> Any:
-    command = [sys.executable, "-m", "tests.record.far_training"]
+    command = [sys.executable, "-m", "tests.record.device.imitated_training"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.record.conftest import pretend_far
+from tests.record.device.conftest import pretend_on_device
 from tests.record.signals.test_probe import Divide
 from tests.record.sinks import MemorySink, watch_into
 from torch import Tensor, nn
@@ -85,7 +85,7 @@ def both(
     """The same training recorded near and far."""
     torch.set_num_threads(1)
     near, _ = trained(make(), **options)
-    pretend_far(monkeypatch)
+    pretend_on_device(monkeypatch)
     far, _ = trained(make(), **options)
     return near, far
 
@@ -136,7 +136,7 @@ def test_the_module_that_makes_the_nan_is_named(
         assert {name for step, name in found if step == 11} == set()
 
 
-def test_modes_of_the_step_and_not_of_the_arrival(far_away: None) -> None:
+def test_modes_of_the_step_and_not_of_the_arrival(on_device: None) -> None:
     def change(step: int, model: nn.Module) -> None:
         model.train(step != 2)
 
@@ -145,7 +145,7 @@ def test_modes_of_the_step_and_not_of_the_arrival(far_away: None) -> None:
     assert modes == [1, 1, 0, 1, 1, 1]
 
 
-def test_nothing_is_written_before_it_has_arrived(far_away: None) -> None:
+def test_nothing_is_written_before_it_has_arrived(on_device: None) -> None:
     seen: list[int] = []
     model = Net()
 
@@ -184,7 +184,7 @@ class Takes(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_inputs_that_are_not_finite(far_away: None, dtype: torch.dtype) -> None:
+def test_inputs_that_are_not_finite(on_device: None, dtype: torch.dtype) -> None:
     data = torch.randn(40, 30, generator=torch.Generator().manual_seed(0)).to(dtype)
     data[3, :5], data[7, 7] = float("nan"), float("inf")
     more = torch.full((10,), 200.0).to(dtype)
@@ -213,7 +213,7 @@ def hits_of(probe: DeviceProbe) -> dict[int, tuple[int, int]]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), float("-inf")])
 def test_large_finite_numbers_raise_no_alarm(
-    far_away: None, dtype: torch.dtype, bad: float | None
+    on_device: None, dtype: torch.dtype, bad: float | None
 ) -> None:
     output = torch.full((128, 128), torch.finfo(dtype).max, dtype=dtype)
     output[::2] *= -1
@@ -224,7 +224,7 @@ def test_large_finite_numbers_raise_no_alarm(
     assert hits_of(probe) == ({} if bad is None else {1: (1, 0)})
 
 
-def test_a_layer_called_twice_does_not_forget_its_first_call(far_away: None) -> None:
+def test_a_layer_called_twice_does_not_forget_its_first_call(on_device: None) -> None:
     probe = DeviceProbe()
     probe.look(0, 1, torch.tensor([float("nan")]), torch.ones(2))
     probe.look(0, 1, torch.ones(2), torch.tensor([float("inf")]))
@@ -233,7 +233,7 @@ def test_a_layer_called_twice_does_not_forget_its_first_call(far_away: None) -> 
     assert hits_of(probe) == {}
 
 
-def test_a_forward_without_a_backward_is_dropped(far_away: None) -> None:
+def test_a_forward_without_a_backward_is_dropped(on_device: None) -> None:
     def validate(step: int, model: nn.Module) -> None:
         model(torch.full((8, 6), 1e4))
 
@@ -242,7 +242,7 @@ def test_a_forward_without_a_backward_is_dropped(far_away: None) -> None:
 
 
 def test_a_large_output_is_sampled_and_says_so(
-    far_away: None, monkeypatch: pytest.MonkeyPatch
+    on_device: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gradwatch.record.signals.activations.DEVICE_MOST", 64)
     sink, _ = trained(Net())
@@ -253,7 +253,7 @@ def test_a_large_output_is_sampled_and_says_so(
     assert state is State.MEASURED
 
 
-def test_the_diagnosis_names_the_layer_of_the_first_nan(far_away: None, tmp_path: Path) -> None:
+def test_the_diagnosis_names_the_layer_of_the_first_nan(on_device: None, tmp_path: Path) -> None:
     model = Net(sick_from=21)  # no step of the slower cadences
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     watcher = watch(model, optimizer, run=tmp_path / "run", budget=1.0)
