@@ -37,7 +37,7 @@ def killed(folder: Path, rank: int) -> None:
     for step in range(STEPS):
         if step == LEAVES_AT:
             assert watcher.flush(60)  # the launcher may end rank 0 as soon as rank 1 is dead
-            dist.guard()
+            dist.barrier()
             if rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
         try:

@@ -44,7 +44,7 @@ def main() -> None:
         bare = collectives(folder, spread, rank, watched=False)
         found[spread.__name__] = [bare, collectives(folder, spread, rank, watched=True)]
     (folder / f"collectives.{rank}.json").write_text(json.dumps(found))
-    dist.guard()  # gloo aborts a rank whose partner has gone
+    dist.barrier()  # gloo aborts a rank whose partner has gone
     dist.destroy_process_group()
 
 

@@ -61,7 +61,7 @@ def main() -> None:
     for case in CASES:
         if case.name in names:
             train(case, folder, rank)
-            dist.guard()
+            dist.barrier()
     dist.destroy_process_group()
 
 

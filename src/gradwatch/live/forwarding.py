@@ -15,9 +15,9 @@ FORWARDED = ("loss", "val_loss", "clip_factor")
 
 
 class Forwarding:
-    """Passes everything to the monitor inside (if any), and the chosen few to the outbox."""
+    """Passes everything to the monitor inside, and a few numbers to the outbox."""
 
-    def __init__(self, inner: StepMonitor | None = None) -> None:
+    def __init__(self, inner: StepMonitor) -> None:
         self._outbox: Outbox | None = None
         self._inner = inner
         self._values: dict[str, float] = {}
@@ -34,19 +34,16 @@ class Forwarding:
 
     @property
     def should_stop(self) -> bool:
-        return self._inner is not None and self._inner.should_stop
+        return self._inner.should_stop
 
     def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
-        if self._inner is not None:
-            self._inner.declared(subjects, ids)
+        self._inner.declared(subjects, ids)
 
     def noted(self, info: Mapping[str, Any]) -> None:
-        if self._inner is not None:
-            self._inner.noted(info)
+        self._inner.noted(info)
 
     def after_step(self, step: int, rows: Sequence[StepRows], scalars: Mapping[str, float]) -> None:
-        if self._inner is not None:
-            self._inner.after_step(step, rows, scalars)
+        self._inner.after_step(step, rows, scalars)
         self._step = step
         self._values = {f"gradwatch/{k}": scalars[k] for k in FORWARDED if k in scalars}
         for batch in rows:
@@ -55,8 +52,7 @@ class Forwarding:
             self._outbox.numbers(step, self._values)
 
     def close(self) -> None:
-        if self._inner is not None:
-            self._inner.close()
+        self._inner.close()
         if self._outbox is not None:
             if self._values:
                 self._outbox.numbers(self._step, self._values, last=True)

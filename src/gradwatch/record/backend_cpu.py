@@ -109,7 +109,7 @@ class CpuBackend(Backend):
         rows = moment_rows(Family.GRAD, records, states, multiplier)
         rows["grad_dead_rows"], rows["grad_untouched_rows"] = self._memory.remember()
         if sketch is not None:
-            seen = gathered.batch.counts > 0  # nothing there, or too large and sparse
+            seen = gathered.batch.counts > 0  # others have no gradient, or a large sparse one
             last = tracked.last_sketch
             fill_sketches(rows, sketch, multiplier, seen, last, cosines=call.cosines)
         if call.histograms and frexp(multiplier)[0] != 0.5:

@@ -59,9 +59,11 @@ def options(
     """The checked options, or a GradwatchError that says what is wrong."""
     parts = _parts(record)
     if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-        raise _usage(f"`every` must be a whole number of steps from 1 on, got {every!r}.")
+        raise usage_error(f"`every` must be a whole number of steps from 1 on, got {every!r}.")
     if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 < budget <= 1:
-        raise _usage(f"`budget` must be a share of the run above 0 and up to 1, got {budget!r}.")
+        raise usage_error(
+            f"`budget` must be a share of the run above 0 and up to 1, got {budget!r}."
+        )
     return Options(parts, every, float(budget), _filter(include, exclude))
 
 
@@ -71,9 +73,9 @@ def _parts(record: Iterable[str]) -> frozenset[Record]:
     try:
         parts = frozenset(Record(name) for name in names)
     except ValueError:
-        raise _usage(f"`record` may hold {known}; got {names!r}.") from None
+        raise usage_error(f"`record` may hold {known}; got {names!r}.") from None
     if not parts - {Record.HISTOGRAMS}:
-        raise _usage(f"`record` names nothing to record: give some of {known}.")
+        raise usage_error(f"`record` names nothing to record: give some of {known}.")
     return parts
 
 
@@ -91,7 +93,9 @@ def _patterns(what: str, given: Patterns) -> tuple[str, ...]:
     patterns: tuple[Any, ...] = () if given is None else tuple(given) if several else (given,)
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern:
-            raise _usage(f"`{what}` takes parameter or layer names with * and ?, got {pattern!r}.")
+            raise usage_error(
+                f"`{what}` takes parameter or layer names with * and ?, got {pattern!r}."
+            )
     return patterns
 
 
@@ -100,5 +104,6 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*") for p in patterns)
 
 
-def _usage(message: str) -> GradwatchError:
+def usage_error(message: str) -> GradwatchError:
+    """For wrong arguments of `watch`."""
     return GradwatchError(message, Exit.USAGE)

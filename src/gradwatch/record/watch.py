@@ -11,10 +11,9 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from gradwatch.errors import Exit, GradwatchError
 from gradwatch.record.hooks import bare_optimizer
 from gradwatch.record.naming import named_parameters, unwrap
-from gradwatch.record.options import ALL, Options, Patterns, Record, options
+from gradwatch.record.options import ALL, Options, Patterns, Record, options, usage_error
 from gradwatch.record.rows import StepMonitor
 from gradwatch.record.signal import Signal
 from gradwatch.record.watcher import Disabled, Watcher, close_previous
@@ -42,15 +41,15 @@ def watch(
     """Record the training of `model` into a run folder, from now until `close`."""
     chosen = options(record=record, every=every, budget=budget, include=include, exclude=exclude)
     if not isinstance(model, Module):
-        raise _usage(f"Expected a torch.nn.Module to watch, got {type(model).__name__}.")
+        raise usage_error(f"Expected a torch.nn.Module to watch, got {type(model).__name__}.")
     torch_optimizers = [_optimizer(thing) for thing in optimizers]
     if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
-        raise _usage(f"`step` must be the number of the coming step, 0 or more, got {step!r}.")
+        raise usage_error(f"`step` must be the number of the coming step, 0 or more, got {step!r}.")
     if scaler is not None and not hasattr(scaler, "get_scale"):
-        raise _usage(f"`scaler` must be a GradScaler, got {type(scaler).__name__}.")
+        raise usage_error(f"`scaler` must be a GradScaler, got {type(scaler).__name__}.")
     names = [n.name for n in named_parameters(model) if chosen.wanted(n.name)]
     if not names:
-        raise _usage(_nothing(model, include, exclude))
+        raise usage_error(_nothing(model, include, exclude))
     if os.environ.get(VARIABLE, "").lower() == "disabled":
         return Disabled()
     close_previous(model)
@@ -78,7 +77,7 @@ def watch(
 def _optimizer(thing: Any) -> Optimizer:
     optimizer = bare_optimizer(thing)
     if optimizer is None:
-        raise _usage(
+        raise usage_error(
             f"Expected a torch optimizer, got {type(thing).__name__}. For any other optimizer "
             "leave it out and call watcher.step() after each of its steps."
         )
@@ -115,7 +114,7 @@ def _place(run: str | os.PathLike[str] | None, what: str) -> tuple[str, Path]:
         return path.name if count > 1 else name, path
     text = os.fspath(run)
     if not isinstance(text, str) or not text:
-        raise _usage(f"`run` must be a name or a path, got {run!r}.")
+        raise usage_error(f"`run` must be a name or a path, got {run!r}.")
     if isinstance(run, str) and os.path.basename(text) == text:
         return text, HOME / folder_name(text)
     return Path(text).name, Path(text)
@@ -134,10 +133,6 @@ def _nothing(model: Module, include: Patterns, exclude: Patterns) -> str:
         return f"{type(model).__name__} has no parameters to watch."
     some = ", ".join(n.name for n in named_parameters(model)[:5])
     return f"`include` and `exclude` leave no parameter to watch; there are {some} …"
-
-
-def _usage(message: str) -> GradwatchError:
-    return GradwatchError(message, Exit.USAGE)
 
 
 # -- ranks -------------------------------------------------------------------------------------
