@@ -270,6 +270,7 @@ class GradientSampler:
                 self._look_for_left_over(parameter.grad)
             return
         # A second pass without a step in between: accumulation, unless the first was thrown away.
+        # torch counts in `_version` how often a tensor was changed in place: by a step it was.
         if parameter._version == sampled.version and _is_cleared(parameter.grad):
             self._on_thrown_away(sampled.scale)
 
@@ -286,7 +287,7 @@ class GradientSampler:
         if parameter is None or parameter.grad is None:
             return  # none is left where the user steps inside backward
         sampled.backwards += 1
-        sampled.version = parameter._version
+        sampled.version = parameter._version  # the next pass finds another if a step was made
         sampled.scale = self._scale()
         self._on_backward()
         if not self._sampling:
@@ -328,6 +329,7 @@ def sample(gradient: Tensor) -> Tensor | None:
     gradient = local(gradient).detach()
     if gradient.layout is not torch.strided or not gradient.numel():
         return None
+    # `take` copies: the loop may change the gradient in place before it is compared.
     return gradient.take(fixed_coordinates(gradient.numel(), _COORDINATES, gradient.device))
 
 

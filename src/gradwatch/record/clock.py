@@ -94,6 +94,8 @@ class StepClock:
         """This optimizer is about to step: whether that is an idle step, which is then counted."""
         ref = self._idle_optimizer
         if self.idle_left > 0 and ref is not None and ref() is optimizer:
+            # `_stepped` stays as the last step left it: idle steps are made by one optimizer, and
+            # each of them is complete.
             self.number += 1
             return True
         return False

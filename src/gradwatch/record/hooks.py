@@ -24,6 +24,7 @@ from gradwatch.record.guard import ErrorGuard
 StepHook = Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]
 
 _lock = threading.RLock()  # a model may be collected, and its watcher stopped, at any allocation
+# Replaced as a whole and never changed: a step in another thread may be walking through it.
 _active: tuple["OptimizerHooks", ...] = ()
 _handles: list[Any] = []
 
@@ -42,11 +43,23 @@ class OptimizerHooks:
     ) -> None:
         self.guard, self.timer, self.clock = guard, guard.timer, clock
         self.before, self.after, self.idle_over = before, after, idle_over
-        _start(self)
+        global _active
+        with _lock:
+            _active = (*_active, self)
+            if not _handles:
+                _handles.append(register_optimizer_step_pre_hook(_pre))
+                _handles.append(register_optimizer_step_post_hook(_post))
 
     def stop(self) -> None:
         """Call nothing any more; twice does nothing."""
-        _stop(self)
+        global _active
+        with _lock:
+            _active = tuple(other for other in _active if other is not self)
+            # With other threads about, which may be in a step, the hooks stay and do nothing.
+            if not _active and not _other_threads():
+                for handle in _handles:
+                    handle.remove()
+                _handles.clear()
 
 
 # Compiled steps run the hooks too; disabled, they are not traced into the graph.
@@ -70,26 +83,6 @@ def _post(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -
                 hooks.guard.run(hooks.idle_over)
         else:
             hooks.guard.run(hooks.after, optimizer, args, kwargs)
-
-
-def _start(hooks: OptimizerHooks) -> None:
-    global _active
-    with _lock:
-        _active = (*_active, hooks)
-        if not _handles:
-            _handles.append(register_optimizer_step_pre_hook(_pre))
-            _handles.append(register_optimizer_step_post_hook(_post))
-
-
-def _stop(hooks: OptimizerHooks) -> None:
-    global _active
-    with _lock:
-        _active = tuple(other for other in _active if other is not hooks)
-        # With other threads about, which may be in a step, the hooks stay and do nothing.
-        if not _active and not _other_threads():
-            for handle in _handles:
-                handle.remove()
-            _handles.clear()
 
 
 def forget_all() -> None:

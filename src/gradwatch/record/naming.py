@@ -55,7 +55,7 @@ def bare_modules(model: Module) -> Iterator[tuple[str, Module]]:
             continue
         seen.add(id(module))
         inside = _wrapped(module)
-        if inside is None:
+        if inside is None:  # a wrapper is no layer of the user's
             yield path, module
         children = [
             (path if name == inside else _join(path, name), child, (module, above))

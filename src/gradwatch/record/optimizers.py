@@ -29,6 +29,7 @@ class SecondMoment:
     gradient: Tensor
     second: Tensor
     step: Any
+    """How many steps were made: a number, or a tensor, which may be on a device (capturable)."""
     beta: float
     epsilon: float
 

@@ -282,6 +282,7 @@ class TrackedParameters:
 
     def _signature(self, infos: list[ParameterInfo]) -> Hashable:
         """Everything a scan depends on: where it is as last time, nothing is to be done."""
+        # By id: a parameter that the user has replaced is another tensor under the same name.
         tensors = [(info.name, tensor) for info in infos if (tensor := info.ref()) is not None]
         return (
             tuple(

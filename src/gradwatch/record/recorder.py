@@ -284,6 +284,7 @@ class Recorder:
         """One family, histograms included; `ids` are those the parameters had when measured."""
         if not tracked.parameters:
             return
+        # Rows that come late may be of other parameters than the optimizer has now.
         if ids is tracked.ids and (rows.states == State.UNSUPPORTED).any():
             self._report_unsupported(step, tracked, rows)
         self._put(StepRows(rows.family, ids, rows.rows, rows.states), step)

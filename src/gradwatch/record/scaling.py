@@ -67,7 +67,7 @@ class LossScaling:
         """The present scale; NaN where it is on an accelerator, 1 where there is no scaler."""
         scaler = self._ref() if self._ref is not None else None
         value = getattr(scaler, "_scale", None)
-        if value is None:
+        if value is None:  # a scaler makes the tensor when it first scales a loss
             return number(getattr(scaler, "_init_scale", 1.0)) if scaler is not None else 1.0
         return number(value)
 

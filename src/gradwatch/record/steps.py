@@ -391,10 +391,11 @@ class StepController:
         self._hooked = idle < SHORTEST_IDLE or self.recorder.scaling.known
         for tracked in self.parameters.all:
             tracked.sampler.prepare(sampling=Family.GRAD in due, hooked=self._hooked)
-        if due or self._due:
+        if due or self._due:  # signals that have no hooks up need not hear of it again
             for signal in self.recorder.signals:
                 signal.arm(step, due)
         self._due = due
+        # With several optimizers the clock must see who steps, so those steps are not idle.
         if not self._hooked and self.clock.complete and len(self.parameters.optimizers) == 1:
             optimizer = self.parameters.optimizers[0].optimizer
             if optimizer is not None:

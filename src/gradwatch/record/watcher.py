@@ -62,6 +62,7 @@ class Watcher:
         )
         self._keep = self.controller.scalar_buffer.take
         self._closed = False
+        # Weak, so that watching keeps no model alive; its end is the end of the recording.
         self._model = weakref.ref(model, self._orphaned)
         self._hooks = OptimizerHooks(
             self.guard,

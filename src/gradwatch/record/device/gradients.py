@@ -73,7 +73,7 @@ class DeviceRowMemory:
                     if place == device
                 ]
             )
-            if void is not None:
+            if void is not None:  # whether it overflowed is known to the device alone
                 flat = flat & (void.to(device) == 0)
             last.masked_fill_(flat, self._now)
             states = (flat, last > self._now - WINDOW, last >= 0)

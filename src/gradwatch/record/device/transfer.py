@@ -71,6 +71,7 @@ def _send(flat: Tensor) -> tuple[Tensor, Any]:
         host = pinned(flat)
         host.copy_(flat, non_blocking=True)
         event = getattr(torch, device).Event()
+    # An event is reached when everything launched before it on this stream is done: the copy too.
     event.record()
     return host, event
 
