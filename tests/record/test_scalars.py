@@ -15,7 +15,7 @@ from gradwatch.record.scalars import MOST_KEPT
 def stretch(watcher: Watcher) -> None:
     """As if the budget allowed next to nothing."""
     pace = watcher.controller.pace
-    pace.k, pace._choose = 1 << 12, lambda *_: 1 << 12  # type: ignore[method-assign]
+    pace.k, pace.choose = 1 << 12, lambda *_: 1 << 12  # type: ignore[method-assign]
 
 
 def test_buffered_numbers_are_handed_over_many_at_a_time_and_lose_nothing() -> None:

@@ -132,7 +132,7 @@ def test_logs_keep_their_place_without_sampling_hooks(
     sink = MemorySink()
     watcher = watch_into(sink, model, optimizer, every=None)
     pace = watcher.controller.pace
-    monkeypatch.setattr(pace, "_choose", lambda spent, wall: pace.k)
+    monkeypatch.setattr(pace, "choose", lambda spent, wall: pace.k)
     for step in range(100):
         if step == 20:
             pace.k = 16

@@ -89,10 +89,11 @@ class Pace:
         return self._review()
 
     def _review(self) -> bool:
-        old, self.k = self.k, self._choose(self._last_spent, self._last_wall)
+        old, self.k = self.k, self.choose(self._last_spent, self._last_wall)
         return old != self.k
 
-    def _choose(self, spent: float, wall: float) -> int:
+    def choose(self, spent: float, wall: float) -> int:
+        """The `k` that keeps to the budget, from what was spent of the wall time so far."""
         allowed = ALLOWANCE + self._budget * wall
         if spent < allowed and self.k == 1:
             return 1

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from gradwatch.graph import Graph
 from gradwatch.record.parameters import TrackedParameters
 from gradwatch.record.recorder import Recorder
-from gradwatch.record.signals.batches import Batches
+from gradwatch.record.signals import Batches, audit, audit_events, describe_loss
 from gradwatch.record.tensors import number, on_accelerator
 from gradwatch.run import Event, EventKind
 
@@ -69,7 +69,7 @@ class RunMetadata:
         if isinstance(loss, Tensor) and loss.grad_fn is not None:
             self._looks = 0 if self._loss else self._looks - 1
             if not self._loss:
-                self._note_loss(_describe(loss))
+                self._note_loss(describe_loss(loss))
 
     def end(self) -> None:
         """The recording ends: what only now is worth a note."""
@@ -79,8 +79,6 @@ class RunMetadata:
 
     def audit(self, step: int, optimizers: Sequence[Optimizer]) -> None:
         """What the optimizers were given, held against what the model has."""
-        from gradwatch.record.signals import audit, audit_events
-
         model = self._parameters.model
         if model is None or not optimizers:
             return
@@ -104,9 +102,3 @@ class RunMetadata:
         if kind:
             self._loss = dict(kind)
             self._recorder.note(self._loss)
-
-
-def _describe(loss: Tensor) -> dict[str, Any]:
-    from gradwatch.record.signals import describe_loss
-
-    return describe_loss(loss)

@@ -15,7 +15,7 @@ from gradwatch.record.hooks import bare_optimizer
 from gradwatch.record.naming import named_parameters, unwrap
 from gradwatch.record.options import ALL, Options, Patterns, Record, options, usage_error
 from gradwatch.record.rows import StepMonitor
-from gradwatch.record.signal import Signal
+from gradwatch.record.signals import make_signals
 from gradwatch.record.watcher import Disabled, Watcher, close_previous
 from gradwatch.run import Event, EventKind
 from gradwatch.store import Writer, folder_name
@@ -69,7 +69,7 @@ def watch(
         first_step=step or 0,
         scaler=scaler,
         run_dir=path,
-        signals=_signals(model, names, kept),
+        signals=make_signals(model, names, kept.record),
         monitor=monitor,
     )
 
@@ -82,12 +82,6 @@ def _optimizer(thing: Any) -> Optimizer:
             "leave it out and call watcher.step() after each of its steps."
         )
     return optimizer
-
-
-def _signals(model: Module, names: list[str], chosen: Options) -> list[Signal]:
-    from gradwatch.record.signals import make_signals
-
-    return make_signals(model, names, chosen.record)
 
 
 def _without_compiled_activations(

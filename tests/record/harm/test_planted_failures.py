@@ -66,7 +66,7 @@ SEAMS = {
     "ring": "gradwatch.store.writer.Writer.put",
     "ring: scalars": "gradwatch.store.writer.Writer.scalars",
     "log": "gradwatch.record.metadata.RunMetadata.log",
-    "loss kind": "gradwatch.record.metadata._describe",
+    "loss kind": "gradwatch.record.metadata.describe_loss",
 }
 
 
