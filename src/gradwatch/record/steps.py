@@ -49,7 +49,9 @@ class StepState(Enum):
     ENDED = "ended"
 
 
-_HAS_GRADIENTS = (StepState.BACKWARD, StepState.STEPPING)
+# The hooks look at these on every step, and a member of an enum is a slow attribute.
+_WAITING, _BACKWARD, _STEPPING, _CLOSURE, _IDLE, _ENDED = StepState
+_HAS_GRADIENTS = (_BACKWARD, _STEPPING)
 
 
 class StepController:
@@ -89,7 +91,7 @@ class StepController:
         signals: Sequence[Signal],
         monitor: StepMonitor | None,
     ) -> None:
-        self.state = StepState.WAITING
+        self.state = _WAITING
         self.sink = sink
         self.options = options
         self.clock = clock
@@ -145,7 +147,7 @@ class StepController:
         if self.state in _HAS_GRADIENTS and clock.number == clock.first and not clock.begun:
             text = "backward ran, but no optimizer step was seen: call watcher.step() after each"
             self.sink.event(Event(clock.first, EventKind.NOT_RECORDED, text))
-        self.state = StepState.ENDED
+        self.state = _ENDED
         self.metadata.end()
         self.sink.event(Event(clock.made, EventKind.CLOSED, text))
         timer = self.guard.timer
@@ -173,15 +175,15 @@ class StepController:
         tracked = self.parameters.find(optimizer) or self._adopt(optimizer)
         if tracked is None:
             return
-        if self.state is StepState.IDLE:
+        if self.state is _IDLE:
             self.end_idle()
         if self.clock.has_stepped(tracked):
             self._finish(self.clock.number)  # some optimizer was waited for in vain
         begins = self.clock.enter(tracked)
-        if self.state is StepState.BACKWARD:
-            self.state = StepState.STEPPING
-        elif self.state is StepState.WAITING:
-            self.state = StepState.CLOSURE
+        if self.state is _BACKWARD:
+            self.state = _STEPPING
+        elif self.state is _WAITING:
+            self.state = _CLOSURE
         step = self.clock.number
         self._inside = tracked
         due = self.due(step)
@@ -251,8 +253,8 @@ class StepController:
 
     def _wait(self) -> None:
         """No gradients are left to be used; idle steps go on until `end_idle`."""
-        if self.state is not StepState.IDLE:
-            self.state = StepState.WAITING
+        if self.state is not _IDLE:
+            self.state = _WAITING
 
     def _adopt(self, optimizer: Optimizer) -> TrackedOptimizer | None:
         """An optimizer nobody told us about: ours if it steps a parameter of the model."""
@@ -285,10 +287,10 @@ class StepController:
         return TrackedOptimizer(optimizer, sampler, self.recorder.make_backend)
 
     def _backward_ran(self) -> None:
-        if self.state is StepState.WAITING:
-            self.state = StepState.BACKWARD
-        elif self.state is StepState.CLOSURE:
-            self.state = StepState.STEPPING
+        if self.state is _WAITING:
+            self.state = _BACKWARD
+        elif self.state is _CLOSURE:
+            self.state = _STEPPING
         self.recorder.backward()
 
     def _thrown_away(self, scale: float | None) -> None:
@@ -305,7 +307,7 @@ class StepController:
         self.recorder.report_skipped(step)
         for tracked in self.parameters.all:
             tracked.sampler.stepped()
-        self.state = StepState.WAITING
+        self.state = _WAITING
         self.clock.advance()
         self._finish(step)
 
@@ -313,7 +315,7 @@ class StepController:
 
     def step(self) -> None:
         """The user says that the step is over."""
-        if self.state is StepState.IDLE:
+        if self.state is _IDLE:
             self.end_idle()
         step = self.clock.number
         if not self.clock.begun:
@@ -400,14 +402,14 @@ class StepController:
             optimizer = self.parameters.optimizers[0].optimizer
             if optimizer is not None:
                 self.clock.begin_idle(optimizer, idle)
-                self.state = StepState.IDLE
+                self.state = _IDLE
 
     def end_idle(self) -> None:
         """The idle steps are over, or something needs us earlier."""
         self.scalar_buffer.drain()
         passed = self.clock.end_idle()
         self._finished, self._ended_at = self.clock.number, time.perf_counter()
-        self.state = StepState.WAITING
+        self.state = _WAITING
         if self.pace.after_idle(passed):
             self._report_stretched(self.clock.number)
         self.recorder.deliver()
