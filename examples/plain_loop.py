@@ -3,6 +3,7 @@
 python -m examples.plain_loop
 """
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -35,9 +36,9 @@ def main() -> None:
     print(f"loss {run.scalars['loss'][0]:.3f} → {run.scalars['loss'][STEPS - 1]:.3f}")
     print(f"clipped on {(run.scalars['clip_factor'] < 1).sum()} of {STEPS} steps")
     print(f"{watcher.overhead:.1%} of the time was ours")
-    for name, norm, ratio in zip(
-        run.names, run.typical("grad_norm"), run.typical("update_ratio"), strict=True
-    ):
+    norms = np.nanmedian(run.series["grad_norm"], axis=0)
+    ratios = np.nanmedian(run.series["update_ratio"], axis=0)
+    for name, norm, ratio in zip(run.names, norms, ratios, strict=True):
         print(f"{name:12s} gradient norm {norm:.1e}, update ÷ weight {ratio:.1e}")
 
 

@@ -11,7 +11,7 @@ from gradwatch.record import Watcher
 from gradwatch.record.steps import StepState
 
 
-class Asking(torch.optim.SGD):
+class Asking(torch.optim.Optimizer):
     """Asks for the state inside its step, before and after a closure runs."""
 
     ask: Callable[[], StepState]
@@ -22,12 +22,14 @@ class Asking(torch.optim.SGD):
         if closure is not None:
             closure()
             self.inside.append(self.ask())
-        return super().step()
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter -= 0.01 * parameter.grad
 
 
 def watched(every: int = 1) -> tuple[torch.nn.Module, Asking, Watcher]:
     model = mlp()
-    optimizer = Asking(model.parameters(), 0.01)
+    optimizer = Asking(model.parameters(), {})
     watcher = watch_into(MemorySink(), model, optimizer, every=every)
     optimizer.ask = lambda: watcher.controller.state
     return model, optimizer, watcher
