@@ -19,12 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from gradwatch import kernel
-from gradwatch.checkpoints.access import mapped
+from gradwatch.checkpoints import ScanOptions
+from gradwatch.checkpoints.blocks import mapping
 from gradwatch.checkpoints.index import FileId, Index
-from gradwatch.checkpoints.measuring import measure_item
+from gradwatch.checkpoints.measure import measure_tensors, measuring_units
 from gradwatch.checkpoints.readers import open_index
-from gradwatch.checkpoints.scanning import Means, measure_checkpoint
-from gradwatch.checkpoints.tasks import cut
 from gradwatch.kernel import Batch, Dtype
 
 ROUNDS = int(os.environ.get("GRADWATCH_BENCH_ROUNDS", "3"))
@@ -78,9 +77,9 @@ def memory(folder: Path) -> None:
     index = linked(folder, open_index(folder / "F32.safetensors"))
     small = replace(index, tensors=index.tensors[:1], files=index.files[:1])
     workers = len(os.sched_getaffinity(0))
-    idle = peak(lambda: measure_checkpoint(0, small, Means(workers), full=False, marked=False))
+    idle = peak(lambda: measure_tensors(small, ScanOptions(workers), full=False, hashed=False))
     begin = time.monotonic()
-    most = peak(lambda: measure_checkpoint(0, index, Means(workers), full=True, marked=False))
+    most = peak(lambda: measure_tensors(index, ScanOptions(workers), full=True, hashed=False))
     seconds = time.monotonic() - begin
     extra = (most - idle) / 2**20 + 0.0
     met = verdict(extra <= BARS["memory"])
@@ -100,8 +99,8 @@ def linked(folder: Path, index: Index) -> Index:
         status = path.stat()
         files.append(FileId(str(path), status.st_size, status.st_mtime_ns, status.st_ino))
         for tensor in index.tensors:
-            pieces = tuple(replace(piece, file=number) for piece in tensor.pieces)
-            tensors.append(replace(tensor, name=f"{number}.{tensor.name}", pieces=pieces))
+            shards = tuple(replace(shard, file=number) for shard in tensor.shards)
+            tensors.append(replace(tensor, name=f"{number}.{tensor.name}", shards=shards))
     return replace(index, files=tuple(files), tensors=tuple(tensors))
 
 
@@ -174,20 +173,19 @@ def shard(path: Path, kind: str, count: int) -> Path:
 
 def read_all(index: Index, dtype: Dtype) -> None:
     for tensor in index.tensors:
-        view = mapped().view(index.files[0], tensor.pieces[0].offset, tensor.bytes)
+        view = mapping()(index.files[0], tensor.shards[0].offset, tensor.bytes)
         kernel.read(Batch.of([view.ctypes.data], [tensor.count], [dtype]))
 
 
 def measure_all(index: Index, *, full: bool) -> None:
-    for task in cut(index, full=full, marked=False):
-        for item in task.items:
-            measure_item(item, mapped())
+    for unit in measuring_units(index, full=full, hashed=False):
+        unit.done(mapping)
 
 
 def numpy_script(index: Index) -> None:
     """What one writes by hand for the same numbers of one tensor."""
     tensor = index.tensors[0]
-    x = mapped().view(index.files[0], tensor.pieces[0].offset, tensor.bytes).view(np.float32)
+    x = mapping()(index.files[0], tensor.shards[0].offset, tensor.bytes).view(np.float32)
     finite = x[np.isfinite(x)].astype(np.float64)
     mean, std = finite.mean(), finite.std()
     z = (finite - mean) / std

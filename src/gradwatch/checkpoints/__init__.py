@@ -1,7 +1,8 @@
 """The checkpoint doctor: reads trained weights without trusting the file."""
 
-from gradwatch.checkpoints.examining import Examination, examine
-from gradwatch.checkpoints.movement import Drift, drift
-from gradwatch.checkpoints.scanning import Means, scan
+from gradwatch.checkpoints.compare import Drift, drift
+from gradwatch.checkpoints.parallel import ScanOptions
+from gradwatch.checkpoints.report import CheckpointReport, examine
+from gradwatch.checkpoints.scanning import scan
 
-__all__ = ["Drift", "Examination", "Means", "drift", "examine", "scan"]
+__all__ = ["CheckpointReport", "Drift", "ScanOptions", "drift", "examine", "scan"]

@@ -1,27 +1,18 @@
 """What would become of a tensor in a narrower type, read off its histogram."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gradwatch.checkpoints.joining import Measured
+from gradwatch.checkpoints.measure import TensorStats
 
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A floating type: its largest number, its smallest normal and its smallest number at all."""
-
-    name: str
-    largest: float
-    normal_exponent: int
-    smallest_exponent: int
-
-
-TARGETS = (
-    Target("bfloat16", 3.3895313892515355e38, -126, -133),
-    Target("float16", 65504.0, -14, -24),
-    Target("float8_e5m2", 57344.0, -14, -16),
-    Target("float8_e4m3fn", 448.0, -6, -9),
-)
+_TARGETS = {
+    "bfloat16": (3.3895313892515355e38, -126, -133),
+    "float16": (65504.0, -14, -24),
+    "float8_e5m2": (57344.0, -14, -16),
+    "float8_e4m3fn": (448.0, -6, -9),
+}
+"""The largest number of a type, and the exponents of its smallest normal and smallest number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,44 +27,45 @@ class Cast:
     vanishing_fraction: float
     """Share that would become zero: below half of the smallest number."""
 
+    def to_dict(self) -> dict[str, float]:
+        return {
+            "headroom": self.headroom,
+            "subnormal_fraction": self.subnormal_fraction,
+            "vanishing_fraction": self.vanishing_fraction,
+        }
 
-def overall(tensors: Iterable[Measured]) -> tuple[Cast, ...]:
+
+def overall_casts(tensors: Iterable[TensorStats]) -> tuple[Cast, ...]:
     """All floating tensors together: the least headroom, and shares of all elements."""
-    found = [(casts(measured), measured.tensor.count) for measured in tensors]
-    found = [(cast, count) for cast, count in found if cast]
-    total = sum(count for _, count in found)
+    counted = [(cast, stats.tensor.count) for stats in tensors if (cast := casts(stats))]
+    total = sum(count for _, count in counted)
     return tuple(
         Cast(
-            target.name,
-            min(cast[place].headroom for cast, _ in found),
-            sum(cast[place].subnormal_fraction * count for cast, count in found) / total,
-            sum(cast[place].vanishing_fraction * count for cast, count in found) / total,
+            target,
+            min(cast[place].headroom for cast, _ in counted),
+            sum(cast[place].subnormal_fraction * count for cast, count in counted) / total,
+            sum(cast[place].vanishing_fraction * count for cast, count in counted) / total,
         )
-        for place, target in enumerate(TARGETS)
-        if found
+        for place, target in enumerate(_TARGETS)
+        if counted
     )
 
 
-def casts(measured: Measured) -> tuple[Cast, ...]:
+def casts(stats: TensorStats) -> tuple[Cast, ...]:
     """One for every target; none for tensors without finite elements or a histogram."""
-    histogram, count = measured.histogram, int(measured.moments["count"])
-    if histogram is None or not measured.finite or not measured.tensor.element.floating:
+    histogram, count = stats.histogram, int(stats.moments["count"])
+    if histogram is None or not stats.finite or not stats.tensor.element.floating:
         return ()
     bins = histogram.negative + histogram.positive
-    largest = float(measured.moments["abs_max"])
+    largest = float(stats.moments["abs_max"])
 
     def below(exponent: int) -> int:
         return int(bins[: max(0, exponent - histogram.first_exponent)].sum())
 
-    found = []
-    for target in TARGETS:
-        vanishing = below(target.smallest_exponent - 1)
-        found.append(
-            Cast(
-                target.name,
-                target.largest / largest if largest else float("inf"),
-                (below(target.normal_exponent) - vanishing) / count,
-                vanishing / count,
-            )
-        )
-    return tuple(found)
+    results = []
+    for target, (limit, normal, smallest) in _TARGETS.items():
+        vanishing = below(smallest - 1)
+        subnormal = below(normal) - vanishing
+        headroom = limit / largest if largest else math.inf
+        results.append(Cast(target, headroom, subnormal / count, vanishing / count))
+    return tuple(results)

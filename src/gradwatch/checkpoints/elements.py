@@ -101,5 +101,5 @@ def _e4m3fn(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
     mantissa = (codes & 7).astype(np.float64)
     normal = (8 + mantissa) * 2.0 ** (exponent - 10)
     value = sign * np.where(exponent == 0, mantissa * 2.0**-9, normal)
-    found: NDArray[np.float32] = np.where(codes & 0x7F == 0x7F, np.nan, value).astype(np.float32)
-    return found
+    floats: NDArray[np.float32] = np.where(codes & 0x7F == 0x7F, np.nan, value).astype(np.float32)
+    return floats

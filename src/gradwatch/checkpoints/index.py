@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gradwatch.checkpoints.elements import Element
@@ -20,18 +20,18 @@ class FileId:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A box of one tensor: its bytes in a file, its shape, and where in the whole it begins."""
+class Shard:
+    """A box of one tensor: where its bytes lie, its shape, and where in the tensor it begins."""
 
     file: int
     offset: int
-    """In bytes, of the piece's first element; of the member's data where it is deflated."""
+    """In bytes, of the shard's first element; of the member's data where it is deflated."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """In elements."""
     start: tuple[int, ...]
     packed: int = 0
-    """Bytes of the deflated member that holds the piece; 0 where the bytes lie open."""
+    """Bytes of the deflated member that holds the shard; 0 where the bytes lie open."""
     skip: int = 0
     """Bytes to pass over after inflating: a `.npy` header."""
     crc: int = 0
@@ -49,28 +49,49 @@ class Piece:
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
     @property
-    def lines(self) -> int:
-        """Rows (dimension 0); a vector has as many lines as elements, a number one."""
+    def rows(self) -> int:
+        """Size of dimension 0; a vector has as many rows as elements, a number one."""
         return self.shape[0] if self.shape else 1
 
     @property
-    def line(self) -> int:
-        """Elements of one line."""
+    def row_size(self) -> int:
+        """Elements of one row."""
         return math.prod(self.shape[1:])
+
+    @property
+    def first_row(self) -> int:
+        """Which row of the tensor is the first one here."""
+        return self.start[0] if self.start else 0
 
     @property
     def contiguous(self) -> bool:
         return self.strides == row_major(self.shape)
 
+    @property
+    def row_access(self) -> bool:
+        """Whether any row can be read by itself."""
+        return self.contiguous and not self.packed
+
+    def some_rows(self, first: int, last: int, element_size: int) -> "Shard":
+        """Rows `first` to `last` (excluded) as a shard of their own."""
+        if (first, last) == (0, self.rows):
+            return self
+        return replace(
+            self,
+            offset=self.offset + first * self.strides[0] * element_size,
+            shape=(last - first, *self.shape[1:]),
+            start=(self.start[0] + first, *self.start[1:]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorEntry:
     """One tensor of the checkpoint."""
 
     name: str
     shape: tuple[int, ...]
     element: Element
-    pieces: tuple[Piece, ...]
+    shards: tuple[Shard, ...]
     aliases: tuple[str, ...] = ()
     """Other names of the same bytes."""
     note: str = ""
@@ -82,6 +103,19 @@ class Tensor:
     @property
     def bytes(self) -> int:
         return self.count * self.element.size
+
+    @property
+    def layer(self) -> str:
+        return owner_of(self.name)
+
+    @property
+    def role(self) -> str:
+        """The last word of the name: weight, bias, running_mean …"""
+        return self.name.rpartition(".")[2]
+
+    def whole_rows(self, shard: Shard) -> bool:
+        """Whether the shard's rows are as long as the tensor's."""
+        return shard.shape[1:] == self.shape[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +136,7 @@ class Index:
     path: str
     format: str
     files: tuple[FileId, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TensorEntry, ...]
     checksums: tuple[Checksum, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Name → reason, for tensors (or groups of them) that are not examined."""
@@ -118,10 +152,15 @@ class Index:
     def reach(self) -> int:
         """Bytes that must be read, gaps inside views included."""
         return sum(
-            max(piece.packed, piece.extent * tensor.element.size)
+            max(shard.packed, shard.extent * tensor.element.size)
             for tensor in self.tensors
-            for piece in tensor.pieces
+            for shard in tensor.shards
         )
+
+
+def owner_of(name: str) -> str:
+    """The layer a tensor belongs to, by the name alone; at the top of the model, the tensor."""
+    return name.rpartition(".")[0] or name
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -133,55 +172,28 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def to_dict(index: Index) -> dict[str, Any]:
-    """Plain JSON: what the reading child hands to its parent."""
-    return {
-        "path": index.path,
-        "format": index.format,
-        "files": [[f.path, f.size, f.modified, f.inode] for f in index.files],
-        "tensors": [
-            [
-                t.name,
-                t.shape,
-                t.element,
-                [
-                    [p.file, p.offset, p.shape, p.strides, p.start, p.packed, p.skip, p.crc]
-                    for p in t.pieces
-                ],
-                t.aliases,
-                t.note,
-            ]
-            for t in index.tensors
-        ],
-        "checksums": [[c.file, c.offset, c.length, c.crc, c.name] for c in index.checksums],
-        "left_out": dict(index.left_out),
-        "foreign": index.foreign,
-        "notes": index.notes,
-    }
+def to_rows(item: Any) -> list[Any]:
+    """The fields of any class here, for `json.dumps(index, default=to_rows)`."""
+    return [getattr(item, field.name) for field in fields(item)]
 
 
-def from_dict(data: Mapping[str, Any]) -> Index:
-    """Back from `to_dict`."""
+def from_rows(rows: Any) -> Index:
+    """An index from what its rows were after a way through JSON."""
+    path, kind, files, tensors, checksums, left_out, foreign, notes = _tuples(rows)
     return Index(
-        data["path"],
-        data["format"],
-        tuple(FileId(*item) for item in data["files"]),
+        path,
+        kind,
+        tuple(FileId(*row) for row in files),
         tuple(
-            Tensor(
-                name,
-                tuple(shape),
-                Element(element),
-                tuple(
-                    Piece(p[0], p[1], tuple(p[2]), tuple(p[3]), tuple(p[4]), p[5], p[6], p[7])
-                    for p in pieces
-                ),
-                tuple(aliases),
-                note,
-            )
-            for name, shape, element, pieces, aliases, note in data["tensors"]
+            TensorEntry(name, shape, Element(element), tuple(Shard(*s) for s in shards), *rest)
+            for name, shape, element, shards, *rest in tensors
         ),
-        tuple(Checksum(*item) for item in data["checksums"]),
-        data["left_out"],
-        tuple(data["foreign"]),
-        tuple(data["notes"]),
+        tuple(Checksum(*row) for row in checksums),
+        left_out,
+        foreign,
+        notes,
     )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

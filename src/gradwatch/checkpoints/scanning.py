@@ -1,38 +1,29 @@
-"""`scan` and `examine`: from paths to a `Run`, and to everything the checks of weights need."""
+"""`scan`: from the paths of checkpoints to what was measured of them, and to a `Run`."""
 
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
 
-from gradwatch.checkpoints.access import close_all
-from gradwatch.checkpoints.as_run import run_of
-from gradwatch.checkpoints.index import Index
-from gradwatch.checkpoints.joining import Measured, joined
-from gradwatch.checkpoints.limits import ALONE_BYTES, MAX_FILES
-from gradwatch.checkpoints.measuring import Part
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.checkpoints.index import Index, TensorEntry
+from gradwatch.checkpoints.limits import MAX_FILES
+from gradwatch.checkpoints.measure import TensorStats, measure_tensors
+from gradwatch.checkpoints.parallel import Progress, ScanOptions
 from gradwatch.checkpoints.readers import open_index
 from gradwatch.checkpoints.readers.distributed import METADATA
 from gradwatch.checkpoints.readers.files import names_in
 from gradwatch.checkpoints.readers.folders import has_weights
 from gradwatch.checkpoints.spectrum import Spectrum
-from gradwatch.checkpoints.tasks import (
-    cut,
-    cut_spectra,
-    do_alone,
-    do_in_worker,
-    spectrum_alone,
-    spectrum_in_worker,
-)
-from gradwatch.checkpoints.working import Progress, Work, cores, done_alone, done_together
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.run import Run
+from gradwatch.run import Event, EventKind, Histogram, MemorySource, Run, Subject
+from gradwatch.stats import Family, Kind, Stat, State
 
-_Task = TypeVar("_Task", bound=Work)
-_Result = TypeVar("_Result")
 Paths = str | Path | Sequence[str | Path]
 
 
@@ -42,19 +33,9 @@ class Checkpoint:
 
     step: int
     index: Index
-    tensors: tuple[Measured, ...]
-
-
-@dataclass(frozen=True)
-class Means:
-    """How to work: how many processes, on which cluster, and whom to tell."""
-
-    workers: int | None = None
-    """None: as many as there are processors; 0: none, all in the calling process."""
-    dask: str | None = None
-    progress: Progress = lambda done, total: None
-    executor: Executor | None = None
-    """Anything of that form, instead of a pool of our own; it is not shut down."""
+    tensors: tuple[TensorStats, ...]
+    spectra: dict[str, Spectrum] | None = None
+    """Singular values by the name of the matrix; None where they were not asked for."""
 
 
 def scan(
@@ -70,106 +51,145 @@ def scan(
     Nothing in the files is trusted or executed. `dask` is the address of a running scheduler;
     `executor` is used in place of a pool of processes and is not shut down.
     """
-    means = Means(workers, dask, progress, executor)
-    return run_of([(c.step, c.index, c.tensors) for c in measure_all(path, means, full=True)])
+    return run_of(measure_checkpoints(path, ScanOptions(workers, dask, progress, executor)))
 
 
-def measure_all(path: Paths, means: Means, *, full: bool) -> list[Checkpoint]:
+def measure_checkpoints(path: Paths, options: ScanOptions) -> list[Checkpoint]:
     """Every checkpoint of the paths, in order."""
-    found = series(path)
-    marked = len(found) > 1
-    return [
-        measure_checkpoint(step, open_index(place), means, full=full, marked=marked)
-        for step, place in found
-    ]
+    places = _steps(path)
+    checkpoints = []
+    for step, place in places:
+        index = open_index(place)
+        # hashes serve to compare steps: a single one needs none
+        tensors = measure_tensors(index, options, full=True, hashed=len(places) > 1)
+        checkpoints.append(Checkpoint(step, index, tensors))
+    return checkpoints
 
 
-def measure_checkpoint(
-    step: int, index: Index, means: Means, *, full: bool, marked: bool
-) -> Checkpoint:
-    """One checkpoint: cut, done, joined in order."""
-    tasks = list(cut(index, full=full, marked=marked))
-    found = do_work(index, tasks, do_alone, do_in_worker, means)
-    parts: dict[int, list[Part]] = {number: [] for number in range(len(index.tensors))}
-    for part in (part for listed in found for part in listed):
-        parts[part.tensor].append(part)
-    return Checkpoint(
-        step,
-        index,
-        tuple(joined(tensor, parts[number]) for number, tensor in enumerate(index.tensors)),
-    )
-
-
-def spectra(index: Index, means: Means) -> dict[str, Spectrum]:
-    """The singular values of every matrix, by name."""
-    tasks = list(cut_spectra(index))
-    found = do_work(index, tasks, spectrum_alone, spectrum_in_worker, means)
-    return {index.tensors[number].name: each for number, each in found if each is not None}
-
-
-def do_work(
-    index: Index,
-    tasks: Sequence[_Task],
-    alone: Callable[[_Task], _Result],
-    in_worker: Callable[[_Task], _Result],
-    means: Means,
-) -> list[_Result]:
-    """Small checkpoints here, others on workers, unless told otherwise."""
-    workers = cores() if means.workers is None else means.workers
-    small = index.reach <= ALONE_BYTES and means.workers is None
-    try:
-        here = means.dask is None and means.executor is None
-        if not tasks or (here and (small or workers == 0)):
-            return done_alone(tasks, alone, means.progress)
-        return done_together(
-            tasks,
-            in_worker,
-            means.progress,
-            workers=workers,
-            dask=means.dask,
-            pool=means.executor,
-        )
-    except (OSError, MemoryError) as error:
-        raise GradwatchError(f"Cannot read {index.path}: {error}.") from None
-    finally:
-        close_all()
-
+# -- which checkpoints -----------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"(\d{1,15})(?=\D*$)")
 
 
-def series(path: Paths) -> list[tuple[int, Path]]:
+def _steps(path: Paths) -> list[tuple[int, Path]]:
     """(step, place) of each: the numbers in the names where they increase, else 0, 1, …"""
     places = [Path(path)] if isinstance(path, str | Path) else [Path(item) for item in path]
     if not places:
         raise GradwatchError("Expected a checkpoint, got an empty list.", Exit.USAGE)
     if len(places) == 1:
-        inner = _inner(places[0])
-        return inner or [(0, places[0])]
-    numbers = [_number(place.name) for place in places]
-    known = [number for number in numbers if number is not None]
-    if len(known) == len(places) and all(a < b for a, b in pairwise(known)):
-        return list(zip(known, places, strict=True))
+        return _inside(places[0]) or [(0, places[0])]
+    numbers = [number for place in places if (number := _number(place.name)) is not None]
+    if len(numbers) == len(places) and all(a < b for a, b in pairwise(numbers)):
+        return list(zip(numbers, places, strict=True))
     return list(enumerate(places))
 
 
-def _inner(folder: Path) -> list[tuple[int, Path]]:
+def _inside(folder: Path) -> list[tuple[int, Path]]:
     """Checkpoints in a folder that is none itself: `checkpoint-100`, `checkpoint-200` …"""
     if not folder.is_dir() or (folder / METADATA).exists():
         return []
     names = names_in(folder, MAX_FILES)
     if has_weights(names):
         return []
-    found = [
+    places = sorted(
         (number, folder / name)
         for name in names
         if (number := _number(name)) is not None and (folder / name).is_dir()
-    ]
-    found.sort()
-    return found if len({number for number, _ in found}) == len(found) else []
+    )
+    return places if len({number for number, _ in places}) == len(places) else []
 
 
 def _number(name: str) -> int | None:
     stem = name.rpartition(".")[0] if name.endswith((".pt", ".pth", ".bin", ".npz")) else name
     match = _NUMBER.search(stem.removesuffix(".safetensors"))
     return int(match[1]) if match else None
+
+
+# -- as a run --------------------------------------------------------------------------------------
+
+_MOMENTS = ("norm", "mean", "std", "skewness", "kurtosis", "abs_mean", "abs_max", "min", "max")
+_NUMBERS = tuple(Stat(f"weight_{name}") for name in (*_MOMENTS, "zero_fraction", "row_spread"))
+_COUNTS = tuple(Stat(f"weight_{name}") for name in ("count", "nan", "inf", "zero_rows", "hash"))
+
+
+def run_of(checkpoints: Sequence[Checkpoint]) -> Run:
+    """One step for each; a tensor that a checkpoint lacks is not sampled there."""
+    latest = {stats.name: stats for checkpoint in checkpoints for stats in checkpoint.tensors}
+    column = {name: number for number, name in enumerate(latest)}
+    shape = (len(checkpoints), len(column))
+    values = {stat: np.full(shape, math.nan) for stat in (*_NUMBERS, *_COUNTS)}
+    exact = {stat: np.zeros(shape, np.uint64) for stat in _COUNTS}
+    states = np.full(shape, State.NOT_SAMPLED, np.uint8)
+    bins: dict[tuple[Family, str], dict[int, Histogram]] = {}
+    for row, checkpoint in enumerate(checkpoints):
+        for stats in checkpoint.tensors:
+            at = row, column[stats.name]
+            states[at] = State.MEASURED
+            for stat, value in zip(_NUMBERS, _numbers(stats), strict=True):
+                values[stat][at] = value
+            for stat, count in zip(_COUNTS, _counts(stats), strict=True):
+                exact[stat][at], values[stat][at] = count, float(count)
+            if stats.histogram is not None:
+                steps = bins.setdefault((Family.WEIGHT, stats.name), {})
+                steps[checkpoint.step] = stats.histogram
+    if len(checkpoints) == 1:  # nothing was hashed
+        del values[Stat.WEIGHT_HASH], exact[Stat.WEIGHT_HASH]
+    return Run(
+        MemorySource(
+            np.array([checkpoint.step for checkpoint in checkpoints], np.int64),
+            tuple(_subject(stats.tensor) for stats in latest.values()),
+            values,
+            _states(values, states),
+            exact,
+            events=tuple(
+                Event(c.step, EventKind.NOT_RECORDED, f"{name}: {reason}", subject=name)
+                for c in checkpoints
+                for name, reason in c.index.left_out.items()
+            ),
+            info=_info([checkpoint.index for checkpoint in checkpoints]),
+            bins=bins,
+        )
+    )
+
+
+def _numbers(stats: TensorStats) -> list[float]:
+    moments = [float(stats.moments[name]) for name in _MOMENTS]
+    return [*moments, stats.zero_fraction, stats.row_spread]
+
+
+def _counts(stats: TensorStats) -> list[int]:
+    count, nan, zero_rows = (int(stats.moments[name]) for name in ("count", "nan", "zero_rows"))
+    return [count, nan, stats.nonfinite - nan, zero_rows, stats.content_hash]
+
+
+def _states(
+    values: dict[Stat, NDArray[np.float64]], states: NDArray[np.uint8]
+) -> dict[Stat, NDArray[np.uint8]]:
+    """All alike, but for the spread of rows, which only matrices have."""
+    lacking = (states == State.MEASURED) & np.isnan(values[Stat.WEIGHT_ROW_SPREAD])
+    spread_states = np.where(lacking, State.UNSUPPORTED, states).astype(np.uint8)
+    return {**dict.fromkeys(values, states), Stat.WEIGHT_ROW_SPREAD: spread_states}
+
+
+def _subject(tensor: TensorEntry) -> Subject:
+    return Subject(
+        Kind.PARAMETER,
+        tensor.name,
+        tensor.layer,
+        tensor.shape,
+        str(tensor.element),
+        tensor.count,
+        tied_to=tensor.aliases,
+    )
+
+
+def _info(indices: Sequence[Index]) -> dict[str, object]:
+    first, last = indices[0], indices[-1]
+    return {
+        "name": first.path if len(indices) == 1 else f"{first.path} … {last.path}",
+        "format": first.format,
+        "kind": "checkpoint",
+        "bytes": sum(index.bytes for index in indices),
+        "files": sum(len(index.files) for index in indices),
+        "complete": True,
+    }

@@ -1,18 +1,21 @@
-"""Singular values of weight matrices: whole for small ones, the largest ones for large ones."""
+"""Singular values of weight matrices: all of small ones, the largest of large ones."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checkpoints.access import Access
-from gradwatch.checkpoints.blocks import blocks
-from gradwatch.checkpoints.elements import as_floats
+from gradwatch.checkpoints.blocks import ReadBytes, blocks
+from gradwatch.checkpoints.elements import Element, as_floats
+from gradwatch.checkpoints.index import FileId, Index, Shard, TensorEntry
 from gradwatch.checkpoints.limits import BLOCK
-from gradwatch.checkpoints.measuring import Item
+from gradwatch.checkpoints.parallel import Access, ScanOptions, WorkUnit, do_work
 
+_Tables = Iterator[tuple[int, NDArray[np.float64]]]
 EXACT = 1024
 """Up to this smaller side the whole spectrum is computed, from the Gram matrix in float64."""
 KEPT = 64
@@ -40,44 +43,74 @@ class Spectrum:
     tail_exponent: float
     """Hill's estimate of the exponent of the eigenvalues' density, upper half; NaN if few."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """The singular values (the largest 64) and what they say."""
+        return {
+            "exact": self.exact,
+            "full_rank": self.full_rank,
+            "effective_rank": self.effective_rank,
+            "stable_rank": self.stable_rank,
+            "rank_90": self.rank_90,
+            "tail_exponent": self.tail_exponent,
+            "singular_values": list(self.values),
+        }
 
-def spectrum_of(item: Item, access: Access) -> Spectrum | None:
-    """Of one whole tensor seen as rows × the rest; None where it is no matrix of finite numbers."""
-    rows, columns = item.piece.lines, item.piece.line
-    if len(item.whole_shape) < 2 or min(rows, columns) < 2 or columns > BLOCK:
+
+def spectra(index: Index, options: ScanOptions) -> dict[str, Spectrum]:
+    """By name, of every floating matrix that lies in one shard."""
+    tensors = [
+        tensor
+        for tensor in index.tensors
+        if len(tensor.shape) >= 2 and tensor.element.floating and len(tensor.shards) == 1
+    ]
+    units = []
+    for tensor in tensors:
+        file = index.files[tensor.shards[0].file]
+        units.append(WorkUnit(spectrum_of, (file, tensor), tensor.bytes, frozenset((file,))))
+    results = do_work(units, options, index.path, index.reach)
+    return {t.name: result for t, result in zip(tensors, results, strict=True) if result}
+
+
+def spectrum_of(access: Access, file: FileId, tensor: TensorEntry) -> Spectrum | None:
+    """Of a tensor seen as rows × the rest; None where it is no matrix of finite numbers."""
+    (shard,) = tensor.shards
+    rows, columns = shard.rows, shard.row_size
+    if min(rows, columns) < 2 or columns > BLOCK:
         return None
+    tables = partial(_tables, access(), file, shard, tensor.element)
     small = min(rows, columns) <= EXACT and (columns <= rows or rows * columns <= _HELD)
-    found = _all_squares(item, access) if small else _largest_squares(item, access)
-    if found is None:
+    squares_and_sum = (_all_squares if small else _largest_squares)(tables, rows, columns)
+    if squares_and_sum is None:
         return None
-    squares, total = found
+    squares, total = squares_and_sum
     return _summary(squares, total, small, min(rows, columns)) if total > 0 else None
 
 
-def _tables(item: Item, access: Access) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """(first row, rows as float64), a few MB at a time."""
-    step = max(1, (1 << 20) // item.piece.line)
-    for block in blocks(access, item.file, item.piece, item.element, 0, item.piece.lines):
-        table = block.bits.reshape(block.lines, item.piece.line)
-        for first in range(0, block.lines, step):
-            part = as_floats(table[first : first + step], item.element)
-            yield block.first_line + first, part.astype(np.float64)
+def _tables(read: ReadBytes, file: FileId, shard: Shard, element: Element) -> _Tables:
+    """(first row, rows as float64), a few MB at a time; a matrix is passed over several times."""
+    step = max(1, (1 << 20) // shard.row_size)
+    for block in blocks(read, file, shard, element):
+        table = block.bits.reshape(block.rows, shard.row_size)
+        for first in range(0, block.rows, step):
+            part = as_floats(table[first : first + step], element)
+            yield block.first_row + first, part.astype(np.float64)
 
 
-def _all_squares(item: Item, access: Access) -> tuple[NDArray[np.float64], float] | None:
+def _all_squares(
+    tables: Callable[[], _Tables], rows: int, columns: int
+) -> tuple[NDArray[np.float64], float] | None:
     """Eigenvalues of AᵀA or AAᵀ, whichever is smaller."""
-    rows, columns = item.piece.lines, item.piece.line
     if columns <= rows:
         gram = np.zeros((columns, columns))
-        for _, table in _tables(item, access):
+        for _, table in tables():
             gram += table.T @ table
     else:
-        whole = np.empty((rows, columns), np.float32)
-        for first, table in _tables(item, access):
-            whole[first : first + len(table)] = table
+        held = np.empty((rows, columns), np.float32)
+        for first, table in tables():
+            held[first : first + len(table)] = table
         gram = np.zeros((rows, rows))
         for first in range(0, columns, 4096):
-            wide = whole[:, first : first + 4096].astype(np.float64)
+            wide = held[:, first : first + 4096].astype(np.float64)
             gram += wide @ wide.T
     if not np.isfinite(gram).all():
         return None
@@ -85,23 +118,24 @@ def _all_squares(item: Item, access: Access) -> tuple[NDArray[np.float64], float
     return squares, float(squares.sum())
 
 
-def _largest_squares(item: Item, access: Access) -> tuple[NDArray[np.float64], float] | None:
+def _largest_squares(
+    tables: Callable[[], _Tables], rows: int, columns: int
+) -> tuple[NDArray[np.float64], float] | None:
     """Randomised: a Gaussian sketch of the range, sharpened by one power step, then projected."""
-    rows, columns = item.piece.lines, item.piece.line
     width = KEPT + _OVERSAMPLED
     probe = np.random.default_rng(0).standard_normal((columns, width))
     total = 0.0
     for _ in range(2):
         image = np.empty((rows, width))
         total = 0.0
-        for first, table in _tables(item, access):
+        for first, table in tables():
             image[first : first + len(table)] = table @ probe
             total += float(np.vdot(table, table))
         if not math.isfinite(total):
             return None
         basis = np.linalg.qr(image)[0]
         probe = np.zeros((columns, width))
-        for first, table in _tables(item, access):
+        for first, table in tables():
             probe += table.T @ basis[first : first + len(table)]
         probe, triangle = np.linalg.qr(probe)
     values = np.linalg.svd(triangle, compute_uv=False)

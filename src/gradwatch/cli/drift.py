@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gradwatch.checkpoints import Drift, Means, drift
+from gradwatch.checkpoints import Drift, ScanOptions, drift
 from gradwatch.cli.diagnose import fail_on
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.errors import Exit
@@ -33,7 +33,7 @@ def command(
     gravest is that nothing moved. 3: a file could not be read.
     """
     with bytes_bar() as progress:
-        found = drift(before, after, means=Means(workers, dask, progress))
+        found = drift(before, after, options=ScanOptions(workers, dask, progress))
     if as_json:
         click.echo(dumps(found.to_dict(), indent=2))
     else:

@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.table import Table
 
 from gradwatch.analysis.weights import analyze_weights
-from gradwatch.checkpoints import Examination, Means, examine
-from gradwatch.checkpoints.arrays import arrays_of
-from gradwatch.checkpoints.casts import overall
+from gradwatch.checkpoints import CheckpointReport, ScanOptions, examine
+from gradwatch.checkpoints.blocks import arrays_of
+from gradwatch.checkpoints.casts import overall_casts
 from gradwatch.checkpoints.checks import WEIGHT_CHECKS
-from gradwatch.checkpoints.joining import Measured
+from gradwatch.checkpoints.measure import TensorStats
 from gradwatch.cli.diagnose import fail_on, lines
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.diagnosis import Diagnosis
@@ -59,7 +59,9 @@ def command(
     if output is not None:
         refuse_taken(output, force)
     with bytes_bar() as progress:
-        found = examine(list(paths), spectrum=spectrum, means=Means(workers, dask, progress))
+        found = examine(
+            list(paths), spectrum=spectrum, options=ScanOptions(workers, dask, progress)
+        )
     diagnosis = diagnosed(found)
     if as_json:
         # the analysis reads the elements again where they can be held: some fields need them all
@@ -75,7 +77,7 @@ def command(
     return Exit.FINDINGS if diagnosis.at_least(limit) else Exit.HEALTHY
 
 
-def diagnosed(found: Examination) -> Diagnosis:
+def diagnosed(found: CheckpointReport) -> Diagnosis:
     """What the checks of weights said, in the form of every diagnosis."""
     skipped = {item.check for item in found.skipped}
     return Diagnosis(
@@ -89,7 +91,7 @@ def diagnosed(found: Examination) -> Diagnosis:
     )
 
 
-def _show(found: Examination, diagnosis: Diagnosis) -> None:
+def _show(found: CheckpointReport, diagnosis: Diagnosis) -> None:
     console = Console(highlight=False)
     index = found.last.index
     elements = sum(tensor.tensor.count for tensor in found.last.tensors)
@@ -103,7 +105,7 @@ def _show(found: Examination, diagnosis: Diagnosis) -> None:
     health = analyze_weights(found.run).distribution_health
     if health.score is not None:
         click.echo(f"Weight analysis: {health.status.value} ({health.score:.0f} of 100)")
-    for cast in overall(found.last.tensors):
+    for cast in overall_casts(found.last.tensors):
         click.echo(
             f"As {cast.target:<13} headroom {number(cast.headroom):>7} ×, "
             f"{100 * cast.subnormal_fraction:.2f} % lose digits, "
@@ -118,11 +120,11 @@ def _show(found: Examination, diagnosis: Diagnosis) -> None:
         click.echo(plain(note))
 
 
-def _table(found: Examination, width: int) -> Table:
+def _table(found: CheckpointReport, width: int) -> Table:
     """One row per tensor; the names get what the numbers leave of the line."""
     titles = ["shape", "type", "mean", "std", "min", "max", "zeros"]
-    rows = [_cells(found, measured) for measured in found.last.tensors[:_SHOWN]]
-    if found.spectra is not None:
+    rows = [_cells(found, stats) for stats in found.last.tensors[:_SHOWN]]
+    if found.last.spectra is not None:
         titles = [*titles[:2], "std", "max |x|", "zeros", "rank"]
     others = sum(
         max(len(row[place]) for row in [titles, *rows]) + 2 for place in range(len(titles))
@@ -131,25 +133,25 @@ def _table(found: Examination, width: int) -> Table:
     for title in ("tensor", *titles):
         left = title in ("tensor", "shape", "type")
         table.add_column(title, justify="left" if left else "right", no_wrap=True)
-    for measured, row in zip(found.last.tensors, rows, strict=False):
-        table.add_row(shortened(measured.name, max(12, width - others)), *row)
+    for stats, row in zip(found.last.tensors, rows, strict=False):
+        table.add_row(shortened(stats.name, max(12, width - others)), *row)
     return table
 
 
-def _cells(found: Examination, measured: Measured) -> list[str]:
-    tensor, moments = measured.tensor, measured.moments
+def _cells(found: CheckpointReport, stats: TensorStats) -> list[str]:
+    tensor, moments = stats.tensor, stats.moments
     kind = _TYPES.get(str(tensor.element), str(tensor.element))
     shape = "×".join(map(str, tensor.shape)) or "–"
-    zeros = f"{100 * measured.zero_fraction:.0f} %" if tensor.count else "–"
-    wanted = ("mean", "std", "min", "max") if found.spectra is None else ("std", "abs_max")
+    zeros = f"{100 * stats.zero_fraction:.0f} %" if tensor.count else "–"
+    wanted = ("mean", "std", "min", "max") if found.last.spectra is None else ("std", "abs_max")
     numbers = [number(float(moments[name])) for name in wanted]
-    rank = [] if found.spectra is None else [_rank(found, tensor.name)]
+    rank = [] if found.last.spectra is None else [_rank(found, tensor.name)]
     return [shape, kind, *numbers, zeros, *rank]
 
 
-def _rank(found: Examination, name: str) -> str:
+def _rank(found: CheckpointReport, name: str) -> str:
     """Effective rank of the smaller side; of large matrices the stable rank, marked."""
-    spectrum = (found.spectra or {}).get(name)
+    spectrum = (found.last.spectra or {}).get(name)
     if spectrum is None:
         return "–"
     rank = spectrum.effective_rank if spectrum.exact else spectrum.stable_rank

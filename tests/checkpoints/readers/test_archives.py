@@ -70,7 +70,8 @@ def test_the_archive_the_lies_are_made_of_is_good(tmp_path) -> None:
 
 def test_every_flipped_byte_of_a_storage_is_noticed(tmp_path) -> None:
     begin = WHOLE.index(STORAGES["0"])
-    from gradwatch.checkpoints.scanning import Means, measure_checkpoint
+    from gradwatch.checkpoints import ScanOptions
+    from gradwatch.checkpoints.measure import measure_tensors
 
     for at in range(begin, begin + len(STORAGES["0"])):
         path = tmp_path / f"{at}.pt"
@@ -78,7 +79,7 @@ def test_every_flipped_byte_of_a_storage_is_noticed(tmp_path) -> None:
         from gradwatch.checkpoints.readers.torch_files import read_zip
 
         with pytest.raises(GradwatchError, match="checksum"):
-            measure_checkpoint(0, read_zip(path), Means(), full=True, marked=False)
+            measure_tensors(read_zip(path), ScanOptions(), full=True, hashed=False)
 
 
 def test_odd_files_are_refused_without_waiting(tmp_path) -> None:

@@ -10,7 +10,9 @@ import pytest
 import torch
 from tests.checkpoints.files import floats
 
+from gradwatch.checkpoints import ScanOptions
 from gradwatch.checkpoints.index import Index
+from gradwatch.checkpoints.measure import measure_tensors
 from gradwatch.checkpoints.readers import (
     archives,
     distributed,
@@ -22,7 +24,6 @@ from gradwatch.checkpoints.readers import (
 )
 from gradwatch.checkpoints.readers.files import OpenFile, opened
 from gradwatch.checkpoints.readers.pickles import PickleMachine
-from gradwatch.checkpoints.scanning import Means, measure_checkpoint
 from gradwatch.errors import GradwatchError
 
 Reader = Callable[[Path], Index]
@@ -118,7 +119,7 @@ def torment(folder: Path, count: int, seed: int) -> dict[str, int]:
         path.write_bytes(mutant)
         try:
             index = verified(reader(path))
-            measure_checkpoint(0, index, Means(workers=0), full=True, marked=False)
+            measure_tensors(index, ScanOptions(workers=0), full=True, hashed=False)
             seen["read"] += 1
         except GradwatchError as refusal:
             sentences += str(refusal).endswith(".")

@@ -14,12 +14,13 @@ from gradwatch.checkpoints.checks import (
     tied_weights,
     untrained_embeddings,
 )
-from gradwatch.checkpoints.checks.form import Check, Patient
+from gradwatch.checkpoints.checks.check import WeightCheck
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Finding, Skipped
 
-__all__ = ["WEIGHT_CHECKS", "Check", "Patient", "look"]
+__all__ = ["WEIGHT_CHECKS", "findings_for"]
 
-WEIGHT_CHECKS: tuple[Check, ...] = (
+WEIGHT_CHECKS: tuple[WeightCheck, ...] = (
     nonfinite,
     constant_weights,
     symmetric_weights,
@@ -35,9 +36,11 @@ WEIGHT_CHECKS: tuple[Check, ...] = (
 )
 
 
-def look(patient: Patient) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
+def findings_for(
+    checkpoint: Checkpoint,
+) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
     """What all checks say: findings, gravest first, and what could not be looked at."""
-    said = [item for check in WEIGHT_CHECKS for item in check.check(patient)]
-    findings = [item for item in said if isinstance(item, Finding)]
+    outcomes = [item for check in WEIGHT_CHECKS for item in check.check(checkpoint)]
+    findings = [item for item in outcomes if isinstance(item, Finding)]
     findings.sort(key=lambda finding: -finding.severity)
-    return tuple(findings), tuple(item for item in said if isinstance(item, Skipped))
+    return tuple(findings), tuple(item for item in outcomes if isinstance(item, Skipped))

@@ -10,7 +10,8 @@ trained.
 What helps: random initialisation; for adapters, check that they were given to the optimizer.
 """
 
-from gradwatch.checkpoints.checks.form import Case, Patient, Said, is_matrix, said
+from gradwatch.checkpoints.checks.check import Outcome, TensorFault, finding, is_matrix
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
 from gradwatch.text import number
@@ -18,20 +19,20 @@ from gradwatch.text import number
 NAME = "constant-weights"
 
 
-def check(patient: Patient) -> Said:
+def check(checkpoint: Checkpoint) -> Outcome:
     """One finding for all constant matrices."""
-    cases = [
-        Case(measured, 0.0, f"all {measured.tensor.count} elements are {number(value)}")
-        for measured in patient.tensors
-        if is_matrix(measured)
-        and measured.finite > 1
-        and (value := float(measured.moments["min"])) == float(measured.moments["max"])
+    faults = [
+        TensorFault(stats, 0.0, f"all {stats.tensor.count} elements are {number(value)}")
+        for stats in checkpoint.tensors
+        if is_matrix(stats.tensor)
+        and stats.finite > 1
+        and (value := float(stats.moments["min"])) == float(stats.moments["max"])
     ]
-    yield from said(
+    yield from finding(
         NAME,
         Severity.CRITICAL,
-        patient,
-        cases,
+        checkpoint,
+        faults,
         stat=Stat.WEIGHT_STD,
         limit=0.0,
         cause="The layer was initialised with a constant and never trained, or it was zeroed.",

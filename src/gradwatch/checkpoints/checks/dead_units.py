@@ -13,16 +13,14 @@ Threshold: half of the rows or columns is critical, a twentieth a warning, less 
 Trained layers have none: weight decay shrinks but does not reach zero.
 """
 
-from gradwatch.checkpoints.checks.form import (
-    Case,
-    Patient,
-    Said,
+from gradwatch.checkpoints.checks.check import (
+    Outcome,
+    TensorFault,
+    graded,
     is_embedding,
     is_matrix,
-    said,
-    worst_first,
 )
-from gradwatch.checkpoints.joining import Lines
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
 from gradwatch.text import listed, percent
@@ -30,43 +28,27 @@ from gradwatch.text import listed, percent
 NAME = "dead-units"
 
 
-def check(patient: Patient, *, critical: float = 0.5, warning: float = 0.05) -> Said:
+def check(checkpoint: Checkpoint, *, critical: float = 0.5, warning: float = 0.05) -> Outcome:
     """One finding per severity."""
-    cases = []
-    for measured in patient.tensors:
-        if (
-            not is_matrix(measured)
-            or is_embedding(measured)
-            or float(measured.moments["norm"]) == 0
-        ):
+    faults = []
+    for stats in checkpoint.tensors:
+        if not is_matrix(stats.tensor) or is_embedding(stats.tensor) or stats.moments["norm"] == 0:
             continue
-        for lines, word in ((measured.rows, "rows"), (measured.columns, "columns")):
+        for lines, word in ((stats.rows, "rows"), (stats.columns, "columns")):
             if lines is not None and not lines.alive.all():
-                share, words = _dead(lines, word)
-                cases.append(Case(measured, share, words))
-    cases = worst_first(cases)
-    for severity, low, high in (
-        (Severity.CRITICAL, critical, 2.0),
-        (Severity.WARNING, warning, critical),
-        (Severity.INFO, 0.0, warning),
-    ):
-        yield from said(
-            NAME,
-            severity,
-            patient,
-            [case for case in cases if low <= case.measured < high],
-            stat=Stat.WEIGHT_ZERO_ROWS,
-            limit=low,
-            cause="These units died or were pruned: their weights are exactly zero.",
-            advice=(
-                "Lower the learning rate or the weight decay, or use LeakyReLU, GELU or SiLU.",
-                "If they were pruned, cut them out: they cost time and do nothing.",
-            ),
-        )
-
-
-def _dead(lines: Lines, word: str) -> tuple[float, str]:
-    dead = (~lines.alive).nonzero()[0].tolist()
-    share = len(dead) / len(lines.alive)
-    many = f"{len(dead)} of {len(lines.alive)} {word}"
-    return share, f"{many} ({percent(share)}) are all zero: {listed(dead)}"
+                dead, total = (~lines.alive).nonzero()[0].tolist(), len(lines.alive)
+                share = len(dead) / total
+                words = f"{len(dead)} of {total} {word} ({percent(share)}) are all zero"
+                faults.append(TensorFault(stats, share, f"{words}: {listed(dead)}"))
+    yield from graded(
+        NAME,
+        checkpoint,
+        faults,
+        {Severity.CRITICAL: critical, Severity.WARNING: warning, Severity.INFO: 0.0},
+        stat=Stat.WEIGHT_ZERO_ROWS,
+        cause="These units died or were pruned: their weights are exactly zero.",
+        advice=(
+            "Lower the learning rate or the weight decay, or use LeakyReLU, GELU or SiLU.",
+            "If they were pruned, cut them out: they cost time and do nothing.",
+        ),
+    )

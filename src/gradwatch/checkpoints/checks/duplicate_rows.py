@@ -14,20 +14,23 @@ Threshold: a warning from a twentieth of the rows on, fewer are mentioned. Rows 
 elements are not compared, since short ones can agree by chance in narrow types.
 """
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checkpoints.checks.form import (
-    Case,
-    Patient,
-    Said,
+from gradwatch.checkpoints.blocks import ReadBytes, close_all, reading
+from gradwatch.checkpoints.checks.check import (
+    Outcome,
+    TensorFault,
+    finding,
     is_embedding,
     is_matrix,
-    said,
     worst_first,
 )
-from gradwatch.checkpoints.joining import Measured
-from gradwatch.checkpoints.same import equal_rows
+from gradwatch.checkpoints.index import Index, TensorEntry
+from gradwatch.checkpoints.measure import TensorStats
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
 from gradwatch.text import percent
@@ -36,24 +39,26 @@ NAME = "duplicate-rows"
 _VERIFIED = 4096
 
 
-def check(patient: Patient, *, warning: float = 0.05, shortest: int = 16) -> Said:
+def check(checkpoint: Checkpoint, *, warning: float = 0.05, shortest: int = 16) -> Outcome:
     """One finding per severity; embeddings are only mentioned."""
-    cases = []
-    for measured in patient.tensors:
-        if is_matrix(measured) and measured.tensor.pieces[0].line >= shortest:
-            copies, words = copied(patient, measured)
-            if copies and measured.spread > 1e-4:
-                cases.append(Case(measured, copies / measured.tensor.shape[0], words))
-    cases = worst_first(cases)
-    grave = [c for c in cases if c.measured >= warning and not is_embedding(c.tensor)]
+    faults = []
+    for stats in checkpoint.tensors:
+        if is_matrix(stats.tensor) and stats.tensor.shards[0].row_size >= shortest:
+            copies = _copies(checkpoint.index, stats)
+            if copies.size and stats.row_spread > 1e-4:
+                total, share = copies.shape[1], copies.shape[1] / stats.tensor.shape[0]
+                words = f"{total} rows ({percent(share)}) are copies: {_in_words(copies)}"
+                faults.append(TensorFault(stats, share, words))
+    faults = worst_first(faults)
+    grave = [f for f in faults if f.value >= warning and not is_embedding(f.stats.tensor)]
     for severity, group in (
         (Severity.WARNING, grave),
-        (Severity.INFO, [case for case in cases if case not in grave]),
+        (Severity.INFO, [fault for fault in faults if fault not in grave]),
     ):
-        yield from said(
+        yield from finding(
             NAME,
             severity,
-            patient,
+            checkpoint,
             group,
             stat=Stat.WEIGHT_ROW_SPREAD,
             limit=warning,
@@ -65,28 +70,46 @@ def check(patient: Patient, *, warning: float = 0.05, shortest: int = 16) -> Sai
         )
 
 
-def copied(patient: Patient, measured: Measured) -> tuple[int, str]:
-    """How many rows are copies of an earlier one, and which, in words."""
-    if measured.row_prints is None or measured.rows is None:
-        return 0, ""
-    live = np.flatnonzero(measured.rows.alive & (measured.rows.rms > 0))
-    prints = measured.row_prints[live]
-    _, first, inverse = np.unique(prints, return_index=True, return_inverse=True)
+def _copies(index: Index, stats: TensorStats) -> NDArray[np.int64]:
+    """[origin | copy] of the rows that equal an earlier one."""
+    if stats.row_hashes is None or stats.rows is None:
+        return np.empty((2, 0), np.int64)
+    live = np.flatnonzero(stats.rows.alive & (stats.rows.rms > 0))
+    _, first, inverse = np.unique(stats.row_hashes[live], return_index=True, return_inverse=True)
     origin = live[first[inverse]]
-    copies = origin != live
-    pairs = np.stack([origin[copies], live[copies]])
-    if not measured.rows.exact and copies.any():  # only sampled elements were compared so far
-        listed = [(int(a), int(b)) for a, b in pairs.T[:_VERIFIED]]
-        equal = list(equal_rows(patient.index, measured.tensor, listed))
-        pairs = np.array(equal, np.int64).reshape(-1, 2).T
-    total = pairs.shape[1]
-    if not total:
-        return 0, ""
-    share = percent(total / measured.tensor.shape[0])
-    return total, f"{total} rows ({share}) are copies: {_blocks(pairs)}"
+    copied = origin != live
+    pairs = np.stack([origin[copied], live[copied]])
+    if stats.rows.exact:
+        return pairs
+    # only sampled elements were compared so far
+    equal = list(_equal_rows(index, stats.tensor, pairs.T[:_VERIFIED].tolist()))
+    return np.array(equal, np.int64).reshape(-1, 2).T
 
 
-def _blocks(pairs: NDArray[np.int64]) -> str:
+def _equal_rows(
+    index: Index, tensor: TensorEntry, pairs: Sequence[Sequence[int]]
+) -> Iterator[Sequence[int]]:
+    """Those of the pairs of rows that are equal bit by bit; none where rows do not lie open."""
+    here, there = reading(), reading()
+    try:
+        for pair in pairs:
+            left = _row(index, tensor, pair[0], here)
+            if left is not None and left == _row(index, tensor, pair[1], there):
+                yield pair
+    finally:
+        close_all()
+
+
+def _row(index: Index, tensor: TensorEntry, number: int, read: ReadBytes) -> bytes | None:
+    for shard in tensor.shards:
+        inner = number - shard.first_row
+        if 0 <= inner < shard.rows and shard.row_access:
+            size = shard.row_size * tensor.element.size
+            return read(index.files[shard.file], shard.offset + inner * size, size).tobytes()
+    return None
+
+
+def _in_words(pairs: NDArray[np.int64]) -> str:
     """`rows 64–127 of rows 0–63` where whole blocks were copied, else single rows."""
     order = np.lexsort((pairs[1], pairs[1] - pairs[0]))
     origin, copy = pairs[:, order]

@@ -8,15 +8,16 @@ Why it hurts: `torch.load(weights_only=False)` would import these names and run 
 What helps: save the state_dict alone, best as safetensors.
 """
 
-from gradwatch.checkpoints.checks.form import Patient, Said
+from gradwatch.checkpoints.checks.check import Outcome
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Finding, Severity
 
 NAME = "foreign-objects"
 
 
-def check(patient: Patient) -> Said:
+def check(checkpoint: Checkpoint) -> Outcome:
     """Only mentioned."""
-    names = patient.index.foreign
+    names = checkpoint.index.foreign
     if not names:
         return
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
@@ -24,8 +25,8 @@ def check(patient: Patient) -> Said:
         check=NAME,
         severity=Severity.INFO,
         layers=(),
-        first_step=patient.step,
-        last_step=patient.step,
+        first_step=checkpoint.step,
+        last_step=checkpoint.step,
         message=f"the file refers to {', '.join(name[:60] for name in names[:4])}{more}",
         cause="Something beside tensors was pickled into the checkpoint.",
         advice=("Save the state_dict alone, best as safetensors.",),

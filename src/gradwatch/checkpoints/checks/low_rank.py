@@ -14,7 +14,8 @@ Threshold: 2 % of a side of at least 64. Trained layers of our healthy checkpoin
 than 35 %.
 """
 
-from gradwatch.checkpoints.checks.form import Case, Patient, Said, is_matrix, said
+from gradwatch.checkpoints.checks.check import Outcome, TensorFault, finding, is_matrix
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Severity, Skipped
 from gradwatch.stats import Stat
 from gradwatch.text import number
@@ -22,25 +23,25 @@ from gradwatch.text import number
 NAME = "low-rank"
 
 
-def check(patient: Patient, *, share: float = 0.02, least: int = 64) -> Said:
+def check(checkpoint: Checkpoint, *, share: float = 0.02, least: int = 64) -> Outcome:
     """One finding for all; skipped without spectra."""
-    if patient.spectra is None:
+    if checkpoint.spectra is None:
         yield Skipped(NAME, "singular values are computed with --spectrum")
         return
-    cases = []
-    for measured in patient.tensors:
-        spectrum = patient.spectra.get(measured.name)
-        if spectrum is None or not is_matrix(measured) or spectrum.full_rank < least:
+    faults = []
+    for stats in checkpoint.tensors:
+        spectrum = checkpoint.spectra.get(stats.name)
+        if spectrum is None or not is_matrix(stats.tensor) or spectrum.full_rank < least:
             continue
         rank = spectrum.effective_rank if spectrum.exact else spectrum.stable_rank
         if rank < share * spectrum.full_rank:
             words = f"effective rank {number(rank)} of {spectrum.full_rank}"
-            cases.append(Case(measured, rank / spectrum.full_rank, words))
-    yield from said(
+            faults.append(TensorFault(stats, rank / spectrum.full_rank, words))
+    yield from finding(
         NAME,
         Severity.WARNING,
-        patient,
-        sorted(cases, key=lambda case: case.measured),
+        checkpoint,
+        sorted(faults, key=lambda fault: fault.value),
         stat=Stat.WEIGHT_NORM,
         limit=share,
         cause="Almost all of this matrix lies in a few directions.",

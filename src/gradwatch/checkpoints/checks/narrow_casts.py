@@ -11,48 +11,46 @@ What helps: bfloat16 instead of float16; a scale for each tensor or channel with
 """
 
 from gradwatch.checkpoints.casts import casts
-from gradwatch.checkpoints.checks.form import Case, Patient, Said, is_buffer, said, worst_first
+from gradwatch.checkpoints.checks.check import Outcome, TensorFault, graded, is_buffer
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
 from gradwatch.text import number, percent
 
 NAME = "narrow-casts"
+_LARGEST = 65504.0
 
 
-def check(patient: Patient, *, share: float = 0.5) -> Said:
+def check(checkpoint: Checkpoint, *, share: float = 0.5) -> Outcome:
     """A warning for overflow, a mention for underflow."""
     over, under = [], []
-    for measured in patient.tensors:
-        if is_buffer(measured):
+    for stats in checkpoint.tensors:
+        half = next((cast for cast in casts(stats) if cast.target == "float16"), None)
+        if half is None or is_buffer(stats.tensor):
             continue
-        half = next((cast for cast in casts(measured) if cast.target == "float16"), None)
-        if half is None:
-            continue
-        largest = float(measured.moments["abs_max"])
+        largest = float(stats.moments["abs_max"])
         if half.headroom < 1:
             words = f"the largest element is {number(largest)}; float16 ends at 65504"
-            over.append(Case(measured, largest, words))
+            over.append(TensorFault(stats, largest, words))
         small = half.subnormal_fraction + half.vanishing_fraction
         if small >= share:
             words = f"{percent(small)} of the elements are too small for float16's full precision"
-            under.append(Case(measured, small, words))
-    yield from said(
+            under.append(TensorFault(stats, small, words))
+    yield from graded(
         NAME,
-        Severity.WARNING,
-        patient,
-        worst_first(over),
+        checkpoint,
+        over,
+        {Severity.WARNING: _LARGEST},
         stat=Stat.WEIGHT_ABS_MAX,
-        limit=65504.0,
         cause="Weights of this size are rare; they become infinite in float16.",
         advice=("Use bfloat16.", "Look at why this tensor grew so large."),
     )
-    yield from said(
+    yield from graded(
         NAME,
-        Severity.INFO,
-        patient,
-        worst_first(under),
+        checkpoint,
+        under,
+        {Severity.INFO: share},
         stat=Stat.WEIGHT_ABS_MEAN,
-        limit=share,
         cause="Below 6e-5 float16 has fewer digits, below 3e-8 none.",
         advice=("Use bfloat16, or scale the tensor.",),
     )

@@ -10,28 +10,27 @@ What helps: an earlier checkpoint; `gradwatch diagnose` on the run's record to s
 began; a conversion that checks for overflow (float16 ends at 65504).
 """
 
-import numpy as np
-
-from gradwatch.checkpoints.checks.form import Case, Patient, Said, said, worst_first
-from gradwatch.checkpoints.joining import Measured
+from gradwatch.checkpoints.checks.check import Outcome, TensorFault, finding, worst_first
+from gradwatch.checkpoints.measure import TensorStats
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
 
 NAME = "nonfinite"
 
 
-def check(patient: Patient) -> Said:
+def check(checkpoint: Checkpoint) -> Outcome:
     """One finding for all tensors that hold any."""
-    cases = [
-        Case(measured, float(measured.bad), _words(measured))
-        for measured in patient.tensors
-        if measured.bad and measured.tensor.element.floating and not _masked(measured)
+    faults = [
+        TensorFault(stats, float(stats.nonfinite), _in_words(stats))
+        for stats in checkpoint.tensors
+        if stats.nonfinite and stats.tensor.element.floating and not _masks(stats)
     ]
-    yield from said(
+    yield from finding(
         NAME,
         Severity.CRITICAL,
-        patient,
-        worst_first(cases),
+        checkpoint,
+        worst_first(faults),
         stat=Stat.WEIGHT_NAN,
         limit=0.0,
         cause="The training broke before this checkpoint was written, or a conversion overflowed.",
@@ -42,18 +41,17 @@ def check(patient: Patient) -> Said:
     )
 
 
-def _masked(measured: Measured) -> bool:
-    only_negative = measured.bad == int(measured.moments["neg_inf"])
-    return only_negative and ("mask" in measured.role.lower() or measured.role == "bias")
+def _masks(stats: TensorStats) -> bool:
+    """Whether it looks like a mask, which holds minus infinity on purpose."""
+    only_negative = stats.nonfinite == int(stats.moments["neg_inf"])
+    return only_negative and ("mask" in stats.tensor.role.lower() or stats.tensor.role == "bias")
 
 
-def _words(measured: Measured) -> str:
-    nan = int(measured.moments["nan"])
+def _in_words(stats: TensorStats) -> str:
+    nan = int(stats.moments["nan"])
     kinds = [f"{nan} NaN"] if nan else []
-    if measured.bad > nan:
-        kinds.append(f"{measured.bad - nan} infinite")
-    place = ""
-    if measured.first_bad is not None:
-        at = np.unravel_index(measured.first_bad, measured.tensor.shape)
-        place = f", the first at {[int(i) for i in at]}"
-    return f"{' and '.join(kinds)} of {measured.tensor.count} elements{place}"
+    if stats.nonfinite > nan:
+        kinds.append(f"{stats.nonfinite - nan} infinite")
+    place = stats.first_position
+    first = "" if place is None else f", the first at {place}"
+    return f"{' and '.join(kinds)} of {stats.tensor.count} elements{first}"

@@ -12,15 +12,15 @@ lose some). If most gains of a model are near zero, they are stored as distances
 some models do: then it is only mentioned.
 """
 
-from gradwatch.checkpoints.checks.form import (
-    Case,
-    Patient,
-    Said,
+from gradwatch.checkpoints.checks.check import (
+    Outcome,
+    TensorFault,
+    finding,
     is_norm_gain,
-    said,
     worst_first,
 )
-from gradwatch.checkpoints.joining import Measured
+from gradwatch.checkpoints.measure import TensorStats
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
 from gradwatch.text import percent
@@ -29,28 +29,29 @@ NAME = "norm-gains-near-zero"
 _EXPONENT = -10  # 2^-10 is about a thousandth
 
 
-def check(patient: Patient, *, share: float = 0.8, weak: float = 0.1) -> Said:
+def check(checkpoint: Checkpoint, *, share: float = 0.8, weak: float = 0.1) -> Outcome:
     """One finding per severity."""
-    batch = frozenset(m.layer for m in patient.tensors if m.role == "running_var")
-    gains = [measured for measured in patient.tensors if is_norm_gain(measured, batch)]
-    cases = worst_first(
-        [
-            Case(m, value, f"{percent(value)} of {m.tensor.count} gains are below 0.001 in size")
-            for m in gains
-            if (value := _near_zero(m)) >= weak
-        ]
-    )
-    grave = [case for case in cases if case.measured >= share]
+    tensors = [stats.tensor for stats in checkpoint.tensors]
+    batch_norms = frozenset(t.layer for t in tensors if t.role == "running_var")
+    gains = [stats for stats in checkpoint.tensors if is_norm_gain(stats.tensor, batch_norms)]
+    faults = []
+    for stats in gains:
+        near = _near_zero(stats)
+        if near >= weak:
+            words = f"{percent(near)} of {stats.tensor.count} gains are below 0.001 in size"
+            faults.append(TensorFault(stats, near, words))
+    faults = worst_first(faults)
+    grave = [fault for fault in faults if fault.value >= share]
     if len(grave) > 2 and len(grave) > len(gains) / 2:
         grave = []  # distances from one
     for severity, group in (
         (Severity.WARNING, grave),
-        (Severity.INFO, [case for case in cases if case not in grave]),
+        (Severity.INFO, [fault for fault in faults if fault not in grave]),
     ):
-        yield from said(
+        yield from finding(
             NAME,
             severity,
-            patient,
+            checkpoint,
             group,
             stat=Stat.WEIGHT_ABS_MEAN,
             limit=share,
@@ -62,10 +63,11 @@ def check(patient: Patient, *, share: float = 0.8, weak: float = 0.1) -> Said:
         )
 
 
-def _near_zero(measured: Measured) -> float:
-    histogram = measured.histogram
-    if histogram is None or not measured.tensor.count:
+def _near_zero(stats: TensorStats) -> float:
+    """Share of the elements below a thousandth."""
+    histogram = stats.histogram
+    if histogram is None or not stats.tensor.count:
         return 0.0
     below = max(0, _EXPONENT - histogram.first_exponent)
     small = int(histogram.negative[:below].sum()) + int(histogram.positive[:below].sum())
-    return (small + histogram.zeros) / measured.tensor.count
+    return (small + histogram.zeros) / stats.tensor.count

@@ -17,16 +17,15 @@ large tensors come from 32 columns or 64 rows.
 
 import numpy as np
 
-from gradwatch.checkpoints.checks.form import (
-    Case,
-    Patient,
-    Said,
+from gradwatch.checkpoints.checks.check import (
+    Outcome,
+    TensorFault,
+    graded,
     is_embedding,
     is_matrix,
-    said,
-    worst_first,
 )
-from gradwatch.checkpoints.joining import Lines
+from gradwatch.checkpoints.measure import Lines
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
 from gradwatch.text import listed, number
@@ -35,39 +34,33 @@ NAME = "outlier-channels"
 
 
 def check(
-    patient: Patient, *, strong: float = 100.0, weak: float = 10.0, few: float = 0.05
-) -> Said:
+    checkpoint: Checkpoint, *, strong: float = 100.0, weak: float = 10.0, few: float = 0.05
+) -> Outcome:
     """One finding per severity."""
-    cases = []
-    for measured in patient.tensors:
-        if not is_matrix(measured):
+    faults = []
+    for stats in checkpoint.tensors:
+        if not is_matrix(stats.tensor):
             continue
-        for lines, word in ((measured.rows, "row"), (measured.columns, "column")):
-            if lines is None or len(lines.rms) < 32 or (word == "row" and is_embedding(measured)):
+        rows = None if is_embedding(stats.tensor) else stats.rows
+        for lines, word in ((rows, "row"), (stats.columns, "column")):
+            if lines is None or len(lines.rms) < 32:
                 continue
             ratio, words = _outliers(lines, word, weak, few)
             if ratio:
-                cases.append(Case(measured, ratio, words))
-    cases = worst_first(cases)
-    for severity, low, high in (
-        (Severity.WARNING, strong, np.inf),
-        (Severity.INFO, weak, strong),
-    ):
-        yield from said(
-            NAME,
-            severity,
-            patient,
-            [case for case in cases if low <= case.measured < high],
-            stat=Stat.WEIGHT_ABS_MAX,
-            limit=low,
-            cause="A few channels carry far more than the rest.",
-            advice=(
-                "Quantise with one scale per channel, or smooth the outliers away beforehand.",
-            ),
-        )
+                faults.append(TensorFault(stats, ratio, words))
+    yield from graded(
+        NAME,
+        checkpoint,
+        faults,
+        {Severity.WARNING: strong, Severity.INFO: weak},
+        stat=Stat.WEIGHT_ABS_MAX,
+        cause="A few channels carry far more than the rest.",
+        advice=("Quantise with one scale per channel, or smooth the outliers away beforehand.",),
+    )
 
 
 def _outliers(lines: Lines, word: str, weak: float, few: float) -> tuple[float, str]:
+    """How far the largest is from the median, and which they are; 0 where there are none."""
     typical = float(np.median(lines.rms))
     if typical <= 0:
         return 0.0, ""

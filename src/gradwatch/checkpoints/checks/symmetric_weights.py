@@ -11,28 +11,29 @@ What helps: random initialisation.
 Threshold: 1e-4; rounding leaves about 1e-6, and trained rows differ by about 1.
 """
 
-from gradwatch.checkpoints.checks.form import Case, Patient, Said, is_matrix, said
+from gradwatch.checkpoints.checks.check import Outcome, TensorFault, finding, is_matrix
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
 
 NAME = "symmetric-weights"
 
 
-def check(patient: Patient, *, spread: float = 1e-4) -> Said:
+def check(checkpoint: Checkpoint, *, spread: float = 1e-4) -> Outcome:
     """One finding for all symmetric matrices."""
-    cases = [
-        Case(measured, measured.spread, f"all {measured.tensor.shape[0]} rows are equal")
-        for measured in patient.tensors
-        if is_matrix(measured)
-        and measured.tensor.shape[0] > 1
-        and measured.spread <= spread
-        and float(measured.moments["std"]) > 0
+    faults = [
+        TensorFault(stats, stats.row_spread, f"all {stats.tensor.shape[0]} rows are equal")
+        for stats in checkpoint.tensors
+        if is_matrix(stats.tensor)
+        and stats.tensor.shape[0] > 1
+        and stats.row_spread <= spread
+        and float(stats.moments["std"]) > 0
     ]
-    yield from said(
+    yield from finding(
         NAME,
         Severity.CRITICAL,
-        patient,
-        cases,
+        checkpoint,
+        faults,
         stat=Stat.WEIGHT_ROW_SPREAD,
         limit=spread,
         cause="Rows that start equal get equal gradients and stay equal.",

@@ -12,34 +12,35 @@ reached both.
 
 from collections.abc import Iterable
 
-from gradwatch.checkpoints.checks.form import Case, Patient, Said, is_matrix, said
-from gradwatch.checkpoints.joining import Measured
-from gradwatch.checkpoints.same import same_bytes
+from gradwatch.checkpoints.blocks import blocks, close_all, reading
+from gradwatch.checkpoints.checks.check import Outcome, TensorFault, finding, is_matrix
+from gradwatch.checkpoints.index import Index, TensorEntry
+from gradwatch.checkpoints.measure import TensorStats
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
 
 NAME = "tied-weights"
 
 
-def check(patient: Patient) -> Said:
+def check(checkpoint: Checkpoint) -> Outcome:
     """Only mentioned."""
-    cases = [
-        Case(measured, 0.0, f"is also named {', '.join(measured.tensor.aliases[:3])}")
-        for measured in patient.tensors
-        if measured.tensor.aliases
+    faults = [
+        TensorFault(stats, 0.0, f"is also named {', '.join(stats.tensor.aliases[:3])}")
+        for stats in checkpoint.tensors
+        if stats.tensor.aliases
     ]
-    for group in _alike(patient.tensors):
-        first, *others = group
-        cases.extend(
-            Case(other, 0.0, f"is an equal copy of {first.name}")
+    for first, *others in _alike(checkpoint.tensors):
+        faults.extend(
+            TensorFault(other, 0.0, f"is an equal copy of {first.name}")
             for other in others
-            if same_bytes(patient.index, first.tensor, other.tensor)
+            if _same_bytes(checkpoint.index, first.tensor, other.tensor)
         )
-    yield from said(
+    yield from finding(
         NAME,
         Severity.INFO,
-        patient,
-        cases,
+        checkpoint,
+        faults,
         stat=Stat.WEIGHT_NORM,
         limit=None,
         cause="The tensors are tied, or one was copied from the other.",
@@ -47,11 +48,30 @@ def check(patient: Patient) -> Said:
     )
 
 
-def _alike(tensors: Iterable[Measured]) -> list[list[Measured]]:
-    """Matrices that agree in everything that was measured."""
-    groups: dict[object, list[Measured]] = {}
-    for measured in tensors:
-        if is_matrix(measured) and float(measured.moments["std"]) > 0:
-            key = (measured.tensor.shape, measured.tensor.element, measured.moments.tobytes())
-            groups.setdefault(key, []).append(measured)
+def _alike(tensors: Iterable[TensorStats]) -> list[list[TensorStats]]:
+    """Groups of matrices that agree in everything that was measured."""
+    groups: dict[object, list[TensorStats]] = {}
+    for stats in tensors:
+        if is_matrix(stats.tensor) and float(stats.moments["std"]) > 0:
+            key = (stats.tensor.shape, stats.tensor.element, stats.moments.tobytes())
+            groups.setdefault(key, []).append(stats)
     return [group for group in groups.values() if len(group) > 1]
+
+
+def _same_bytes(index: Index, first: TensorEntry, second: TensorEntry) -> bool:
+    """Bit by bit; tensors in several shards must be cut alike to count as equal."""
+    if [(s.shape, s.start) for s in first.shards] != [(s.shape, s.start) for s in second.shards]:
+        return False
+    here, there = reading(), reading()
+    try:
+        return all(
+            x.bits.tobytes() == y.bits.tobytes()
+            for a, b in zip(first.shards, second.shards, strict=True)
+            for x, y in zip(
+                blocks(here, index.files[a.file], a, first.element),
+                blocks(there, index.files[b.file], b, second.element),
+                strict=True,
+            )
+        )
+    finally:
+        close_all()

@@ -15,16 +15,14 @@ often padded to a round number.
 
 import numpy as np
 
-from gradwatch.checkpoints.checks.form import (
-    Case,
-    Patient,
-    Said,
+from gradwatch.checkpoints.checks.check import (
+    Outcome,
+    TensorFault,
+    graded,
     is_embedding,
     is_matrix,
-    said,
-    worst_first,
 )
-from gradwatch.checkpoints.joining import Measured
+from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat
 from gradwatch.text import listed, percent
@@ -32,41 +30,29 @@ from gradwatch.text import listed, percent
 NAME = "untrained-embeddings"
 
 
-def check(patient: Patient, *, warning: float = 0.1, small: float = 0.05) -> Said:
+def check(checkpoint: Checkpoint, *, warning: float = 0.1, small: float = 0.05) -> Outcome:
     """One finding per severity."""
-    cases = [
-        case
-        for measured in patient.tensors
-        if is_embedding(measured) and is_matrix(measured) and measured.rows is not None
-        for case in _cases(measured, small)
-    ]
-    cases = worst_first(cases)
-    for severity, low, high in ((Severity.WARNING, warning, 2.0), (Severity.INFO, 0.0, warning)):
-        yield from said(
-            NAME,
-            severity,
-            patient,
-            [case for case in cases if low <= case.measured < high],
-            stat=Stat.WEIGHT_ZERO_ROWS,
-            limit=low,
-            cause="No sample of the training used these rows.",
-            advice=(
-                "Use a vocabulary that fits the data.",
-                "Initialise tokens added later with the mean of the others, and train them.",
-            ),
-        )
-
-
-def _cases(measured: Measured, small: float) -> list[Case]:
-    assert measured.rows is not None
-    rms = measured.rows.rms
-    if len(rms) < 16:
-        return []
-    live = rms[measured.rows.alive]
-    typical = float(np.median(live)) if len(live) else 0.0
-    unused = np.flatnonzero(~measured.rows.alive | (rms < small * typical))
-    if len(unused) <= 1:  # a padding row
-        return []
-    share = len(unused) / len(rms)
-    many = f"{len(unused)} of {len(rms)} rows ({percent(share)})"
-    return [Case(measured, share, f"{many} were never trained: {listed(unused.tolist())}")]
+    faults = []
+    for stats in checkpoint.tensors:
+        rows = stats.rows if is_embedding(stats.tensor) and is_matrix(stats.tensor) else None
+        if rows is None or len(rows.rms) < 16:
+            continue
+        live = rows.rms[rows.alive]
+        typical = float(np.median(live)) if len(live) else 0.0
+        unused = np.flatnonzero(~rows.alive | (rows.rms < small * typical)).tolist()
+        if len(unused) > 1:  # a single one is a padding row
+            share = len(unused) / len(rows.rms)
+            words = f"{len(unused)} of {len(rows.rms)} rows ({percent(share)}) were never trained"
+            faults.append(TensorFault(stats, share, f"{words}: {listed(unused)}"))
+    yield from graded(
+        NAME,
+        checkpoint,
+        faults,
+        {Severity.WARNING: warning, Severity.INFO: 0.0},
+        stat=Stat.WEIGHT_ZERO_ROWS,
+        cause="No sample of the training used these rows.",
+        advice=(
+            "Use a vocabulary that fits the data.",
+            "Initialise tokens added later with the mean of the others, and train them.",
+        ),
+    )

@@ -53,17 +53,17 @@ def _read_file(path: Path) -> Index:
 
 
 def verified(index: Index) -> Index:
-    """The last gate, for every reader: pieces inside their files, and all of each tensor there."""
+    """The last gate, for every reader: shards inside their files, and all of each tensor there."""
     for tensor in index.tensors:
-        for piece in tensor.pieces:
-            file = index.files[piece.file]
-            length = piece.packed or piece.extent * tensor.element.size
-            if piece.offset < 0 or piece.offset + length > file.size:
+        for shard in tensor.shards:
+            file = index.files[shard.file]
+            length = shard.packed or shard.extent * tensor.element.size
+            if shard.offset < 0 or shard.offset + length > file.size:
                 raise GradwatchError(
                     f"{file.path}: tensor {tensor.name[:80]!r} reaches past "
                     "the end of the file; it is cut short or damaged."
                 )
-        if sum(piece.count for piece in tensor.pieces) != tensor.count:
+        if sum(shard.count for shard in tensor.shards) != tensor.count:
             raise GradwatchError(
                 f"{index.path}: the parts of {tensor.name[:80]!r} do not make up its shape "
                 f"{list(tensor.shape)}; a file of the checkpoint is missing or damaged."

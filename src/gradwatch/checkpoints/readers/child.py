@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gradwatch.checkpoints.index import Index, from_dict, to_dict
+from gradwatch.checkpoints.index import Index, from_rows, to_rows
 from gradwatch.checkpoints.isolated import NEUTRAL, command
 from gradwatch.checkpoints.limits import MAX_FILES, MIB
 from gradwatch.checkpoints.readers import distributed, torch_files
@@ -58,7 +58,7 @@ def read(kind: str, path: Path) -> Index:
         answer = json.loads(done.stdout)
         if "refused" in answer:
             raise GradwatchError(str(answer["refused"]))
-        return from_dict(answer["index"])
+        return from_rows(answer["index"])
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise GradwatchError(f"{path} is refused: its reader gave no usable answer.") from None
 
@@ -105,11 +105,11 @@ def main() -> None:
     answer: dict[str, Any]
     confine(int(seconds))
     try:
-        answer = {"index": to_dict(READERS[kind](Path(path)))}
+        answer = {"index": READERS[kind](Path(path))}
     except GradwatchError as error:
         answer = {"refused": str(error)}
     except MemoryError:
         answer = {"refused": f"{path} asks for more than {_MEMORY // MIB} MiB to be described."}
     except RecursionError:
         answer = {"refused": f"{path} nests its contents too deeply."}
-    sys.stdout.write(json.dumps(answer))
+    sys.stdout.write(json.dumps(answer, default=to_rows))

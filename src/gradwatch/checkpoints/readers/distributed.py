@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint folders: a pickled `.metadata` and files full of saved pieces."""
+"""torch.distributed.checkpoint folders: a pickled `.metadata` and files full of saved shards."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwatch.checkpoints.elements import Element
-from gradwatch.checkpoints.index import Checksum, Index, Piece, Tensor
+from gradwatch.checkpoints.index import Checksum, Index, Shard, TensorEntry
 from gradwatch.checkpoints.limits import MAX_FILES, MAX_PICKLE, MAX_TENSORS
 from gradwatch.checkpoints.readers.claims import (
     checked_name,
@@ -31,7 +31,7 @@ METADATA = ".metadata"
 _MAX_OPEN = min(MAX_FILES, 900)
 _Numbers = tuple[int, ...]
 _Place = tuple[str, int, int]
-"""File, offset and length of a saved piece."""
+"""File, offset and length of a saved shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class _Declared:
     element: Element
     shape: _Numbers
     boxes: list[tuple[_Numbers, _Numbers]]
-    """Where each piece begins in the tensor, and its shape."""
+    """Where each shard begins in the tensor, and its shape."""
 
 
 def read(folder: Path) -> Index:
-    """The index of the folder; the bytes of every piece are found inside its file."""
+    """The index of the folder; the bytes of every shard are found inside its file."""
     path = inside(folder, METADATA)
     machine = PickleMachine(read_all(path, MAX_PICKLE), str(path))
     metadata = _fields(machine.load())
@@ -67,7 +67,7 @@ def read(folder: Path) -> Index:
 
 
 class _DataFiles:
-    """The data files of the folder, each opened once, and the checksums of the pieces read."""
+    """The data files of the folder, each opened once, and the checksums of the shards read."""
 
     def __init__(
         self, folder: Path, places: dict[tuple[str, _Numbers], _Place], stack: ExitStack
@@ -76,12 +76,12 @@ class _DataFiles:
         self.open_files: dict[str, tuple[int, OpenFile]] = {}
         self.checksums: list[Checksum] = []
 
-    def tensor(self, name: str, declared: _Declared) -> Tensor:
-        pieces = tuple(self._piece(declared, *box) for box in declared.boxes)
+    def tensor(self, name: str, declared: _Declared) -> TensorEntry:
+        shards = tuple(self._shard(declared, *box) for box in declared.boxes)
         name = checked_name(name, str(self.folder))
-        return Tensor(name, declared.shape, declared.element, pieces)
+        return TensorEntry(name, declared.shape, declared.element, shards)
 
-    def _piece(self, declared: _Declared, start: _Numbers, shape: _Numbers) -> Piece:
+    def _shard(self, declared: _Declared, start: _Numbers, shape: _Numbers) -> Shard:
         key = declared.key
         if (key, start) not in self.places:
             raise GradwatchError(
@@ -102,7 +102,7 @@ class _DataFiles:
                 f"type {view.element}; {list(shape)} and {declared.element} were announced."
             )
         self.checksums += [replace(checksum, file=number) for checksum in saved.checksums]
-        return view.piece(saved.begin_of(view), number, start)
+        return view.shard(saved.begin_of(view), number, start)
 
     def _numbered(self, name: str) -> tuple[int, OpenFile]:
         if name not in self.open_files:
@@ -145,10 +145,10 @@ def _dtype(properties: Any) -> Any:
 
 
 def _places(pairs: Any, path: str) -> Iterator[tuple[tuple[str, _Numbers], _Place]]:
-    """Name and first corner of a piece → where its bytes are."""
+    """Name and first corner of a shard → where its bytes are."""
     for key, value in _pairs(pairs, path):
-        piece, info = _fields(key), _fields(value)
-        name, corner = piece.get("fqn"), piece.get("offset")
+        shard, info = _fields(key), _fields(value)
+        name, corner = shard.get("fqn"), shard.get("offset")
         file, offset, length = (info.get(key) for key in ("relative_path", "offset", "length"))
         if info.get("transform_descriptors"):
             raise GradwatchError(f"{path}: its files are compressed; they are not read.")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gradwatch.checkpoints.index import Checksum, FileId, Index, Tensor
+from gradwatch.checkpoints.index import Checksum, FileId, Index, TensorEntry
 from gradwatch.checkpoints.limits import MAX_FILES, MAX_HEADER, MAX_TENSORS
 from gradwatch.checkpoints.readers import safetensors
 from gradwatch.checkpoints.readers.claims import in_order
@@ -56,7 +56,7 @@ def read_sharded(path: Path, read_file: Callable[[Path], Index]) -> Index:
     by the child, and a shard may hold tensors that the map does not name.
     """
     file_of = _weight_map(path)
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, TensorEntry] = {}
     files: list[FileId] = []
     checksums: list[Checksum] = []
     left_out: dict[str, str] = {}
@@ -78,8 +78,8 @@ def read_sharded(path: Path, read_file: Callable[[Path], Index]) -> Index:
                 )
             if tensor.name in tensors:
                 raise GradwatchError(f"{path}: two shards hold {tensor.name[:80]!r}.")
-            pieces = tuple(replace(p, file=p.file + len(files)) for p in tensor.pieces)
-            tensors[tensor.name] = replace(tensor, pieces=pieces)
+            shards = tuple(replace(p, file=p.file + len(files)) for p in tensor.shards)
+            tensors[tensor.name] = replace(tensor, shards=shards)
         checksums += [replace(c, file=c.file + len(files)) for c in part.checksums]
         files += part.files
         left_out |= part.left_out

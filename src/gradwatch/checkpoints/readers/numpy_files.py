@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gradwatch.checkpoints.elements import Element
-from gradwatch.checkpoints.index import Checksum, Index, Piece, Tensor, row_major
+from gradwatch.checkpoints.index import Checksum, Index, Shard, TensorEntry, row_major
 from gradwatch.checkpoints.limits import MAX_TENSORS
 from gradwatch.checkpoints.readers.archives import DEFLATED, STORED, Member
 from gradwatch.checkpoints.readers.claims import checked_name, checked_shape, in_order
@@ -58,7 +58,7 @@ def read_npz(file: OpenFile, members: Mapping[str, Member]) -> Index:
     return Index(file.path, "npz", (file.identity,), tensors, checksums)
 
 
-def _tensor(file: OpenFile, member: Member) -> Tensor:
+def _tensor(file: OpenFile, member: Member) -> TensorEntry:
     name = member.name.removesuffix(".npy")
     element, fortran, shape, skip = _header(_head(file, member), name, file.path)
     needed = math.prod(shape) * element.size
@@ -74,10 +74,10 @@ def _tensor(file: OpenFile, member: Member) -> Tensor:
         shape, strides = shape[::-1], row_major(shape[::-1])
     start = (0,) * len(shape)
     if deflated:
-        piece = Piece(0, member.offset, shape, strides, start, member.packed, skip, member.crc)
+        shard = Shard(0, member.offset, shape, strides, start, member.packed, skip, member.crc)
     else:
-        piece = Piece(0, member.offset + skip, shape, strides, start, crc=member.crc)
-    return Tensor(checked_name(name, file.path), shape, element, (piece,))
+        shard = Shard(0, member.offset + skip, shape, strides, start, crc=member.crc)
+    return TensorEntry(checked_name(name, file.path), shape, element, (shard,))
 
 
 def _head(file: OpenFile, member: Member) -> bytes:

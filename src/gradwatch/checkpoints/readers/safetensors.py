@@ -3,7 +3,7 @@
 from typing import Any
 
 from gradwatch.checkpoints.elements import Element
-from gradwatch.checkpoints.index import Index, Piece, Tensor, row_major
+from gradwatch.checkpoints.index import Index, Shard, TensorEntry, row_major
 from gradwatch.checkpoints.limits import MAX_HEADER, MAX_TENSORS
 from gradwatch.checkpoints.readers.claims import checked_name, checked_shape, in_order
 from gradwatch.checkpoints.readers.files import OpenFile, parse_json
@@ -51,7 +51,7 @@ def read(file: OpenFile) -> Index:
     data = 8 + length
     spans = {name: _span(name, entry, file.path) for name, entry in header.items()}
     _must_fill(file.size - data, sorted(spans.values()), file.path)
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, TensorEntry] = {}
     left_out: dict[str, str] = {}
     for name, entry in header.items():
         element = _ELEMENTS.get(entry["dtype"])
@@ -60,13 +60,13 @@ def read(file: OpenFile) -> Index:
             continue
         shape = checked_shape(entry["shape"], name, file.path)
         begin, end = spans[name]
-        piece = Piece(0, data + begin, shape, row_major(shape), (0,) * len(shape))
-        if piece.count * element.size != end - begin:
+        shard = Shard(0, data + begin, shape, row_major(shape), (0,) * len(shape))
+        if shard.count * element.size != end - begin:
             raise GradwatchError(
                 f"{file.path}: tensor {name[:80]!r} of shape {list(shape)} and type {element} "
-                f"needs {piece.count * element.size} bytes, but the header gives it {end - begin}."
+                f"needs {shard.count * element.size} bytes, but the header gives it {end - begin}."
             )
-        tensors[name] = Tensor(name, shape, element, (piece,))
+        tensors[name] = TensorEntry(name, shape, element, (shard,))
     ordered = tuple(tensors[name] for name in in_order(tensors))
     return Index(file.path, "safetensors", (file.identity,), ordered, left_out=left_out)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwatch.checkpoints.elements import Element
-from gradwatch.checkpoints.index import Checksum, Index, Piece, Tensor, row_major
+from gradwatch.checkpoints.index import Checksum, Index, Shard, TensorEntry, row_major
 from gradwatch.checkpoints.limits import MAX_DEPTH, MAX_PICKLE, MAX_TENSORS
 from gradwatch.checkpoints.readers import archives
 from gradwatch.checkpoints.readers.claims import checked_name, checked_shape, model_part
@@ -71,9 +71,9 @@ class StorageView:
     strides: tuple[int, ...]
     note: str = ""
 
-    def piece(self, storage_begin: int, file: int, start: tuple[int, ...]) -> Piece:
+    def shard(self, storage_begin: int, file: int, start: tuple[int, ...]) -> Shard:
         begin = storage_begin + self.offset * self.element.size
-        return Piece(file, begin, self.shape, self.strides, start)
+        return Shard(file, begin, self.shape, self.strides, start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +215,10 @@ def _index(
         names_of.setdefault((view, saved.begin_of(view)), []).append(name)
     tensors = []
     for (view, begin), (name, *aliases) in names_of.items():
-        piece = view.piece(begin, 0, (0,) * len(view.shape))
-        tensors.append(Tensor(name, view.shape, view.element, (piece,), tuple(aliases), view.note))
+        shard = view.shard(begin, 0, (0,) * len(view.shape))
+        tensors.append(
+            TensorEntry(name, view.shape, view.element, (shard,), tuple(aliases), view.note)
+        )
     return Index(
         file.path,
         kind,

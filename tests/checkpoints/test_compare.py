@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.checkpoints.files import bfloat16, floats, write_safetensors
 
-from gradwatch.checkpoints import Means, drift
+from gradwatch.checkpoints import ScanOptions, drift
 from gradwatch.errors import GradwatchError
 from gradwatch.finding import Severity
 
@@ -30,7 +30,7 @@ def test_numbers_equal_numpy(tmp_path, workers) -> None:
     a[0], b[1] = 0, 0
     before = floats(tmp_path / "a.safetensors", fc__weight=a, still__weight=a, fc__bias=a[2])
     after = floats(tmp_path / "b.safetensors", fc__weight=b, still__weight=a, fc__bias=b[2])
-    result = drift(before, after, means=Means(workers=workers))
+    result = drift(before, after, options=ScanOptions(workers=workers))
     by_name = {tensor["name"]: tensor for tensor in result.to_dict()["tensors"]}
     got = by_name["fc.weight"]
     x, y = a.astype(np.float64), b.astype(np.float64)
@@ -67,7 +67,7 @@ def test_a_nan_on_both_sides_is_no_movement(tmp_path) -> None:
     path = floats(tmp_path / "a.safetensors", w=x)
     (tensor,) = drift(path, path).tensors
     assert not tensor.moved
-    assert tensor.sums.bad == 1
+    assert tensor.sums.nonfinite == 1
 
 
 def test_renamed_missing_reshaped_and_new_tensors_are_told_apart(tmp_path) -> None:

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from tests.checkpoints.files import bfloat16, write_safetensors
 
-from gradwatch.checkpoints import blocks as blocks_module
-from gradwatch.checkpoints import limits, measuring, scan, structure, tasks
-from gradwatch.checkpoints.scanning import Means, measure_all
+from gradwatch.checkpoints import ScanOptions, limits, scan
+from gradwatch.checkpoints.measure import measure_tensors
+from gradwatch.checkpoints.readers import open_index
+from gradwatch.checkpoints.scanning import measure_checkpoints
+from gradwatch.checkpoints.structure import evenly_spread
 
 RNG = np.random.default_rng(1)
 WIDE = RNG.standard_normal((97, 33)).astype(np.float32) * 1e-3
@@ -90,8 +92,8 @@ def test_equals_numpy(path) -> None:
 @pytest.fixture
 def tiny_blocks(monkeypatch):
     """Blocks of 100 elements, tasks of 2000 bytes: every seam is crossed."""
-    monkeypatch.setattr(blocks_module, "BLOCK", 100)
-    monkeypatch.setattr(tasks, "TASK_BYTES", 2000)
+    monkeypatch.setattr(limits, "BLOCK", 100)
+    monkeypatch.setattr(limits, "TASK_BYTES", 2000)
 
 
 def test_equals_numpy_in_tiny_blocks(path, tiny_blocks) -> None:
@@ -99,7 +101,7 @@ def test_equals_numpy_in_tiny_blocks(path, tiny_blocks) -> None:
 
 
 def test_rows_longer_than_a_block_are_counted_right(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(blocks_module, "BLOCK", 10)
+    monkeypatch.setattr(limits, "BLOCK", 10)
     x = RNG.standard_normal((6, 25)).astype(np.float32)
     x[2] = 0
     x[4, :20] = 0
@@ -123,15 +125,15 @@ def test_rows_and_columns_are_found_in_a_sampled_tensor_too(tmp_path) -> None:
     x[23] *= 40
     x[650] = x[300]
     path = write_safetensors(tmp_path / "m.safetensors", {"w": ("float32", x)})
-    (checkpoint,) = measure_all(path, Means(), full=True)
-    (measured,) = checkpoint.tensors
-    assert np.flatnonzero(~measured.rows.alive).tolist() == [11]
-    assert np.flatnonzero(~measured.columns.alive).tolist() == [13]
-    assert measured.columns.rms.argmax() == 17
-    assert measured.rows.rms.argmax() == 23
-    assert measured.row_prints[650] == measured.row_prints[300]
-    assert len(np.unique(measured.row_prints)) == 699
-    assert not measured.rows.exact
+    (checkpoint,) = measure_checkpoints(path, ScanOptions())
+    (stats,) = checkpoint.tensors
+    assert np.flatnonzero(~stats.rows.alive).tolist() == [11]
+    assert np.flatnonzero(~stats.columns.alive).tolist() == [13]
+    assert stats.columns.rms.argmax() == 17
+    assert stats.rows.rms.argmax() == 23
+    assert stats.row_hashes[650] == stats.row_hashes[300]
+    assert len(np.unique(stats.row_hashes)) == 699
+    assert not stats.rows.exact
 
 
 def test_a_column_that_lives_only_in_an_unsampled_row_is_alive(tmp_path) -> None:
@@ -139,9 +141,9 @@ def test_a_column_that_lives_only_in_an_unsampled_row_is_alive(tmp_path) -> None
     x[:, 13] = 0
     x[1, 13] = 1e-30
     path = write_safetensors(tmp_path / "m.safetensors", {"w": ("float32", x)})
-    (checkpoint,) = measure_all(path, Means(), full=True)
+    (checkpoint,) = measure_checkpoints(path, ScanOptions())
     assert checkpoint.tensors[0].columns.alive.all()
-    assert 1 not in structure._spread(700, limits.SAMPLED_ROWS)
+    assert 1 not in evenly_spread(700, limits.SAMPLED_ROWS)
 
 
 def test_the_first_bad_element_is_named(tmp_path, tiny_blocks) -> None:
@@ -150,18 +152,14 @@ def test_the_first_bad_element_is_named(tmp_path, tiny_blocks) -> None:
     x[17, 5] = np.nan
     x[22, 0] = -np.inf
     path = write_safetensors(tmp_path / "m.safetensors", {"w": ("float32", x)})
-    (checkpoint,) = measure_all(path, Means(), full=True)
-    assert checkpoint.tensors[0].first_bad == 17 * 20 + 3
-    assert checkpoint.tensors[0].bad == 3
+    (checkpoint,) = measure_checkpoints(path, ScanOptions())
+    assert checkpoint.tensors[0].first_nonfinite == 17 * 20 + 3
+    assert checkpoint.tensors[0].nonfinite == 3
 
 
-def test_a_tensor_in_pieces_equals_the_whole(tmp_path) -> None:
+def test_a_tensor_in_shards_equals_the_whole(tmp_path) -> None:
     """Shards of columns, as tensor parallelism writes them, join to the whole tensor's numbers."""
     from dataclasses import replace
-
-    from gradwatch.checkpoints.index import Piece
-    from gradwatch.checkpoints.readers import open_index
-    from gradwatch.checkpoints.scanning import measure_checkpoint
 
     x = RNG.standard_normal((10, 12)).astype(np.float32)
     x[3] = 0
@@ -171,18 +169,16 @@ def test_a_tensor_in_pieces_equals_the_whole(tmp_path) -> None:
     whole = write_safetensors(tmp_path / "whole.safetensors", {"w": ("float32", x)})
     parts = {"l": ("float32", left), "r": ("float32", right)}
     index = open_index(write_safetensors(tmp_path / "parts.safetensors", parts))
-    pieces = tuple(
-        replace(t.pieces[0], start=(0, start))
+    shards = tuple(
+        replace(t.shards[0], start=(0, start))
         for t, start in zip(index.tensors, (0, 5), strict=True)
     )
-    assert all(isinstance(piece, Piece) for piece in pieces)
-    joined = replace(index.tensors[0], name="w", shape=(10, 12), pieces=pieces)
+    joined = replace(index.tensors[0], name="w", shape=(10, 12), shards=shards)
     cut = replace(index, tensors=(joined,))
-    a = measure_checkpoint(0, open_index(whole), Means(), full=True, marked=True).tensors[0]
-    b = measure_checkpoint(0, cut, Means(), full=True, marked=True).tensors[0]
-    assert a.mark == b.mark != 0
-    assert a.first_bad == b.first_bad == 7 * 12 + 9
+    a = measure_tensors(open_index(whole), ScanOptions(), full=True, hashed=True)[0]
+    b = measure_tensors(cut, ScanOptions(), full=True, hashed=True)[0]
+    assert a.content_hash == b.content_hash != 0
+    assert a.first_nonfinite == b.first_nonfinite == 7 * 12 + 9
     assert int(a.moments["zero_rows"]) == int(b.moments["zero_rows"]) == 1
     assert float(a.moments["std"]) == pytest.approx(float(b.moments["std"]), rel=1e-6)
     assert b.rows is None
-    assert measuring.LOWEST == -1074

@@ -8,37 +8,35 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checkpoints.access import Reading
-from gradwatch.checkpoints.blocks import blocks
-from gradwatch.checkpoints.elements import as_floats
-from gradwatch.checkpoints.index import Index, Tensor
+from gradwatch.checkpoints.blocks import array_of, blocks, reading
+from gradwatch.checkpoints.index import Index, TensorEntry
 from gradwatch.checkpoints.limits import BLOCK
-from gradwatch.checkpoints.movement.comparing import Sums
 from gradwatch.checkpoints.readers.files import opened, parse_json
 from gradwatch.errors import GradwatchError
+from gradwatch.stats.drift import DriftSums
 
 _LORA = re.compile(r"^(?P<target>.*?)\.lora_(?P<side>[AB])(?:\.[\w-]+)?(?:\.weight)?$")
 
 
 @dataclass(frozen=True)
-class Adapter:
+class LoraAdapter:
     """The two thin matrices of one target and their scale."""
 
     target: str
-    down: Tensor
-    up: Tensor
+    down: TensorEntry
+    up: TensorEntry
     scale: float
 
 
-def adapters_of(index: Index, names: set[str]) -> list[Adapter]:
+def adapters_of(index: Index, names: set[str]) -> list[LoraAdapter]:
     """The adapters of a checkpoint whose targets are among the `names` of a base."""
-    pairs: dict[str, dict[str, Tensor]] = {}
+    pairs: dict[str, dict[str, TensorEntry]] = {}
     for tensor in index.tensors:
         match = _LORA.match(tensor.name)
         if match:
             pairs.setdefault(match["target"], {})[match["side"]] = tensor
     alpha, rank = _settings(Path(index.path))
-    found = []
+    adapters = []
     for target, sides in pairs.items():
         base = _base(target, names)
         if base is None or set(sides) != {"A", "B"}:
@@ -50,8 +48,8 @@ def adapters_of(index: Index, names: set[str]) -> list[Adapter]:
                 f"{list(up.shape)} and {list(down.shape)}."
             )
         scale = alpha / (rank or down.shape[0]) if alpha is not None else 1.0
-        found.append(Adapter(base, down, up, scale))
-    return found
+        adapters.append(LoraAdapter(base, down, up, scale))
+    return adapters
 
 
 def _base(target: str, names: set[str]) -> str | None:
@@ -70,28 +68,30 @@ def _settings(path: Path) -> tuple[float | None, int | None]:
     if not config.is_file():
         return None, None
     with opened(config) as file:
-        found = parse_json(file.read(0, min(file.size, 1 << 20)), str(config))
-    alpha, rank = found.get("lora_alpha"), found.get("r")
+        settings = parse_json(file.read(0, min(file.size, 1 << 20)), str(config))
+    alpha, rank = settings.get("lora_alpha"), settings.get("r")
     return (
         float(alpha) if isinstance(alpha, int | float) else None,
         rank if type(rank) is int and rank > 0 else None,
     )
 
 
-def adapter_sums(base: Index, tensor: Tensor, adapters: Index, adapter: Adapter) -> Sums:
+def adapter_sums(
+    base: Index, tensor: TensorEntry, adapters: Index, adapter: LoraAdapter
+) -> DriftSums:
     """W against W + scale · B·A, from products of thin matrices only."""
-    down = _whole(adapters, adapter.down)
-    up = _whole(adapters, adapter.up) * adapter.scale
+    down = _small_matrix(adapters, adapter.down)
+    up = _small_matrix(adapters, adapter.up) * adapter.scale
     if (up.shape[0], down.shape[1]) != tensor.shape:
         raise GradwatchError(
             f"The adapter of {tensor.name[:80]!r} makes {[up.shape[0], down.shape[1]]}; "
             f"the base has {list(tensor.shape)}."
         )
-    sums = Sums(count=tensor.count)
-    (piece,) = tensor.pieces
-    for block in blocks(Reading(), base.files[piece.file], piece, tensor.element, 0, piece.lines):
-        table = as_floats(block.bits, tensor.element).reshape(block.lines, -1).astype(np.float64)
-        rows = up[block.first_line : block.first_line + block.lines]
+    sums = DriftSums(count=tensor.count)
+    (shard,) = tensor.shards
+    for block in blocks(reading(), base.files[shard.file], shard, tensor.element):
+        table = block.values.reshape(block.rows, -1).astype(np.float64)
+        rows = up[block.first_row : block.first_row + block.rows]
         sums.before += float(np.vdot(table, table))
         sums.product += float(np.vdot(table @ down.T, rows))
     change = float(np.vdot(up.T @ up, down @ down.T))
@@ -102,17 +102,10 @@ def adapter_sums(base: Index, tensor: Tensor, adapters: Index, adapter: Adapter)
     return sums
 
 
-def _whole(index: Index, tensor: Tensor) -> NDArray[np.float64]:
-    if tensor.count > 4 * BLOCK or len(tensor.pieces) != 1:
+def _small_matrix(index: Index, tensor: TensorEntry) -> NDArray[np.float64]:
+    if tensor.count > 4 * BLOCK or len(tensor.shards) != 1:
         raise GradwatchError(f"The adapter matrix {tensor.name[:80]!r} is too large for one.")
-    (piece,) = tensor.pieces
-    found = [
-        as_floats(block.bits, tensor.element).astype(np.float64)
-        for block in blocks(
-            Reading(), index.files[piece.file], piece, tensor.element, 0, piece.lines
-        )
-    ]
-    flat = np.concatenate(found) if found else np.empty(0)
-    if not math.isfinite(float(np.sum(flat))):
+    matrix = array_of(index, tensor).astype(np.float64)
+    if not math.isfinite(float(np.sum(matrix))):
         raise GradwatchError(f"The adapter matrix {tensor.name[:80]!r} holds NaN or Inf.")
-    return flat.reshape(tensor.shape)
+    return matrix

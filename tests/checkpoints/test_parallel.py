@@ -2,16 +2,23 @@
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.checkpoints.files import floats
 
-from gradwatch.checkpoints import isolated, scan, tasks, working
-from gradwatch.checkpoints.access import mapped
+from gradwatch.checkpoints import ScanOptions, isolated, limits, scan
+from gradwatch.checkpoints.measure import (
+    PartialStats,
+    ShardRows,
+    measure_group,
+    measure_tensors,
+    measuring_units,
+)
+from gradwatch.checkpoints.parallel import Access, WorkUnit, do_work
 from gradwatch.checkpoints.readers import open_index
-from gradwatch.checkpoints.scanning import Means, measure_checkpoint
 from gradwatch.errors import GradwatchError
 
 RNG = np.random.default_rng(7)
@@ -42,59 +49,62 @@ def path(tmp_path):
     return floats(tmp_path / "m.safetensors", **arrays)
 
 
-def shrink_and_map(task: tasks.Task) -> list[tasks.Part]:
+Group = tuple[ShardRows, ...]
+
+
+def shrink_and_map(access: Access, group: Group) -> list[PartialStats]:
     """What a worker meets when the file is cut behind its back: the page is gone, SIGBUS."""
-    access = mapped()
-    for item in task.items:
-        access.view(item.file, 0, 1)  # mapped while whole
-        os.truncate(item.file.path, 10)
-    return tasks.do_in_worker(task)
+    read = access()
+    for rows in group:
+        read(rows.file, 0, 1)  # mapped while whole
+        os.truncate(rows.file.path, 10)
+    return measure_group(access, group)
 
 
-def die_once(task: tasks.Task) -> list[tasks.Part]:
+def die_once(access: Access, group: Group) -> list[PartialStats]:
     """Kill the first worker that comes here."""
-    marker = f"{task.items[0].file.path}.died"
+    marker = f"{group[0].file.path}.died"
     try:
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
-        return tasks.do_in_worker(task)
+        return measure_group(access, group)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
 
 
-def die(task: tasks.Task) -> list[tasks.Part]:
+def die(access: Access, group: Group) -> list[PartialStats]:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
 
 
-def quiet(done: int, total: int) -> None:
-    """No bar in tests."""
+def units(path: Path, function) -> list[WorkUnit[list[PartialStats]]]:
+    """The work of measuring the file, done by this function."""
+    index = open_index(path)
+    return [replace(u, function=function) for u in measuring_units(index, full=True, hashed=False)]
 
 
 @pytest.mark.usefixtures("workers_know_this_file")
 def test_a_file_that_shrinks_while_mapped_is_said_to_have_changed(path) -> None:
-    work = list(tasks.cut(open_index(path), full=True, marked=False))
     with pytest.raises(GradwatchError, match="changed while reading"):
-        working.done_together(work, shrink_and_map, quiet, workers=1)
+        do_work(units(path, shrink_and_map), ScanOptions(workers=1), str(path), 0)
 
 
 @pytest.mark.usefixtures("workers_know_this_file")
 def test_a_worker_that_dies_once_is_replaced(path, monkeypatch) -> None:
-    monkeypatch.setattr(tasks, "TASK_BYTES", 20_000)
-    work = list(tasks.cut(open_index(path), full=True, marked=False))
+    monkeypatch.setattr(limits, "TASK_BYTES", 20_000)
+    work = units(path, die_once)
     assert len(work) > 3
-    found = working.done_together(work, die_once, quiet, workers=2)
+    found = do_work(work, ScanOptions(workers=2), str(path), 0)
     assert os.path.exists(f"{path}.died")
-    alone = working.done_alone(work, tasks.do_alone, quiet)
+    alone = do_work(units(path, measure_group), ScanOptions(workers=0), str(path), 0)
     for a, b in zip(found, alone, strict=True):
-        assert [part.moments[0].tobytes() for part in a] == [p.moments[0].tobytes() for p in b]
+        assert [part.moments.tobytes() for part in a] == [part.moments.tobytes() for part in b]
 
 
 @pytest.mark.usefixtures("workers_know_this_file")
 def test_workers_that_always_die_end_in_a_sentence(path) -> None:
-    work = list(tasks.cut(open_index(path), full=True, marked=False))
     with pytest.raises(GradwatchError, match="died twice"):
-        working.done_together(work, die, quiet, workers=1)
+        do_work(units(path, die), ScanOptions(workers=1), str(path), 0)
 
 
 def test_a_file_that_is_replaced_before_measuring_is_noticed(path) -> None:
@@ -102,10 +112,10 @@ def test_a_file_that_is_replaced_before_measuring_is_noticed(path) -> None:
     raw = path.read_bytes()
     path.write_bytes(raw + b"x")
     with pytest.raises(GradwatchError, match="changed while reading"):
-        measure_checkpoint(0, index, Means(workers=0), full=True, marked=False)
+        measure_tensors(index, ScanOptions(workers=0), full=True, hashed=False)
     path.unlink()
     with pytest.raises(GradwatchError, match="changed while reading"):
-        measure_checkpoint(0, index, Means(workers=0), full=True, marked=False)
+        measure_tensors(index, ScanOptions(workers=0), full=True, hashed=False)
 
 
 def test_progress_reaches_the_total(path) -> None:
@@ -130,7 +140,7 @@ def test_an_address_without_a_scheduler_is_said(path, monkeypatch) -> None:
 def test_a_cluster_that_loses_a_worker_gives_the_same_result(tmp_path, monkeypatch) -> None:
     from distributed import LocalCluster
 
-    monkeypatch.setattr(tasks, "TASK_BYTES", 1 << 20)
+    monkeypatch.setattr(limits, "TASK_BYTES", 1 << 20)
     arrays = {f"l{i}__weight": RNG.standard_normal((512, 512)) for i in range(64)}
     path = floats(tmp_path / "m.safetensors", **arrays)
     alone = scan(path, workers=0)

@@ -1,0 +1,389 @@
+"""From the bytes of a tensor to its statistics: one pass, shard by shard, then joined in order.
+
+How a checkpoint is cut into units of work depends on the checkpoint alone, and what they give is
+joined in the tensor's order. So the result is the same to the last bit whoever does the work.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.checkpoints import limits
+from gradwatch.checkpoints.blocks import (
+    ReadBytes,
+    TensorBlock,
+    blocks,
+    mapping,
+    typed,
+    verify_checksum,
+)
+from gradwatch.checkpoints.elements import measurable
+from gradwatch.checkpoints.index import Checksum, FileId, Index, Shard, TensorEntry
+from gradwatch.checkpoints.parallel import Access, ScanOptions, WorkUnit, do_work
+from gradwatch.checkpoints.structure import Structure
+from gradwatch.kernel import MOMENTS, Batch, hashes, measure, measure_arrays, merge, row_spread
+from gradwatch.run import Histogram
+
+_Item = TypeVar("_Item")
+_LOWEST, _HIGHEST = -1074, 1023
+"""Exponents of float64, hence of everything."""
+_NONFINITE = ("nan", "pos_inf", "neg_inf")
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The rows or the columns of a matrix."""
+
+    rms: NDArray[np.float64]
+    """Root mean square of each."""
+    alive: NDArray[np.bool_]
+    """Whether it holds anything but zeros."""
+    exact: bool
+    """Whether `rms` comes from all elements and not from a sample of them."""
+
+
+@dataclass(frozen=True)
+class TensorStats:
+    """One tensor, measured."""
+
+    tensor: TensorEntry
+    moments: np.void
+    histogram: Histogram | None
+    content_hash: int
+    """64 bits of a hash of all elements, where asked for."""
+    first_nonfinite: int | None
+    """Flat index of the first NaN or Inf."""
+    row_spread: float
+    rows: Lines | None
+    columns: Lines | None
+    row_hashes: NDArray[np.uint64] | None
+
+    @property
+    def name(self) -> str:
+        return self.tensor.name
+
+    @property
+    def nonfinite(self) -> int:
+        return sum(int(self.moments[name]) for name in _NONFINITE)
+
+    @property
+    def finite(self) -> int:
+        return int(self.moments["count"]) - self.nonfinite
+
+    @property
+    def zero_fraction(self) -> float:
+        count = int(self.moments["count"])
+        return int(self.moments["zeros"]) / count if count else math.nan
+
+    @property
+    def first_position(self) -> list[int] | None:
+        """Where in the tensor the first NaN or Inf is."""
+        if self.first_nonfinite is None:
+            return None
+        return [int(i) for i in np.unravel_index(self.first_nonfinite, self.tensor.shape)]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRows:
+    """Some rows of a shard to be measured, and what of them; small enough to travel."""
+
+    file: FileId
+    tensor: TensorEntry
+    shard: Shard
+    full: bool
+    """Histograms, rows and columns too, not only moments."""
+    hashed: bool
+    """With a hash of all elements."""
+
+    @property
+    def bytes(self) -> int:
+        return self.shard.count * self.tensor.element.size
+
+
+@dataclass(slots=True)
+class PartialStats:
+    """What was found in some rows of a shard."""
+
+    name: str
+    first_row: int
+    moments: NDArray[np.void] | None = None
+    bins: NDArray[np.uint64] | None = None
+    """[negative | positive, exponent + 1074]"""
+    content_hash: int = 0
+    nonzero_rows: NDArray[np.uint8] | None = None
+    structure: Structure | None = None
+    first_nonfinite: int | None = None
+    row_spread: float = math.nan
+
+
+def measure_tensors(
+    index: Index, options: ScanOptions, *, full: bool, hashed: bool
+) -> tuple[TensorStats, ...]:
+    """Every tensor of a checkpoint, after its checksums were found right."""
+    units = [*_checksum_units(index), *measuring_units(index, full=full, hashed=hashed)]
+    results = do_work(units, options, index.path, index.reach)
+    parts: dict[str, list[PartialStats]] = {tensor.name: [] for tensor in index.tensors}
+    for part in chain.from_iterable(results):
+        parts[part.name].append(part)
+    return tuple(_joined(tensor, parts[tensor.name]) for tensor in index.tensors)
+
+
+# -- cutting ---------------------------------------------------------------------------------------
+
+
+def measuring_units(
+    index: Index, *, full: bool, hashed: bool
+) -> Iterator[WorkUnit[list[PartialStats]]]:
+    """The tensors in order, some MiB at a time."""
+    for group in _grouped(_cut(index, full, hashed), lambda rows: rows.bytes):
+        size, files = sum(rows.bytes for rows in group), frozenset(rows.file for rows in group)
+        yield WorkUnit(measure_group, (group,), size, files)
+
+
+def _checksum_units(index: Index) -> Iterator[WorkUnit[list[PartialStats]]]:
+    checksums = ((index.files[checksum.file], checksum) for checksum in index.checksums)
+    for group in _grouped(checksums, lambda pair: pair[1].length):
+        # no bytes: what is verified will be measured too, and progress counts it then
+        yield WorkUnit(verify_group, (group,), 0, frozenset(file for file, _ in group))
+
+
+def _cut(index: Index, full: bool, hashed: bool) -> Iterator[ShardRows]:
+    for tensor in index.tensors:
+        size = tensor.element.size
+        for shard in tensor.shards:
+            step = max(1, limits.TASK_BYTES // max(1, shard.row_size * size))
+            if shard.packed:  # can only be inflated from its beginning
+                step = max(1, shard.rows)
+            for first in range(0, shard.rows, step):
+                some = shard.some_rows(first, min(first + step, shard.rows), size)
+                yield ShardRows(index.files[shard.file], tensor, some, full, hashed)
+
+
+def _grouped(items: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[tuple[_Item, ...]]:
+    """As many in a row as one worker should get at once."""
+    group: list[_Item] = []
+    total = 0
+    for item in items:
+        if group and total + size(item) > limits.TASK_BYTES:
+            yield tuple(group)
+            group, total = [], 0
+        group.append(item)
+        total += size(item) + 4096  # a tiny tensor costs about as much as a page
+    if group:
+        yield tuple(group)
+
+
+def verify_group(access: Access, group: Sequence[tuple[FileId, Checksum]]) -> list[PartialStats]:
+    """Raise at the first checksum that does not fit; there is nothing else to tell."""
+    for file, checksum in group:
+        verify_checksum(file, checksum)
+    return []
+
+
+def measure_group(access: Access, group: Sequence[ShardRows]) -> list[PartialStats]:
+    """What is found in each of some shards."""
+    read = access()
+    results = []
+    for rows in group:
+        held = rows.shard.extent * rows.tensor.element.size
+        # a large view that is not in row order can only be gathered from a mapped file
+        mapped = not rows.shard.contiguous and held > limits.ALONE_BYTES
+        results.append(measure_rows(rows, mapping() if mapped else read))
+    return results
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+def measure_rows(rows: ShardRows, read: ReadBytes) -> PartialStats:
+    """One pass over the blocks of some rows."""
+    tensor, shard = rows.tensor, rows.shard
+    part = PartialStats(tensor.name, shard.first_row)
+    matrix = len(tensor.shape) >= 2
+    if matrix and shard.rows <= limits.ROWS_LOOKED_AT:
+        part.nonzero_rows = np.zeros(shard.rows, np.uint8)
+    if rows.full and matrix and tensor.element.floating:
+        part.structure = Structure.of(tensor, shard)
+    records = [
+        _measure_block(part, rows, block)
+        for block in blocks(read, rows.file, shard, tensor.element)
+    ]
+    if records:
+        part.moments = np.array([merge(np.concatenate(records))])
+    if rows.full and matrix:
+        part.row_spread = _row_spread(rows, read)
+    return part
+
+
+def _measure_block(part: PartialStats, rows: ShardRows, block: TensorBlock) -> NDArray[np.void]:
+    """Add a block to what is known of the shard; its moments are handed back, to be merged."""
+    values, dtype = measurable(block.bits, block.element)
+    matrix = len(rows.tensor.shape) >= 2
+    batch = Batch.of([values.ctypes.data], [values.size], [dtype], [block.rows if matrix else 0])
+    touched = None
+    if part.nonzero_rows is not None:
+        touched = [part.nonzero_rows[block.first_row : block.first_row + block.rows]]
+    if rows.full:
+        records, (bins,), _ = measure(batch, bins=True, touched=touched)
+        if part.bins is None:
+            part.bins = np.zeros((2, _HIGHEST - _LOWEST + 1), np.uint64)
+        begin = bins.first_exponent - _LOWEST
+        part.bins[0, begin : begin + len(bins.negative)] += bins.negative
+        part.bins[1, begin : begin + len(bins.positive)] += bins.positive
+    else:
+        records = measure(batch, touched=touched).records
+    if rows.hashed:
+        block_hash = _content_hash(rows, block, values, int(dtype))
+        part.content_hash = (part.content_hash + block_hash) % (1 << 64)
+    if part.first_nonfinite is None and any(int(records[name][0]) for name in _NONFINITE):
+        place = int(np.flatnonzero(~np.isfinite(block.values))[0])
+        part.first_nonfinite = _flat_index(rows, block, place)
+    if part.structure is not None:
+        part.structure.add(block)
+    return records
+
+
+def _flat_index(rows: ShardRows, block: TensorBlock, place: int) -> int:
+    """From a place in a block to the flat index in the whole tensor."""
+    shape, shard = rows.tensor.shape, rows.shard
+    if not shape:
+        return 0
+    inner = block.first_row * shard.row_size + block.first_column + place
+    local = np.unravel_index(inner, shard.shape)
+    return int(
+        np.ravel_multi_index([i + s for i, s in zip(local, shard.start, strict=True)], shape)
+    )
+
+
+def _content_hash(
+    rows: ShardRows, block: TensorBlock, values: NDArray[np.generic], dtype: int
+) -> int:
+    """Of a block, from runs of elements that lie side by side in the whole tensor."""
+    if rows.tensor.whole_rows(rows.shard):
+        offsets, run = np.array([_flat_index(rows, block, 0)], np.int64), values.size
+    else:
+        offsets, run = _runs(rows, block)
+    address = values.ctypes.data + np.arange(len(offsets)) * run * values.itemsize
+    batch = Batch.of(address.tolist(), [run] * len(offsets), [dtype] * len(offsets))
+    return int(hashes(batch, offsets).sum(dtype=np.uint64))
+
+
+def _runs(rows: ShardRows, block: TensorBlock) -> tuple[NDArray[np.int64], int]:
+    """Flat offsets and length of the runs of a shard that is narrower than the tensor."""
+    shape = (block.rows, *rows.shard.shape[1:])
+    run, depth = 1, len(shape)
+    while depth and (depth == len(shape) or shape[depth] == rows.tensor.shape[depth]):
+        depth -= 1
+        run *= shape[depth]
+    at = np.indices(shape[:depth]).reshape(depth, -1)
+    starts = [block.first_row + rows.shard.start[0], *rows.shard.start[1:]]
+    coordinates = [
+        at[axis] + starts[axis] if axis < depth else np.full(at.shape[1], starts[axis])
+        for axis in range(len(shape))
+    ]
+    return np.ravel_multi_index(coordinates, rows.tensor.shape).astype(np.int64), run
+
+
+def _row_spread(rows: ShardRows, read: ReadBytes) -> float:
+    """How far a few fixed rows lie from row 0; those rows are all the kernel would look at."""
+    tensor, element = rows.tensor, rows.tensor.element
+    shard = next((s for s in tensor.shards if s.shape == tensor.shape), None)
+    if shard is None or (shard.file, shard.offset) != (rows.shard.file, rows.shard.offset):
+        return math.nan  # these are not the first rows of all
+    if not shard.row_access or shard.rows < 2:
+        return math.nan
+    if not element.floating or shard.row_size * 17 > 1 << 24:
+        return math.nan
+    others = min(16, shard.rows - 1)
+    chosen = [0, *(1 + k * (shard.rows - 1) // others for k in range(others))]
+    size = shard.row_size * element.size
+    bits = [
+        typed(read(rows.file, shard.offset + row * size, size), element).copy() for row in chosen
+    ]
+    values, dtype = measurable(np.concatenate(bits), element)
+    batch = Batch.of([values.ctypes.data], [values.size], [dtype], [len(chosen)])
+    return float(row_spread(batch)[0])
+
+
+# -- joining ---------------------------------------------------------------------------------------
+
+
+def _joined(tensor: TensorEntry, parts: Sequence[PartialStats]) -> TensorStats:
+    """All parts of one tensor, in the order of its shards and rows."""
+    records = [part.moments for part in parts if part.moments is not None]
+    if records:
+        moments = merge(np.concatenate(records))
+    else:
+        moments = measure_arrays([np.empty(tensor.shape, np.float32)])[0]
+    nonzero = _nonzero_rows(tensor, parts)
+    if nonzero is not None:  # parts of one row may lie in several blocks: the kernel's count is off
+        counted = np.array([moments], MOMENTS)
+        counted["zero_rows"] = np.count_nonzero(~nonzero)
+        moments = counted[0]
+    places = [part.first_nonfinite for part in parts if part.first_nonfinite is not None]
+    rows, columns, row_hashes = _structure(tensor, parts, nonzero)
+    return TensorStats(
+        tensor,
+        moments,
+        _histogram(parts, moments),
+        sum(part.content_hash for part in parts) % (1 << 64),
+        min(places) if places else None,
+        next((part.row_spread for part in parts if not math.isnan(part.row_spread)), math.nan),
+        rows,
+        columns,
+        row_hashes,
+    )
+
+
+def _nonzero_rows(tensor: TensorEntry, parts: Sequence[PartialStats]) -> NDArray[np.bool_] | None:
+    """Which rows hold anything but zeros; None where the rows were not followed."""
+    if len(tensor.shape) < 2 or not parts:
+        return None
+    nonzero = np.zeros(tensor.shape[0], bool)
+    for part in parts:
+        if part.nonzero_rows is None:
+            return None
+        nonzero[part.first_row : part.first_row + len(part.nonzero_rows)] |= part.nonzero_rows != 0
+    return nonzero
+
+
+def _structure(
+    tensor: TensorEntry, parts: Sequence[PartialStats], nonzero: NDArray[np.bool_] | None
+) -> tuple[Lines | None, Lines | None, NDArray[np.uint64] | None]:
+    """Rows, columns, and a hash of each row."""
+    structures = [part.structure for part in parts if part.structure is not None]
+    if not structures or len(structures) != len(parts) or nonzero is None:
+        return None, None, None
+    if sum(len(s.row_rms) for s in structures) != tensor.shape[0]:
+        return None, None, None
+    rms, row_hashes = np.zeros(len(nonzero)), np.zeros(len(nonzero), np.uint64)
+    for s in structures:
+        rms[s.first_row : s.first_row + len(s.row_rms)] = s.row_rms
+        row_hashes[s.first_row : s.first_row + len(s.row_rms)] = s.row_hashes
+    squares = np.sum([s.column_squares for s in structures], axis=0)
+    used = sum(s.column_rows for s in structures)
+    alive = np.any([s.column_alive for s in structures], axis=0)
+    exact = structures[0].exact
+    rows = Lines(rms, nonzero, exact)
+    return rows, Lines(np.sqrt(squares / max(used, 1)), alive, exact), row_hashes
+
+
+def _histogram(parts: Sequence[PartialStats], moments: np.void) -> Histogram | None:
+    counted = [part.bins for part in parts if part.bins is not None]
+    if not counted:
+        return None
+    bins: NDArray[np.uint64] = np.stack(counted).sum(axis=0, dtype=np.uint64)
+    used = np.flatnonzero(bins.any(axis=0))
+    first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (-_LOWEST, -_LOWEST)
+    return Histogram(
+        first + _LOWEST,
+        bins[0, first:last].copy(),
+        bins[1, first:last].copy(),
+        int(moments["zeros"]),
+        *(int(moments[name]) for name in _NONFINITE),
+    )
