@@ -1,7 +1,7 @@
 """`drift`: what moved between two checkpoints, and what did not."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -207,10 +207,21 @@ def _partners(old: Index, new: Index, options: ScanOptions) -> dict[str, str]:
     partners = {name: name for name in before if name in after}
     for match in (_by_ending, partial(_by_content, old, new, options)):
         taken = set(partners.values())
-        rest_before = {name: before[name] for name in before if name not in partners}
-        rest_after = {name: after[name] for name in after if name not in taken}
+        rest_before = [name for name in before if name not in partners]
+        rest_after = [name for name in after if name not in taken]
         if rest_before and rest_after:
             partners |= match(rest_before, rest_after)
+    return partners
+
+
+def _matched(candidates: Iterable[tuple[str, Sequence[str]]]) -> dict[str, str]:
+    """Each name with its only candidate, unless another name has it already."""
+    partners: dict[str, str] = {}
+    taken: set[str] = set()
+    for name, alike in candidates:
+        if name not in partners and len(alike) == 1 and alike[0] not in taken:
+            partners[name] = alike[0]
+            taken.add(alike[0])
     return partners
 
 
@@ -220,16 +231,11 @@ def _by_ending(before: Iterable[str], after: Iterable[str]) -> dict[str, str]:
     for name in after:
         for ending in _endings(name):
             endings.setdefault(ending, []).append(name)
-    partners: dict[str, str] = {}
-    taken: set[str] = set()
-    for old in before:
-        for ending in _endings(old):
-            alike = [new for new in endings.get(ending, ()) if ending in (old, new)]
-            if len(alike) == 1 and alike[0] not in taken:
-                partners[old] = alike[0]
-                taken.add(alike[0])
-                break
-    return partners
+    return _matched(
+        (old, [new for new in endings.get(ending, ()) if ending in (old, new)])
+        for old in before
+        for ending in _endings(old)
+    )
 
 
 def _endings(name: str) -> list[str]:
@@ -239,24 +245,14 @@ def _endings(name: str) -> list[str]:
 
 
 def _by_content(
-    old: Index,
-    new: Index,
-    options: ScanOptions,
-    before: Mapping[str, TensorEntry],
-    after: Mapping[str, TensorEntry],
+    old: Index, new: Index, options: ScanOptions, before: Iterable[str], after: Iterable[str]
 ) -> dict[str, str]:
     """Equal shape and elements, in a single tensor of `after`."""
     places: dict[object, list[str]] = {}
     for name, content in _contents(new, set(after), options).items():
         places.setdefault(content, []).append(name)
-    partners: dict[str, str] = {}
-    taken: set[str] = set()
-    for name, content in _contents(old, set(before), options).items():
-        alike = places.get(content, [])
-        if len(alike) == 1 and alike[0] not in taken:
-            partners[name] = alike[0]
-            taken.add(alike[0])
-    return partners
+    contents = _contents(old, set(before), options)
+    return _matched((name, places.get(content, ())) for name, content in contents.items())
 
 
 def _contents(index: Index, names: set[str], options: ScanOptions) -> dict[str, object]:
