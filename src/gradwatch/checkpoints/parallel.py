@@ -91,7 +91,7 @@ def _done_here(units: Sequence[WorkUnit[_Result]], progress: Progress) -> list[_
 
 def _done_by_workers(units: Sequence[WorkUnit[_Result]], options: ScanOptions) -> list[_Result]:
     """In any order. What a worker left undone when it died is tried once more."""
-    total = sum(unit.bytes for unit in units)
+    total, so_far = sum(unit.bytes for unit in units), 0
     results: dict[int, _Result] = {}
     for last_attempt in (False, True):
         left = [number for number in range(len(units)) if number not in results]
@@ -101,7 +101,8 @@ def _done_by_workers(units: Sequence[WorkUnit[_Result]], options: ScanOptions) -
                 try:
                     for future in as_completed(futures):
                         results[futures[future]] = future.result()
-                        options.progress(sum(units[n].bytes for n in results), total)
+                        so_far += units[futures[future]].bytes
+                        options.progress(so_far, total)
                 except BaseException:
                     for future in futures:
                         future.cancel()
