@@ -17,9 +17,8 @@ _TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A tensor in a target type, without scaling."""
+    """A tensor in a narrower type, without scaling."""
 
-    target: str
     headroom: float
     """Largest number of the type divided by the largest element; below 1 it overflows."""
     subnormal_fraction: float
@@ -27,45 +26,36 @@ class Cast:
     vanishing_fraction: float
     """Share that would become zero: below half of the smallest number."""
 
-    def to_dict(self) -> dict[str, float]:
-        return {
-            "headroom": self.headroom,
-            "subnormal_fraction": self.subnormal_fraction,
-            "vanishing_fraction": self.vanishing_fraction,
-        }
 
-
-def overall_casts(tensors: Iterable[TensorStats]) -> tuple[Cast, ...]:
+def overall_casts(tensors: Iterable[TensorStats]) -> dict[str, Cast]:
     """All floating tensors together: the least headroom, and shares of all elements."""
     counted = [(cast, stats.tensor.count) for stats in tensors if (cast := casts(stats))]
     total = sum(count for _, count in counted)
-    return tuple(
-        Cast(
-            target,
-            min(cast[place].headroom for cast, _ in counted),
-            sum(cast[place].subnormal_fraction * count for cast, count in counted) / total,
-            sum(cast[place].vanishing_fraction * count for cast, count in counted) / total,
+    return {
+        target: Cast(
+            min(cast[target].headroom for cast, _ in counted),
+            sum(cast[target].subnormal_fraction * count for cast, count in counted) / total,
+            sum(cast[target].vanishing_fraction * count for cast, count in counted) / total,
         )
-        for place, target in enumerate(_TARGETS)
-        if counted
-    )
+        for target in (_TARGETS if counted else ())
+    }
 
 
-def casts(stats: TensorStats) -> tuple[Cast, ...]:
-    """One for every target; none for tensors without finite elements or a histogram."""
+def casts(stats: TensorStats) -> dict[str, Cast]:
+    """By the name of the type; none for tensors without finite elements or a histogram."""
     histogram, count = stats.histogram, int(stats.moments["count"])
     if histogram is None or not stats.finite or not stats.tensor.element.floating:
-        return ()
+        return {}
     bins = histogram.negative + histogram.positive
     largest = float(stats.moments["abs_max"])
 
     def below(exponent: int) -> int:
         return int(bins[: max(0, exponent - histogram.first_exponent)].sum())
 
-    results = []
+    results = {}
     for target, (limit, normal, smallest) in _TARGETS.items():
         vanishing = below(smallest - 1)
         subnormal = below(normal) - vanishing
         headroom = limit / largest if largest else math.inf
-        results.append(Cast(target, headroom, subnormal / count, vanishing / count))
-    return tuple(results)
+        results[target] = Cast(headroom, subnormal / count, vanishing / count)
+    return results

@@ -1,9 +1,10 @@
 """`examine`: a measured checkpoint with what the checks say about it."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gradwatch.checkpoints.casts import casts, overall_casts
+from gradwatch.checkpoints.casts import Cast, casts, overall_casts
 from gradwatch.checkpoints.checks import findings_for
 from gradwatch.checkpoints.measure import TensorStats
 from gradwatch.checkpoints.parallel import ScanOptions
@@ -37,7 +38,7 @@ class CheckpointReport:
             "bytes": index.bytes,
             "steps": self.run.steps.tolist(),
             "tensors": [self._tensor(stats) for stats in self.last.tensors],
-            "casts": {cast.target: cast.to_dict() for cast in overall_casts(self.last.tensors)},
+            "casts": _as_data(overall_casts(self.last.tensors)),
             "left_out": dict(index.left_out),
             "notes": list(index.notes),
             "findings": [finding.to_dict() for finding in self.findings],
@@ -48,7 +49,7 @@ class CheckpointReport:
         data = tensor_dict(stats)
         if self.last.spectra is not None:
             spectrum = self.last.spectra.get(stats.name)
-            data["spectrum"] = None if spectrum is None else spectrum.to_dict()
+            data["spectrum"] = None if spectrum is None else asdict(spectrum)
         return data
 
 
@@ -92,7 +93,7 @@ def tensor_dict(stats: TensorStats) -> dict[str, Any]:
         "inf": stats.nonfinite - int(moments["nan"]),
         "first_nonfinite": stats.first_position,
         "row_spread": stats.row_spread,
-        "casts": {cast.target: cast.to_dict() for cast in casts(stats)},
+        "casts": _as_data(casts(stats)),
     }
     if len(tensor.shape) >= 2:
         data["zero_rows"] = int(moments["zero_rows"])
@@ -100,3 +101,7 @@ def tensor_dict(stats: TensorStats) -> dict[str, Any]:
         data["zero_columns"] = int((~stats.columns.alive).sum())
         data["rows_exact"] = stats.columns.exact
     return data
+
+
+def _as_data(by_type: Mapping[str, Cast]) -> dict[str, dict[str, float]]:
+    return {target: asdict(cast) for target, cast in by_type.items()}

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +26,10 @@ _HELD = 1 << 25
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The singular values, largest first, and what they say."""
+    """The singular values and what they say; its fields are those of the JSON."""
 
-    values: tuple[float, ...]
     exact: bool
-    """Whether all of them are there."""
+    """Whether all singular values were computed."""
     full_rank: int
     """The smaller side of the matrix."""
     effective_rank: float
@@ -42,18 +40,8 @@ class Spectrum:
     """Singular values that carry 90 % of the sum of squares; None where more than are known."""
     tail_exponent: float
     """Hill's estimate of the exponent of the eigenvalues' density, upper half; NaN if few."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The singular values (the largest 64) and what they say."""
-        return {
-            "exact": self.exact,
-            "full_rank": self.full_rank,
-            "effective_rank": self.effective_rank,
-            "stable_rank": self.stable_rank,
-            "rank_90": self.rank_90,
-            "tail_exponent": self.tail_exponent,
-            "singular_values": list(self.values),
-        }
+    singular_values: list[float]
+    """The largest 64, largest first."""
 
 
 def spectra(index: Index, options: ScanOptions) -> dict[str, Spectrum]:
@@ -147,13 +135,13 @@ def _summary(squares: NDArray[np.float64], total: float, exact: bool, rank: int)
     positive = shares[shares > 0]
     carried = np.flatnonzero(np.cumsum(shares) >= 0.9)
     return Spectrum(
-        tuple(float(value) for value in np.sqrt(squares[:KEPT])),
         exact,
         rank,
         float(np.exp(-(positive * np.log(positive)).sum())) if exact else math.nan,
         float(total / squares[0]),
         int(carried[0]) + 1 if len(carried) else None,
         _tail(squares[squares > 0], rank),
+        np.sqrt(squares[:KEPT]).tolist(),
     )
 
 

@@ -105,9 +105,9 @@ def _show(found: CheckpointReport, diagnosis: Diagnosis) -> None:
     health = analyze_weights(found.run).distribution_health
     if health.score is not None:
         click.echo(f"Weight analysis: {health.status.value} ({health.score:.0f} of 100)")
-    for cast in overall_casts(found.last.tensors):
+    for target, cast in overall_casts(found.last.tensors).items():
         click.echo(
-            f"As {cast.target:<13} headroom {number(cast.headroom):>7} ×, "
+            f"As {target:<13} headroom {number(cast.headroom):>7} ×, "
             f"{100 * cast.subnormal_fraction:.2f} % lose digits, "
             f"{100 * cast.vanishing_fraction:.2f} % vanish"
         )

@@ -25,7 +25,7 @@ def check(checkpoint: Checkpoint, *, share: float = 0.5) -> Outcome:
     """A warning for overflow, a mention for underflow."""
     over, under = [], []
     for stats in checkpoint.tensors:
-        half = next((cast for cast in casts(stats) if cast.target == "float16"), None)
+        half = casts(stats).get("float16")
         if half is None or is_buffer(stats.tensor):
             continue
         largest = float(stats.moments["abs_max"])
