@@ -100,7 +100,7 @@ page-fresh: ## check that the committed bundle is what its sources build to
 docs: $(STAMP) ## write the generated pages anew
 	$(BIN)/python -m tools.numbers_page > docs/numbers.md
 	$(BIN)/python -m tools.what_is_recorded > docs/what-is-recorded.md
-	$(BIN)/python -m gradwatch.checks.page > docs/checks.md
+	$(BIN)/python -m tools.checks_page > docs/checks.md
 	$(BIN)/python -m tools.from_trustformers > docs/from-trustformers.md
 
 clean: ## remove everything that make made

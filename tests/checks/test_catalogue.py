@@ -10,7 +10,7 @@ from tests.making import make_run
 
 from gradwatch import checks
 from gradwatch.checks import CHECKS
-from gradwatch.checks.page import page, summary, text
+from gradwatch.checks.explain import summary, text
 from gradwatch.diagnosis import diagnose
 from gradwatch.run import Run
 from gradwatch.stats import ENTRIES, Kind, State
@@ -40,13 +40,6 @@ def test_the_docstring_says_what_is_seen_why_it_hurts_and_what_helps(check: chec
         assert part in body, part
     assert summary(check).endswith(".")
     assert text(check).startswith(check.NAME)
-
-
-def test_the_page_in_docs_is_the_one_the_docstrings_make() -> None:
-    stored = Path(__file__).parents[2] / "docs" / "checks.md"
-    assert stored.read_text("utf-8") == page(), (
-        "run: python -m gradwatch.checks.page docs/checks.md"
-    )
 
 
 ODD = st.sampled_from([0.0, 1.0, -1.0, 1e-30, 1e30, float("nan"), float("inf"), 0.5, 1e4])

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     "docs/numbers.md": "tools.numbers_page",
     "docs/what-is-recorded.md": "tools.what_is_recorded",
-    "docs/checks.md": "gradwatch.checks.page",
+    "docs/checks.md": "tools.checks_page",
     "docs/from-trustformers.md": "tools.from_trustformers",
 }
 

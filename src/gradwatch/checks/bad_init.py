@@ -21,11 +21,11 @@ first loss.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
-from gradwatch.checks.context import CheckContext, context
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.context import CheckContext, context, worst_first
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.run import Run
-from gradwatch.stats import Kind, Stat
+from gradwatch.stats import Stat
 from gradwatch.text import number, percent
 
 NAME = "bad-init"
@@ -43,135 +43,127 @@ def check(
 ) -> Outcome:  # fmt: skip
     """Yield a finding for each kind of bad start, the clearest first."""
     ctx = context(run)
-    yield from _constant(run, ctx, spread)
-    yield from _first_loss(run, ctx, times, weak_times)
-    if Stat.ACT_STD in run.recorded and _at_start(ctx, Stat.ACT_STD):
-        yield from _scales(run, ctx, scales, weak_scales)
-    if Stat.ACT_FLAT_FRACTION in run.recorded and _at_start(ctx, Stat.ACT_FLAT_FRACTION):
-        yield from _flat(run, ctx, flat)
+    yield from _constant(ctx, spread)
+    yield from _first_loss(ctx, times, weak_times)
+    if _at_start(ctx, Stat.ACT_STD):
+        yield from _scales(ctx, scales, weak_scales)
+    if _at_start(ctx, Stat.ACT_FLAT_FRACTION):
+        yield from _flat(ctx, flat)
 
 
-def _finding(
-    run: Run,
+def _bad_start(
+    ctx: CheckContext,
     severity: Severity,
     layers: tuple[str, ...],
     message: str,
     evidence: Evidence,
     cause: str,
 ) -> Finding:
-    step = int(run.steps[0])
-    return Finding(NAME, severity, layers[:4], step, step, message, (evidence,), cause, _ADVICE)
+    names, steps = tuple(dict.fromkeys(layers))[:4], ctx.steps[:1]
+    return finding(NAME, severity, names, steps, message, evidence, cause=cause, advice=_ADVICE)
 
 
 def _at_start(ctx: CheckContext, stat: Stat) -> bool:
-    rows = ctx.rows(stat)
-    return len(rows) > 0 and rows[0] == 0
+    """Whether the statistic was measured on the very first step."""
+    return bool((ctx.rows(stat)[:1] == 0).any())
 
 
-def _constant(run: Run, ctx: CheckContext, spread: float) -> Outcome:
+def _constant(ctx: CheckContext, spread: float) -> Outcome:
     rows = ctx.rows(Stat.WEIGHT_ROW_SPREAD)
-    later = rows[ctx.steps[rows] >= 10] if len(rows) else rows
-    if not len(later) or Stat.WEIGHT_STD not in run.recorded:
+    later = rows[ctx.steps[rows] >= 10]
+    if not len(later) or Stat.WEIGHT_STD not in ctx.run.recorded:
         return
     std, size = ctx.first(Stat.WEIGHT_STD), ctx.first(Stat.WEIGHT_NORM) * ctx.rms_gradient
-    constant = (std <= 1e-6 * np.maximum(size, 1e-30)) & ctx.weights
-    wide = np.array([len(p.shape) >= 2 and p.shape[0] > 1 for p in ctx.parameters], bool)
+    constant = (std <= 1e-6 * np.maximum(size, 1e-30)) & ctx.weights & ctx.several_rows
     still = ctx.values(Stat.WEIGHT_ROW_SPREAD, later[:1])[0] <= spread
-    columns = np.flatnonzero(constant & wide & still)
+    columns = np.flatnonzero(constant & still)
     if not len(columns):
         return
-    layers = ctx.layers(columns)
-    name = run.names[int(columns[0])]
-    yield _finding(
-        run,
+    name = ctx.run.names[columns[0]]
+    yield _bad_start(
+        ctx,
         Severity.CRITICAL,
-        layers,
+        ctx.layers(columns),
         f"{name} starts constant and its units are still equal at step {ctx.steps[later[0]]}",
-        Evidence(Stat.WEIGHT_STD, name, int(run.steps[0]), float(std[columns[0]]), None),
+        Evidence(Stat.WEIGHT_STD, name, ctx.steps[0], std[columns[0]], None),
         "Equal weights get equal gradients.",
     )
 
 
-def loudest(ctx: CheckContext) -> tuple[str, ...]:
+def _loudest(ctx: CheckContext) -> tuple[str, ...]:
     """The layer whose weights amplify far more (or less) than usual, else nothing."""
     gains = np.where(ctx.weights, ctx.gains, np.nan)
     odd = np.abs(np.log(np.where(gains > 0, gains, np.nan)))
-    columns = np.flatnonzero(np.nan_to_num(odd) > np.log(4))
-    return ctx.layers(columns[np.argsort(-odd[columns], kind="stable")])
+    return ctx.layers(worst_first(np.nan_to_num(odd) > np.log(4), odd))
 
 
-def _first_loss(run: Run, ctx: CheckContext, times: float, weak: float) -> Outcome:
+def _first_loss(ctx: CheckContext, times: float, weak: float) -> Outcome:
     loss = ctx.loss
-    if loss is None or loss.steps[0] > run.steps[0] + 1:
+    if loss is None or loss.steps[0] > ctx.steps[0] + 1:
         return
     first = float(loss.values[0])
-    chance = loss.chance or _chance_of_squares(run, ctx, first)
+    chance = loss.chance or _chance_of_squares(ctx, first)
     if chance is None or first < weak * chance:
         return
     strong = first >= times * chance
-    output = ctx.output_layer
-    layers = tuple(dict.fromkeys((*loudest(ctx), *((output,) if output else ()))))
-    yield _finding(
-        run,
+    yield _bad_start(
+        ctx,
         Severity.WARNING if strong else Severity.INFO,
-        layers,
+        (*_loudest(ctx), *ctx.output_layer),
         f"the first loss is {number(first)}; a constant guess would give about {number(chance)}",
-        Evidence("loss", None, int(loss.steps[0]), first, (times if strong else weak) * chance),
+        Evidence("loss", None, loss.steps[0], first, (times if strong else weak) * chance),
         "The first outputs are large and wrong.",
     )
 
 
-def _chance_of_squares(run: Run, ctx: CheckContext, first: float) -> float | None:
+def _chance_of_squares(ctx: CheckContext, first: float) -> float | None:
     """Mean square of the targets: first loss minus mean square of outputs still unrelated."""
-    if run.info.get("loss_kind") != "mse" or not _at_start(ctx, Stat.ACT_STD):
+    if ctx.run.info.get("loss_kind") != "mse" or not _at_start(ctx, Stat.ACT_STD):
         return None
-    names = {subject.name: i for i, subject in enumerate(run.by_kind[Kind.LAYER])}
-    column = names.get(ctx.output_layer or "")
-    if column is None:
+    outputs = [i for i, name in enumerate(ctx.layer_names) if name in ctx.output_layer]
+    if not outputs:
         return None
-    spread, mean = (float(run.series[s][0, column]) for s in (Stat.ACT_STD, Stat.ACT_MEAN))
-    own = spread**2 + mean**2
-    return max(first - own, 0.03 * first) if own < 1.2 * first else None
+    spread, mean = (
+        float(ctx.run.series[stat][0, outputs[-1]]) for stat in (Stat.ACT_STD, Stat.ACT_MEAN)
+    )
+    mean_square = spread**2 + mean**2
+    return max(first - mean_square, 0.03 * first) if mean_square < 1.2 * first else None
 
 
-def _scales(run: Run, ctx: CheckContext, limit: float, weak: float) -> Outcome:
-    names = [subject.name for subject in run.by_kind[Kind.LAYER]]
-    spreads = run.series[Stat.ACT_STD][0]
-    rows = [i for i, name in enumerate(names) if name in ctx.weighty and spreads[i] > 1e-12]
-    if len(rows) < 2:
+def _scales(ctx: CheckContext, limit: float, weak: float) -> Outcome:
+    measured = dict(zip(ctx.layer_names, ctx.run.series[Stat.ACT_STD][0], strict=True))
+    names = [name for name in ctx.layers_with_weights if measured.get(name, 0.0) > 1e-12]
+    if len(names) < 2:
         return
-    rows.sort(key=lambda i: ctx.forward_order.get(names[i], 1 << 30))
-    values = spreads[rows]
-    ratio = float(values.max() / values.min())
+    spreads = np.array([measured[name] for name in names])
+    least, most = float(spreads.min()), float(spreads.max())
+    ratio = most / least
     if not ratio > weak:
         return
-    steps = np.abs(np.diff(np.log(values)))
-    at = names[rows[int(steps.argmax()) + 1]]
-    layers = tuple(dict.fromkeys((*loudest(ctx), at)))
-    yield _finding(
-        run,
+    jump = names[int(np.abs(np.diff(np.log(spreads))).argmax()) + 1]
+    yield _bad_start(
+        ctx,
         Severity.WARNING if ratio > limit else Severity.INFO,
-        layers,
+        (*_loudest(ctx), jump),
         f"layer outputs differ in spread by {number(ratio)} at the first step "
-        f"({number(float(values.min()))} to {number(float(values.max()))})",
-        Evidence(Stat.ACT_STD, names[rows[int(values.argmax())]], int(run.steps[0]), ratio, limit),
-        f"The signal grows or fades from layer to layer, most at {at}.",
+        f"({number(least)} to {number(most)})",
+        Evidence(Stat.ACT_STD, names[int(spreads.argmax())], ctx.steps[0], ratio, limit),
+        f"The signal grows or fades from layer to layer, most at {jump}.",
     )
 
 
-def _flat(run: Run, ctx: CheckContext, limit: float) -> Outcome:
-    names = [subject.name for subject in run.by_kind[Kind.LAYER]]
-    values = np.nan_to_num(run.series[Stat.ACT_FLAT_FRACTION][0])
-    found = [n for n, v in zip(names, values, strict=True) if v >= limit and not ctx.is_output(n)]
-    if not found:
+def _flat(ctx: CheckContext, limit: float) -> Outcome:
+    shares = np.nan_to_num(ctx.run.series[Stat.ACT_FLAT_FRACTION][0])
+    flat = {n: share for n, share in zip(ctx.layer_names, shares, strict=True) if share >= limit}
+    layers = sorted((name for name in flat if not ctx.is_output(name)), key=ctx.position)
+    if not layers:
         return
-    found.sort(key=lambda name: ctx.forward_order.get(name, 1 << 30))
-    value = float(values[names.index(found[0])])
-    yield _finding(
-        run,
+    name = layers[0]
+    yield _bad_start(
+        ctx,
         Severity.WARNING,
-        tuple(found),
-        f"{percent(value)} of the outputs of {found[0]} are in the flat part at the first step",
-        Evidence(Stat.ACT_FLAT_FRACTION, found[0], int(run.steps[0]), value, limit),
+        tuple(layers),
+        f"{percent(flat[name])} of the outputs of {name} are in the flat part at the first step",
+        Evidence(Stat.ACT_FLAT_FRACTION, name, ctx.steps[0], flat[name], limit),
         "Inputs or weights are so large that the activation starts saturated.",
     )

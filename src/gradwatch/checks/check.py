@@ -1,13 +1,18 @@
 """The form of a check: a module with a name, its needs, a function and a docstring."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from gradwatch.finding import Finding, Skipped
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Run
 
 Outcome = Iterator[Finding | Skipped]
 """What a check yields: what is wrong, or why it could not look."""
+MOST_LAYERS = 8
+"""Layers a finding names."""
 
 
 class Check(Protocol):
@@ -32,3 +37,33 @@ class Check(Protocol):
     def __doc__(self) -> str | None:  # type: ignore[override]
         """The documentation: what is seen, why it hurts, what helps."""
         ...
+
+
+def finding(
+    check: str,
+    severity: Severity,
+    layers: Sequence[str],
+    steps: Sequence[int] | NDArray[np.int64],
+    message: str,
+    evidence: Evidence,
+    *,
+    cause: str,
+    advice: tuple[str, ...],
+) -> Finding:
+    """A check's finding; `steps` are those it was seen on, of which the first and last are kept.
+
+    Numpy's numbers become plain ones here, so that checks can hand over what they computed.
+    """
+    limit = None if evidence.limit is None else float(evidence.limit)
+    step, measured = int(evidence.step), float(evidence.measured)
+    return Finding(
+        check=check,
+        severity=severity,
+        layers=tuple(layers[:MOST_LAYERS]),
+        first_step=int(steps[0]),
+        last_step=int(steps[-1]),
+        message=message,
+        evidence=(Evidence(evidence.stat, evidence.subject, step, measured, limit),),
+        cause=cause,
+        advice=advice,
+    )

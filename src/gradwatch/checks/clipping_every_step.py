@@ -16,9 +16,9 @@ hundredth) and the weights hardly move: Adam takes the same step whatever the cl
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import number, percent
@@ -38,24 +38,15 @@ def check(run: Run, *, share: float = 0.95, tiny: float = 0.01, least: int = 20)
     often, factor = float((values[rows] < 0.999).mean()), float(np.median(values[rows]))
     if often < share:
         return
-    last = int(run.steps[rows[-1]])
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING if factor < tiny and _stands(run) else Severity.INFO,
-        layers=(),
-        first_step=int(run.steps[rows[0]]),
-        last_step=last,
-        message=f"clipping acts on {percent(often)} of steps, typical factor {number(factor)}",
-        evidence=(Evidence("clip_factor", None, last, factor, tiny),),
+    movement = ctx.typical(Stat.UPDATE_RATIO, 0.5)
+    stands = movement is not None and movement < 1e-5
+    yield finding(
+        NAME,
+        Severity.WARNING if factor < tiny and stands else Severity.INFO,
+        (),
+        ctx.steps[rows],
+        f"clipping acts on {percent(often)} of steps, typical factor {number(factor)}",
+        Evidence("clip_factor", None, ctx.steps[rows[-1]], factor, tiny),
         cause="The clipping limit is below the usual gradient norm.",
         advice=("Raise the limit to a few times the usual norm.", "Look for exploding gradients."),
     )
-
-
-def _stands(run: Run) -> bool:
-    """Whether the weights move by less than 1e-5 of themselves per step."""
-    if Stat.UPDATE_RATIO not in run.recorded:
-        return False
-    ctx = context(run)
-    ratio = ctx.late(Stat.UPDATE_RATIO, 0.5)[ctx.weights]
-    return bool(np.isfinite(ratio).any() and float(np.nanmedian(ratio)) < 1e-5)

@@ -1,7 +1,7 @@
 """What many checks ask of a run, worked out once: masks, sampled rows, medians, the loss curve.
 
 Checks speak of the finite part of a run; `end` is its length in rows, and everything here
-stops there.
+stops there. A column is a parameter's place in the run, a row is a step's.
 """
 
 from functools import cached_property
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gradwatch.checks.curve import Curve
 from gradwatch.run import Run, Subject
-from gradwatch.stats import HAS_VALUE, Family, Stat, entry
+from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, entry
 from gradwatch.stats.medians import Array, medians, thinned
 
 Rows = NDArray[np.intp]
@@ -33,7 +33,7 @@ class CheckContext:
         self._ref = ref(run)  # weak: the run keeps its context, not the other way round
 
     @property
-    def _run(self) -> Run:
+    def run(self) -> Run:
         run = self._ref()
         assert run is not None
         return run
@@ -58,17 +58,19 @@ class CheckContext:
 
     @cached_property
     def norm_gains(self) -> Mask:
-        return self._mask(
-            [
-                any(kind in p.module for kind in NORMS) and p.name.endswith("weight")
-                for p in self.parameters
-            ]
-        )
+        named = [p.name.endswith("weight") for p in self.parameters]
+        norms = [any(kind in p.module for kind in NORMS) for p in self.parameters]
+        return self._mask(named) & self._mask(norms)
 
     @cached_property
     def weights(self) -> Mask:
         """Trainable matrices: the W of the definitions."""
         return self.matrices & self.trainable
+
+    @cached_property
+    def several_rows(self) -> Mask:
+        """Matrices of known shape with more than one row."""
+        return self._mask([len(p.shape) >= 2 and p.shape[0] > 1 for p in self.parameters])
 
     @cached_property
     def low_precision(self) -> Mask:
@@ -87,59 +89,72 @@ class CheckContext:
     @cached_property
     def forward_order(self) -> dict[str, int]:
         """Position of each layer in the forward pass."""
-        order = dict(self._run.graph.order)
-        for index, layer in enumerate(self._run.layers):
+        order = dict(self.run.graph.order)
+        for index, layer in enumerate(self.run.layers):
             order.setdefault(layer, len(order) + index)
         return order
 
-    def layer(self, column: int) -> str:
+    def layer(self, column: int | np.intp) -> str:
         return self.parameters[column].layer
 
-    def layers(self, columns: NDArray[np.intp] | list[int]) -> tuple[str, ...]:
+    def layers(self, columns: Rows | list[int]) -> tuple[str, ...]:
         """Layers of these parameters, in the given order, each once."""
-        return tuple(dict.fromkeys(self.layer(int(column)) for column in columns))
+        return tuple(dict.fromkeys(self.layer(column) for column in columns))
 
     @cached_property
-    def weighty(self) -> frozenset[str]:
-        """Layers that own a weight of two or more dimensions."""
-        return frozenset(p.layer for p, m in zip(self.parameters, self.matrices, strict=True) if m)
+    def layer_names(self) -> list[str]:
+        """The columns of statistics that belong to layers instead of parameters."""
+        return [subject.name for subject in self.run.by_kind[Kind.LAYER]]
+
+    def position(self, layer: str) -> int:
+        """Place in the forward pass; unknown layers come last."""
+        return self.forward_order.get(layer, 1 << 30)
+
+    def in_forward_order(self, mask: Mask) -> list[int]:
+        """The columns of a mask, in the order in which the forward pass meets their layers."""
+        columns: list[int] = np.flatnonzero(mask).tolist()
+        return sorted(columns, key=lambda column: self.position(self.layer(column)))
+
+    @cached_property
+    def layers_with_weights(self) -> list[str]:
+        """Layers that own a weight of two or more dimensions, in forward order."""
+        return sorted(self.layers(np.flatnonzero(self.matrices)), key=self.position)
 
     def is_output(self, layer: str) -> bool:
         """Whether no layer with weights comes after this one."""
-        if self._run.graph.assumed or layer not in self._run.graph.order:
+        if self.run.graph.assumed or layer not in self.run.graph.order:
             here = self.forward_order.get(layer, -1)
-            return not any(self.forward_order.get(other, -1) > here for other in self.weighty)
-        return not (self._run.graph.downstream(layer) - {layer}) & self.weighty
+            return not any(self.position(other) > here for other in self.layers_with_weights)
+        after = self.run.graph.downstream(layer) - {layer}
+        return not after.intersection(self.layers_with_weights)
 
-    @cached_property
-    def output_layer(self) -> str | None:
-        """The last layer with weights."""
-        layers = [layer for layer in self.weighty if layer in self.forward_order]
-        return max(layers, key=self.forward_order.__getitem__) if layers else None
+    @property
+    def input_layer(self) -> tuple[str, ...]:
+        """The first layer with weights, if there is one."""
+        return tuple(self.layers_with_weights[:1])
 
-    @cached_property
-    def input_layer(self) -> str | None:
-        """The first layer with weights."""
-        layers = [layer for layer in self.weighty if layer in self.forward_order]
-        return min(layers, key=self.forward_order.__getitem__) if layers else None
+    @property
+    def output_layer(self) -> tuple[str, ...]:
+        """The last layer with weights, if there is one."""
+        return tuple(self.layers_with_weights[-1:])
 
     # -- which rows ------------------------------------------------------------------------------
 
     @cached_property
     def skipped(self) -> Mask:
         """Steps a scaler skipped: their gradients are overflow by design."""
-        values = self._run.scalars.get("skipped")
+        values = self.run.scalars.get("skipped")
         if values is None:
             return np.zeros(len(self.steps), bool)
-        found: Mask = np.nan_to_num(values) > 0
-        return found
+        return np.asarray(np.nan_to_num(values) > 0, bool)
 
-    def bad(self, stat: Stat) -> Mask:
-        """Rows in which any subject has a positive count of this kind."""
-        if stat not in self._run.recorded:
-            return np.zeros(len(self.steps), bool)
-        found: Mask = np.any(self._run.series[stat] > 0, axis=1)
-        return found
+    def bad(self, *stats: Stat) -> Mask:
+        """Rows in which any subject has a positive count of any of these statistics."""
+        rows = np.zeros(len(self.steps), bool)
+        for stat in stats:
+            if stat in self.run.recorded:
+                rows |= np.any(self.run.series[stat] > 0, axis=1)
+        return rows
 
     @cached_property
     def nonfinite_rows(self) -> Mask:
@@ -147,18 +162,17 @@ class CheckContext:
 
         Skipped steps do not count, nor outputs that are infinite from the first step on (masks).
         """
-        found = self.bad(Stat.GRAD_NAN) | self.bad(Stat.GRAD_INF)
-        found &= ~self.skipped
-        found |= self.bad(Stat.WEIGHT_NAN) | self.bad(Stat.WEIGHT_INF)
-        for name in ("loss_nonfinite", "loss"):
-            values = self._run.scalars.get(name)
-            if values is not None:
-                found |= np.isinf(values) if name == "loss" else np.nan_to_num(values) > 0
-        if found.any():  # alone, odd outputs do not end a run
+        rows = self.bad(Stat.GRAD_NAN, Stat.GRAD_INF) & ~self.skipped
+        rows |= self.bad(Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
+        if "loss_nonfinite" in self.run.scalars:
+            rows |= np.nan_to_num(self.run.scalars["loss_nonfinite"]) > 0
+        if "loss" in self.run.scalars:  # NaN there also means "not logged on this step"
+            rows |= np.isinf(self.run.scalars["loss"])
+        if rows.any():  # alone, odd outputs do not end a run
             outputs = self.bad(Stat.PROBE_NONFINITE)
             if len(outputs) and not outputs[0]:
-                found |= outputs
-        return found
+                rows |= outputs
+        return rows
 
     @cached_property
     def end(self) -> int:
@@ -166,27 +180,30 @@ class CheckContext:
         rows = np.flatnonzero(self.nonfinite_rows)
         return int(rows[0]) if len(rows) else len(self.steps)
 
+    @property
+    def went_bad(self) -> bool:
+        """Whether the run has a part that is not finite."""
+        return self.end < len(self.steps)
+
     @cached_property
     def _weights_finite_at_end(self) -> bool:
         """Weights are taken before a step: those of the first bad step may still be good."""
-        return not any(
-            self.bad(stat)[self.end : self.end + 1].any()
-            for stat in (Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
-        )
+        bad = self.bad(Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
+        return not bad[self.end : self.end + 1].any()
 
     def rows(self, stat: Stat) -> Rows:
         """Rows of the finite part in which anything of this statistic was measured."""
         if stat not in self._rows:
-            if stat in self._run.recorded:
-                whole = entry(stat).family is Family.WEIGHT and self._weights_finite_at_end
-                states = self._run.state(stat)[: self.end + whole]
+            if stat in self.run.recorded:
+                one_more = entry(stat).family is Family.WEIGHT and self._weights_finite_at_end
+                states = self.run.state(stat)[: self.end + one_more]
                 self._rows[stat] = np.flatnonzero(HAS_VALUE[states].any(axis=1))
             else:
                 self._rows[stat] = np.empty(0, np.intp)
         return self._rows[stat]
 
     def values(self, stat: Stat, rows: Rows) -> Array:
-        taken: Array = self._run.series[stat][rows]
+        taken: Array = self.run.series[stat][rows]
         return taken
 
     def stride(self, stat: Stat) -> int:
@@ -206,9 +223,31 @@ class CheckContext:
             self._late[key] = medians(self.values(stat, thinned(tail)))
         return self._late[key]
 
-    def whole(self, stat: Stat) -> Array:
-        """Each subject's median over the finite part of the run."""
-        return self.late(stat, 1.0)
+    def late_half(self, stat: Stat, judged: Mask) -> Array:
+        """Each judged parameter's median over the second half; 0 for others and unknown ones."""
+        return np.where(judged, np.nan_to_num(self.late(stat, 0.5)), 0.0)
+
+    def typical(self, stat: Stat, part: float) -> float | None:
+        """The median over all weights of `late`; None where nothing was measured."""
+        if stat not in self.run.recorded:
+            return None
+        values = self.late(stat, part)[self.weights]
+        return float(np.nanmedian(values)) if np.isfinite(values).any() else None
+
+    def beside_usual(
+        self, stat: Stat, first: int, last: int, *, window: int, least: int
+    ) -> tuple[Rows, Array] | None:
+        """Rows of the steps `first` to `last`, and each subject's usual value before them.
+
+        That is its median over `window` samples; None where these are fewer than `least`, or where
+        nothing was measured between the two steps.
+        """
+        rows = self.rows(stat)
+        steps = self.steps[rows]
+        near, before = rows[(steps >= first) & (steps <= last)], rows[steps < first][-window:]
+        if not len(near) or len(before) < least:
+            return None
+        return near, medians(self.values(stat, before))
 
     def first(self, stat: Stat) -> Array:
         """Each subject's first measured value."""
@@ -228,20 +267,20 @@ class CheckContext:
 
     def curve(self, name: str) -> Curve | None:
         """A scalar's finite values before the run went bad; None when fewer than two."""
-        values = self._run.scalars.get(name)
+        values = self.run.scalars.get(name)
         if values is None:
             return None
         rows = np.flatnonzero(np.isfinite(values[: self.end]))
         if len(rows) < 2:
             return None
-        chance = self._run.info.get("chance") if name == "loss" else None
+        chance = self.run.info.get("chance") if name == "loss" else None
         level = float(chance) if isinstance(chance, int | float) and chance > 0 else None
         return Curve(self.steps[rows], values[rows], level)
 
     @cached_property
     def total_gradient(self) -> Array:
         """Norm over all parameters for each row; NaN where nothing was measured."""
-        norms = self._run.series[Stat.GRAD_NORM][: self.end]
+        norms = self.run.series[Stat.GRAD_NORM][: self.end]
         total = np.sqrt(np.nansum(np.square(norms), axis=1))
         out = np.full(len(norms), np.nan)
         rows = self.rows(Stat.GRAD_NORM)
@@ -259,10 +298,21 @@ class CheckContext:
     @cached_property
     def gains(self) -> Array:
         """How much each weight amplifies at first: std × √fan-in; 0.5 to 1.5 by usual recipes."""
-        if Stat.WEIGHT_STD not in self._run.recorded:
+        if Stat.WEIGHT_STD not in self.run.recorded:
             return np.full(len(self.parameters), np.nan)
-        found: Array = self.first(Stat.WEIGHT_STD) * np.sqrt(self.fan_in)
-        return found
+        return np.asarray(self.first(Stat.WEIGHT_STD) * np.sqrt(self.fan_in), float)
+
+
+def worst_first(mask: Mask, badness: Array) -> Rows:
+    """The columns of a mask, the largest badness first; equal ones keep their order."""
+    columns = np.flatnonzero(mask)
+    return columns[np.argsort(-badness[columns], kind="stable")]
+
+
+def since(beyond: Mask) -> int:
+    """From where on something lasts to the end; the last place where it does not."""
+    within = np.flatnonzero(~beyond)
+    return min(int(within[-1]) + 1 if len(within) else 0, len(beyond) - 1)
 
 
 def _edge(values: Array) -> Array:

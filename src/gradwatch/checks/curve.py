@@ -47,7 +47,7 @@ class Curve:
 
     @cached_property
     def reference(self) -> float:
-        """Where a network that knows nothing stands: chance where ctx, else the start."""
+        """Where a network that knows nothing stands: chance where it is known, else the start."""
         return self.start if self.chance is None else min(self.start, self.chance)
 
     @cached_property

@@ -22,11 +22,11 @@ was a quarter, the median 6 %.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
-from gradwatch.checks.context import CheckContext, Mask, context
-from gradwatch.finding import Evidence, Finding, Severity, Skipped
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.context import CheckContext, Mask, context, since, worst_first
+from gradwatch.finding import Evidence, Severity, Skipped
 from gradwatch.run import Run
-from gradwatch.stats import Kind, Stat
+from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array, thinned
 from gradwatch.text import percent, several
 
@@ -47,60 +47,42 @@ def check(run: Run, *, share: float = 0.5, weak: float = 0.2, least: int = 20) -
     if len(ctx.rows(Stat.GRAD_DEAD_ROWS)) < least:
         return
     heights = np.array([float(p.shape[0]) if p.shape else np.nan for p in ctx.parameters])
-    dead = _silent(run, ctx) / heights
-    gates = _gates(run, ctx)
+    dead = _silent(ctx) / heights
+    gates = _gates(ctx)
     dead[~ctx.weights | ctx.embeddings | ~np.isfinite(gates)] = np.nan
     dead[dead > gates + 0.1] = np.nan
-    yield from _said(run, ctx, dead, share, weak, Stat.GRAD_DEAD_ROWS, heights)
+    yield from _dead_rows(ctx, dead, share, weak, Stat.GRAD_DEAD_ROWS, heights)
     if Stat.ACT_GATE_ZERO_FRACTION not in run.recorded:
         yield Skipped(NAME, "activations were not recorded, so what feeds a ReLU is unknown")
     if Stat.GRAD_UNTOUCHED_ROWS in run.recorded and ctx.embeddings.any():
-        unused = _unused(run, ctx, heights)
-        yield from _said(run, ctx, unused, share, weak, Stat.GRAD_UNTOUCHED_ROWS, heights)
+        unused = _unused(ctx, heights)
+        yield from _dead_rows(ctx, unused, share, weak, Stat.GRAD_UNTOUCHED_ROWS, heights)
 
 
-def _said(
-    run: Run,
-    ctx: CheckContext,
-    fraction: Array,
-    share: float,
-    weak: float,
-    stat: Stat,
-    heights: Array,
+def _dead_rows(
+    ctx: CheckContext, fraction: Array, share: float, weak: float, stat: Stat, heights: Array
 ) -> Outcome:
     values = np.nan_to_num(fraction)
     limit = share if (values >= share).any() else weak
-    columns = np.flatnonzero(values >= limit)
+    columns = worst_first(values >= limit, values)
     if not len(columns):
         return
-    columns = columns[np.argsort(-values[columns], kind="stable")]
-    layers, worst = ctx.layers(columns), int(columns[0])
-    rows = ctx.rows(stat)
-    each = Stat.GRAD_ZERO_ROWS if stat is Stat.GRAD_DEAD_ROWS else stat
-    series = run.series[each if each in run.recorded else stat][rows, worst] / heights[worst]
-    under = np.flatnonzero(np.nan_to_num(series) < limit)
-    onset = rows[min(int(under[-1]) + 1 if len(under) else 0, len(rows) - 1)]
+    layers, worst = ctx.layers(columns), columns[0]
+    rows, recorded = ctx.rows(stat), ctx.run.recorded
     never = stat is Stat.GRAD_UNTOUCHED_ROWS
+    each = Stat.GRAD_ZERO_ROWS if not never and Stat.GRAD_ZERO_ROWS in recorded else stat
+    series = ctx.run.series[each][rows, worst] / heights[worst]
+    steps = ctx.steps[rows[since(np.nan_to_num(series) >= limit) :]]
     what = f"rows of {layers[0]} were never used" if never else f"units of {layers[0]} are silent"
     more = f"; {len(layers)} layers in all" if len(layers) > 1 else ""
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING if limit == share else Severity.INFO,
-        layers=layers[:8],
-        first_step=int(run.steps[onset]),
-        last_step=int(run.steps[rows[-1]]),
-        message=(
-            f"{percent(float(values[worst]))} of the {what} since step {run.steps[onset]}{more}"
-        ),
-        evidence=(
-            Evidence(
-                stat,
-                run.names[worst],
-                int(run.steps[rows[-1]]),
-                float(values[worst] * heights[worst]),
-                float(limit * heights[worst]),
-            ),
-        ),
+    measured, most = values[worst] * heights[worst], limit * heights[worst]
+    yield finding(
+        NAME,
+        Severity.WARNING if limit == share else Severity.INFO,
+        layers,
+        steps,
+        f"{percent(values[worst])} of the {what} since step {steps[0]}{more}",
+        Evidence(stat, ctx.run.names[worst], steps[-1], measured, most),
         cause=(
             f"The data never hold what these rows of {several(layers)} stand for."
             if never
@@ -110,32 +92,33 @@ def _said(
     )
 
 
-def _silent(run: Run, ctx: CheckContext) -> Array:
+def _silent(ctx: CheckContext) -> Array:
     """Rows without a gradient late in the run: over the window, or, where the last quarter is
     shorter than the window, the fewest that were zero on any of its steps."""
     dead = ctx.last(Stat.GRAD_DEAD_ROWS)
     rows = ctx.rows(Stat.GRAD_ZERO_ROWS)
     tail = rows[-max(10, len(rows) // 4) :]
-    if Stat.GRAD_ZERO_ROWS not in run.recorded or len(tail) >= 64:
+    if Stat.GRAD_ZERO_ROWS not in ctx.run.recorded or len(tail) >= 64:
         return dead
     values = ctx.values(Stat.GRAD_ZERO_ROWS, tail)
     fewest = np.min(np.where(np.isfinite(values), values, np.inf), axis=0)
     return np.where(np.isfinite(fewest), fewest, dead)
 
 
-def _gates(run: Run, ctx: CheckContext) -> Array:
+def _gates(ctx: CheckContext) -> Array:
     """Share of zeros behind the ReLU each parameter's layer feeds; NaN where it feeds none."""
-    out = np.full(len(ctx.parameters), np.nan)
-    if Stat.ACT_GATE_ZERO_FRACTION not in run.recorded:
-        return out
+    shares = np.full(len(ctx.parameters), np.nan)
+    if Stat.ACT_GATE_ZERO_FRACTION not in ctx.run.recorded:
+        return shares
+    graph = ctx.run.graph
     late = ctx.late(Stat.ACT_GATE_ZERO_FRACTION)
-    zeros = {s.name: float(late[i]) for i, s in enumerate(run.by_kind[Kind.LAYER])}
-    kinds = {node.layer: node.kind for node in run.graph.nodes}
+    zeros = dict(zip(ctx.layer_names, late.tolist(), strict=True))
+    kinds = {node.layer: node.kind for node in graph.nodes}
     for relu in (layer for layer, kind in kinds.items() if kind.startswith("ReLU")):
-        feeders = run.graph.predecessors[relu]  # several where branches are added in front of it
-        seen = [zeros[f] for f in feeders if np.isfinite(zeros.get(f, np.nan))]
-        for feeder in feeders if seen else ():
-            zeros[feeder] = seen[0]
+        feeders = graph.predecessors[relu]  # several where branches are added in front of it
+        measured = [zeros[f] for f in feeders if np.isfinite(zeros.get(f, np.nan))]
+        for feeder in feeders if measured else ():
+            zeros[feeder] = measured[0]
     for column, parameter in enumerate(ctx.parameters):
         if "Transpose" in parameter.module:
             continue
@@ -144,31 +127,30 @@ def _gates(run: Run, ctx: CheckContext) -> Array:
             if layer is None or np.isfinite(zeros.get(layer, np.nan)):
                 break
             following = [
-                n for n in run.graph.successors.get(layer, ()) if any(w in kinds[n] for w in _CLEAR)
+                n for n in graph.successors.get(layer, ()) if any(w in kinds[n] for w in _CLEAR)
             ]
             layer = following[0] if len(following) == 1 else None
         if layer is not None:
-            out[column] = zeros.get(layer, np.nan)
-    return out
+            shares[column] = zeros.get(layer, np.nan)
+    return shares
 
 
-def _unused(run: Run, ctx: CheckContext, heights: Array) -> Array:
+def _unused(ctx: CheckContext, heights: Array) -> Array:
     """Embedding rows that never got a gradient; NaN while new rows are still being met."""
     rows = ctx.rows(Stat.GRAD_UNTOUCHED_ROWS)
     ends = np.array([rows[2 * len(rows) // 3], rows[-1]])
     then, now = ctx.values(Stat.GRAD_UNTOUCHED_ROWS, ends) / heights
     met = (then - now) >= 0.01 * (1 - now)
-    judged = ctx.embeddings & ctx.trainable & ~met & ~_same_rows(run, ctx)
+    judged = ctx.embeddings & ctx.trainable & ~met & ~_same_rows(ctx)
     return np.where(judged, now, np.nan)
 
 
-def _same_rows(run: Run, ctx: CheckContext) -> Mask:
+def _same_rows(ctx: CheckContext) -> Mask:
     """Tables of positions, longer than the sequences: every step uses the same rows."""
-    if Stat.GRAD_ZERO_ROWS not in run.recorded:
+    if Stat.GRAD_ZERO_ROWS not in ctx.run.recorded:
         return np.zeros(len(ctx.parameters), bool)
     rows = thinned(ctx.rows(Stat.GRAD_UNTOUCHED_ROWS))
     never, zero = (ctx.values(s, rows) for s in (Stat.GRAD_UNTOUCHED_ROWS, Stat.GRAD_ZERO_ROWS))
     same = np.mean(never == zero, axis=0) >= 0.99
     named = [any(word in p.name.lower() for word in ("pos", "wpe")) for p in ctx.parameters]
-    found: Mask = np.logical_and(same, np.array(named, bool))
-    return found
+    return np.asarray(same & np.array(named), bool)

@@ -13,11 +13,11 @@ Threshold: twice (1.3 times, or twice at any time, is mentioned).
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import context
 from gradwatch.checks.curve import Curve
 from gradwatch.checks.loss_spike import jumped
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.text import number
 
@@ -31,54 +31,32 @@ def check(run: Run, *, times: float = 2.0, weak: float = 1.3, least: int = 8) ->
     loss = ctx.loss
     if loss is None:
         return
-    went_bad = ctx.end < len(run.steps)
     start = max(abs(loss.start), loss.chance or 0.0)
+    final = float(np.median(loss.values[-3:])) if ctx.went_bad else loss.late
+    blown = ctx.went_bad and float(loss.values[-3:].max()) > 10 * start
+    severity = Severity.CRITICAL
     if loss.late < 0 and _unbounded(loss):
-        text = f"falls without bound, from {number(loss.start)} to {number(loss.late)}"
-        limit = -20 * max(abs(loss.start), 1.0)
-        middle = int(loss.steps[len(loss) // 2])
-        yield _finding(run, loss, Severity.CRITICAL, middle, text, loss.late, limit)
-        return
-    final = float(np.median(loss.values[-3:])) if went_bad else loss.late
-    blown = went_bad and float(loss.values[-3:].max()) > 10 * start
-    if not blown and len(loss) < least:
-        return
-    if blown or final > times * start:
-        severity, limit = Severity.CRITICAL, times * start
-    elif final > weak * start or float(loss.smooth.max()) > times * start:
-        severity, limit = Severity.INFO, weak * start
+        limit, value, step = -20 * max(abs(loss.start), 1.0), loss.late, loss.steps[len(loss) // 2]
+        message = f"falls without bound, from {number(loss.start)} to {number(value)}"
     else:
-        return
-    top = float(loss.values[-3:].max()) if blown else final
-    text = f"rose from {number(loss.start)} to {number(top)}" + (", then NaN" if went_bad else "")
-    yield _finding(run, loss, severity, _onset(loss, limit), text, top, limit)
-
-
-def _onset(loss: Curve, limit: float) -> int:
-    """The step from which on the loss stays over the limit; else the first over it."""
-    under = np.flatnonzero(loss.values <= limit)
-    settled = int(under[-1]) + 1 if len(under) else 0
-    over = np.flatnonzero(loss.values > limit)
-    at = settled if settled < len(loss) else int(over[0]) if len(over) else len(loss) - 1
-    return int(loss.steps[at])
-
-
-def _unbounded(loss: Curve) -> bool:
-    size = max(abs(loss.start), 1.0)
-    return loss.late < -20 * size and loss.gain(0.25) > 0 and len(loss) >= 8
-
-
-def _finding(
-    run: Run, loss: Curve, severity: Severity, step: int, text: str, value: float, limit: float
-) -> Finding:
-    return Finding(
-        check=NAME,
-        severity=severity,
-        layers=jumped(run, context(run), step),
-        first_step=step,
-        last_step=int(loss.steps[-1]),
-        message=f"the loss {text}",
-        evidence=(Evidence("loss", None, int(loss.steps[-1]), value, limit),),
+        if not blown and len(loss) < least:
+            return
+        if blown or final > times * start:
+            limit = times * start
+        elif final > weak * start or float(loss.smooth.max()) > times * start:
+            severity, limit = Severity.INFO, weak * start
+        else:
+            return
+        value, step = float(loss.values[-3:].max()) if blown else final, _onset(loss, limit)
+        then = ", then NaN" if ctx.went_bad else ""
+        message = f"rose from {number(loss.start)} to {number(value)}{then}"
+    yield finding(
+        NAME,
+        severity,
+        jumped(ctx, int(step)),
+        (step, loss.steps[-1]),
+        f"the loss {message}",
+        Evidence("loss", None, loss.steps[-1], value, limit),
         cause="Steps too large, or a loss with the wrong sign.",
         advice=(
             "Lower the learning rate by ten; add warm-up.",
@@ -86,3 +64,16 @@ def _finding(
             "Check the sign of the loss and the scale of the targets.",
         ),
     )
+
+
+def _onset(loss: Curve, limit: float) -> int:
+    """The step from which on the loss stays over the limit; else the first over it."""
+    under, over = np.flatnonzero(loss.values <= limit), np.flatnonzero(loss.values > limit)
+    settled = int(under[-1]) + 1 if len(under) else 0
+    at = settled if settled < len(loss) else int(over[0]) if len(over) else len(loss) - 1
+    return int(loss.steps[at])
+
+
+def _unbounded(loss: Curve) -> bool:
+    size = max(abs(loss.start), 1.0)
+    return loss.late < -20 * size and loss.gain(0.25) > 0 and len(loss) >= 8

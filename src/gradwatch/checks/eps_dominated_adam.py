@@ -13,11 +13,9 @@ scaled down, a larger gradient (summed instead of averaged over tokens).
 Threshold: half of the coordinates of half of the weights.
 """
 
-import numpy as np
-
-from gradwatch.checks.check import Outcome
-from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.context import context, worst_first
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import percent, several
@@ -33,25 +31,21 @@ def check(run: Run, *, share: float = 0.5, moved: float = 0.3, least: int = 8) -
     judged = ctx.weights & ~ctx.embeddings
     if len(rows) < least or not judged.any():
         return
-    late = np.where(judged, np.nan_to_num(ctx.late(Stat.OPTIM_EPS_FRACTION, 0.5)), 0.0)
-    columns = np.flatnonzero(late > share)
+    late = ctx.late_half(Stat.OPTIM_EPS_FRACTION, judged)
+    columns = worst_first(late > share, late)
     if len(columns) < 0.5 * judged.sum():
         return
     loss = ctx.loss
     hindered = loss is not None and len(loss) >= 30 and loss.progress < moved
-    columns = columns[np.argsort(-late[columns], kind="stable")]
-    layers, worst = ctx.layers(columns), int(columns[0])
-    last = int(run.steps[rows[-1]])
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING if hindered else Severity.INFO,
-        layers=layers[:8],
-        first_step=int(run.steps[rows[0]]),
-        last_step=last,
-        message=f"{percent(float(late[worst]))} of {run.names[worst]} has √v̂ < ε",
-        evidence=(
-            Evidence(Stat.OPTIM_EPS_FRACTION, run.names[worst], last, float(late[worst]), share),
-        ),
+    layers, worst = ctx.layers(columns), columns[0]
+    name, last = run.names[worst], ctx.steps[rows[-1]]
+    yield finding(
+        NAME,
+        Severity.WARNING if hindered else Severity.INFO,
+        layers,
+        ctx.steps[rows],
+        f"{percent(late[worst])} of {name} has √v̂ < ε",
+        Evidence(Stat.OPTIM_EPS_FRACTION, name, last, late[worst], share),
         cause=f"The gradients of {several(layers)} are smaller than Adam's ε.",
         advice=("Lower eps to 1e-8 or less.", "Do not divide the loss by more than the batch."),
     )

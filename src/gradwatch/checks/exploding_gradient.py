@@ -21,9 +21,9 @@ only an information is given.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import CheckContext, Mask, Rows, context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array, medians
@@ -50,31 +50,27 @@ def check(
     norms[ctx.skipped[rows]] = 0.0
     grown = _grown(norms, growth)
     strong = ((norms > huge).sum(axis=0) >= 3) | (norms > enormous).any(axis=0) | grown
-    limit = huge
+    limit, severity = huge, Severity.WARNING
     if not strong.any():
-        strong, limit = (norms > large).sum(axis=0) >= 3, large
+        strong, limit, severity = (norms > large).sum(axis=0) >= 3, large, Severity.INFO
+    elif _summed_loss(ctx, norms):
         severity = Severity.INFO
-    else:
-        severity = Severity.CRITICAL if grown.any() or norms.max() > enormous else Severity.WARNING
-        severity = Severity.INFO if _summed_loss(run, ctx, norms) else severity
+    elif grown.any() or norms.max() > enormous:
+        severity = Severity.CRITICAL
     if not strong.any():
         return
     layers = ctx.layers(_culprits(ctx, np.flatnonzero(strong), norms, limit))
     row, peak = (int(i) for i in np.unravel_index(int(norms.argmax()), norms.shape))
     over = np.flatnonzero((norms[:, strong] > limit).any(axis=1))
-    first, last = (int(over[0]), int(over[-1])) if len(over) else (row, row)
-    step, highest = int(run.steps[rows[row]]), float(norms[row, peak])
-    yield Finding(
-        check=NAME,
-        severity=severity,
-        layers=layers[:6],
-        first_step=int(run.steps[rows[first]]),
-        last_step=int(run.steps[rows[last]]),
-        message=(
-            f"gradient norm {number(highest)} in {ctx.layer(peak)} at step {step}; "
-            f"{int(strong.sum())} parameters above {number(limit)}"
-        ),
-        evidence=(Evidence(Stat.GRAD_NORM, run.names[peak], step, highest, limit),),
+    step, highest = ctx.steps[rows[row]], norms[row, peak]
+    yield finding(
+        NAME,
+        severity,
+        layers[:6],
+        ctx.steps[rows[over if len(over) else [row]]],
+        f"gradient norm {number(highest)} in {ctx.layer(peak)} at step {step}; "
+        f"{int(strong.sum())} parameters above {number(limit)}",
+        Evidence(Stat.GRAD_NORM, run.names[peak], step, highest, limit),
         cause=f"Amplified on the way back; look at {several(layers)} first.",
         advice=(
             "Clip the gradient norm to about 1.",
@@ -90,17 +86,16 @@ def _grown(norms: Array, growth: float) -> Mask:
         return np.zeros(norms.shape[1], bool)
     fifth = max(5, len(norms) // 5)
     early, late = medians(norms[:fifth]), medians(norms[-fifth:])
-    found = (late > 10) & (late >= growth * np.maximum(early, 1e-12)) & (early > 0)
-    return np.asarray(found, bool)
+    return np.asarray((late > 10) & (late >= growth * np.maximum(early, 1e-12)) & (early > 0), bool)
 
 
-def _summed_loss(run: Run, ctx: CheckContext, norms: Array) -> bool:
+def _summed_loss(ctx: CheckContext, norms: Array) -> bool:
     """Large because the loss is a sum, not because anything grows."""
     loss = ctx.loss
     if loss is None or len(loss) < 10 or loss.start < 30 or loss.progress < 0.5:
         return False
-    if Stat.UPDATE_RATIO in run.recorded:
-        ratio = ctx.whole(Stat.UPDATE_RATIO)[ctx.weights]
+    if Stat.UPDATE_RATIO in ctx.run.recorded:
+        ratio = ctx.late(Stat.UPDATE_RATIO, 1.0)[ctx.weights]
         if np.isfinite(ratio).any() and float(np.nanmax(ratio)) > 0.1:
             return False
     typical = float(np.median(np.sqrt((norms**2).sum(axis=1))))

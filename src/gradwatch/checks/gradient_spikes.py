@@ -21,9 +21,9 @@ further conditions. Needs every step: where recording was stretched the check sa
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Finding, Severity, Skipped
+from gradwatch.finding import Evidence, Severity, Skipped
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array, medians, rolling_median
@@ -44,14 +44,13 @@ def check(
 ) -> Outcome:
     """Yield one finding for all spikes."""
     ctx = context(run)
-    total = ctx.total_gradient
-    rows = np.flatnonzero(np.isfinite(total))
+    rows = np.flatnonzero(np.isfinite(ctx.total_gradient))
     if len(rows) < 15:
         return
     if ctx.stride(Stat.GRAD_NORM) > 1:
         yield Skipped(NAME, f"gradients were recorded every {ctx.stride(Stat.GRAD_NORM)} steps")
         return
-    values = total[rows]
+    values = ctx.total_gradient[rows]
     before = rolling_median(values, 30)
     ratio = np.divide(values, before, out=np.zeros_like(values), where=before > 0)
     early = float(np.median(values[: min(30, len(values))]))
@@ -71,34 +70,21 @@ def check(
         and np.log(ratio[row]) > deviations * _spread(values[max(0, row - 60) : row])
     ]
     worst = max(clear or spikes, key=lambda row: ratio[row])
-    norms = run.series[Stat.GRAD_NORM]
-    usual = medians(norms[rows[max(0, worst - 30) : worst]])
+    norms = run.series[Stat.GRAD_NORM][rows[worst]]
+    usual = medians(run.series[Stat.GRAD_NORM][rows[max(0, worst - 30) : worst]])
     with np.errstate(divide="ignore", invalid="ignore"):
-        jump = np.where(usual > 0, norms[rows[worst]] / usual, np.nan)
-    jump[~ctx.matrices] = np.nan
+        jump = np.where((usual > 0) & ctx.matrices, norms / usual, np.nan)
     order = np.argsort(-np.nan_to_num(jump), kind="stable")
-    layers = ctx.layers(order)[:3]
-    steps = [int(run.steps[rows[row]]) for row in spikes]
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING if clear else Severity.INFO,
-        layers=layers,
-        first_step=steps[0],
-        last_step=steps[-1],
-        message=(
-            f"{len(spikes)} {'step' if len(spikes) == 1 else 'steps'} with a gradient "
-            f"{number(float(ratio[worst]))} times the usual, worst at step "
-            f"{int(run.steps[rows[worst]])} in {several(layers, 1)}"
-        ),
-        evidence=(
-            Evidence(
-                Stat.GRAD_NORM,
-                run.names[int(order[0])],
-                int(run.steps[rows[worst]]),
-                float(norms[rows[worst], order[0]]),
-                float(times * np.nan_to_num(usual[order[0]])),
-            ),
-        ),
+    layers, column = ctx.layers(order)[:3], order[0]
+    step, limit = run.steps[rows[worst]], times * np.nan_to_num(usual[column])
+    yield finding(
+        NAME,
+        Severity.WARNING if clear else Severity.INFO,
+        layers,
+        run.steps[rows[spikes]],
+        f"{len(spikes)} {'step' if len(spikes) == 1 else 'steps'} with a gradient "
+        f"{number(ratio[worst])} times the usual, worst at step {step} in {several(layers, 1)}",
+        Evidence(Stat.GRAD_NORM, run.names[column], step, norms[column], limit),
         cause="One batch, or one unstable layer, gave a far larger gradient than the rest.",
         advice=(
             "Look at the batches of those steps.",

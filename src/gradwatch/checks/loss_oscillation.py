@@ -16,9 +16,9 @@ Thresholds: 40 % and 20 % of the level (30 % and 8 % are mentioned).
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import CheckContext, context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array
@@ -37,57 +37,48 @@ def check(
     loss = ctx.loss
     if loss is None or len(loss) < least:
         return
-    tail = loss.values[len(loss) // 2 :]
+    tail, steps = loss.values[len(loss) // 2 :], loss.steps[len(loss) // 2 :]
     moves = np.diff(tail)
     turned = float((np.sign(moves[1:]) != np.sign(moves[:-1])).mean())
     level = float(np.median(tail))
     swing = float(np.median(np.abs(moves))) / max(abs(level), 1e-30)
     if turned <= weak_flips or swing <= weak_change or loss.gain(0.5) > 0.05:
         return
-    stuck = level > 0.5 * loss.reference
-    overshoot = _overshoot(run, ctx, tail)
-    strong = turned > flips and swing > change and stuck and overshoot
-    if not stuck:
-        return
-    layers = _largest_movers(run, ctx)
-    step = int(loss.steps[len(loss) // 2])
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING if strong else Severity.INFO,
-        layers=layers,
-        first_step=step,
-        last_step=int(loss.steps[-1]),
-        message=(
-            f"the loss turns around on {percent(turned)} of steps and changes by {percent(swing)} "
-            f"of its level {number(level)}, without progress"
-        ),
-        evidence=(Evidence("loss", None, step, swing, change if strong else weak_change),),
+    if level <= 0.5 * loss.reference:
+        return  # most of the loss is gone all the same
+    strong = turned > flips and swing > change and _overshoot(ctx, tail)
+    yield finding(
+        NAME,
+        Severity.WARNING if strong else Severity.INFO,
+        _largest_movers(ctx),
+        steps,
+        f"the loss turns around on {percent(turned)} of steps and changes by {percent(swing)} "
+        f"of its level {number(level)}, without progress",
+        Evidence("loss", None, steps[0], swing, change if strong else weak_change),
         cause="Steps overshoot: each undoes part of the one before.",
         advice=("Lower the learning rate by three to ten.", "Add warm-up.", "Use a larger batch."),
     )
 
 
-def _overshoot(run: Run, ctx: CheckContext, tail: Array) -> bool:
+def _overshoot(ctx: CheckContext, tail: Array) -> bool:
     """Whether the ups and downs come from the steps rather than from the batches."""
     centred = tail - tail.mean()
     power = float((centred**2).sum())
     surely = max(0.35, 2.5 / np.sqrt(len(tail)))  # what noise reaches by chance
     if power > 0 and float((centred[1:] * centred[:-1]).sum()) / power < -surely:
         return True
-    if Stat.GRAD_COSINE in run.recorded:
-        cosine = ctx.late(Stat.GRAD_COSINE, 0.5)[ctx.weights]
-        if np.isfinite(cosine).any() and float(np.nanmedian(cosine)) < -0.2:
-            return True
-    if Stat.UPDATE_RATIO in run.recorded:
-        late = np.nan_to_num(ctx.late(Stat.UPDATE_RATIO, 0.5))
-        weights = late[ctx.weights]
-        wild = len(weights) > 0 and float(np.median(weights)) > 0.05
-        return wild or bool((late[ctx.trainable] > 0.5).any())
-    return False
+    cosine = ctx.typical(Stat.GRAD_COSINE, 0.5)
+    if cosine is not None and cosine < -0.2:
+        return True
+    if Stat.UPDATE_RATIO not in ctx.run.recorded:
+        return False
+    late = ctx.late_half(Stat.UPDATE_RATIO, ctx.trainable)
+    wild = bool(ctx.weights.any()) and float(np.median(late[ctx.weights])) > 0.05
+    return wild or bool((late > 0.5).any())
 
 
-def _largest_movers(run: Run, ctx: CheckContext) -> tuple[str, ...]:
-    if Stat.UPDATE_RATIO not in run.recorded:
+def _largest_movers(ctx: CheckContext) -> tuple[str, ...]:
+    if Stat.UPDATE_RATIO not in ctx.run.recorded:
         return ()
     ratio = np.where(ctx.weights, np.nan_to_num(ctx.late(Stat.UPDATE_RATIO, 0.5)), -1.0)
     return ctx.layers(np.argsort(-ratio, kind="stable"))[:2]

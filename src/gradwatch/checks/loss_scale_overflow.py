@@ -15,8 +15,8 @@ then one in two thousand.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.text import percent
 
@@ -26,22 +26,21 @@ NEEDS = frozenset({"skipped"})
 
 def check(run: Run, *, share: float = 0.1, settle: int = 20, least: int = 10) -> Outcome:
     """Yield one finding for the whole run."""
-    values = np.nan_to_num(run.scalars["skipped"])
-    rows = np.flatnonzero(run.steps >= run.steps[0] + settle) if len(run.steps) else run.steps
-    if len(rows) < least:
+    settled = run.steps >= run.steps[:1] + settle
+    skipped = np.nan_to_num(run.scalars["skipped"]) > 0
+    if settled.sum() < least:
         return
-    often = float((values[rows] > 0).mean())
+    often = float(skipped[settled].mean())
     if often <= share:
         return
-    hit = rows[values[rows] > 0]
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING,
-        layers=(),
-        first_step=int(run.steps[hit[0]]),
-        last_step=int(run.steps[hit[-1]]),
-        message=f"{percent(often)} of steps were skipped because scaled gradients overflowed",
-        evidence=(Evidence("skipped", None, int(run.steps[hit[-1]]), often, share),),
+    steps = run.steps[settled & skipped]
+    yield finding(
+        NAME,
+        Severity.WARNING,
+        (),
+        steps,
+        f"{percent(often)} of steps were skipped because scaled gradients overflowed",
+        Evidence("skipped", None, steps[-1], often, share),
         cause="The loss scale is too large for these gradients, or the gradients are not finite.",
         advice=(
             "Lower init_scale or raise growth_interval of the GradScaler.",

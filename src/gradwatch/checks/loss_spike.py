@@ -16,12 +16,11 @@ noisy small ones.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import CheckContext, context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
-from gradwatch.stats.medians import medians
 from gradwatch.text import number
 
 NAME = "loss-spike"
@@ -51,20 +50,16 @@ def check(
             spikes.append((int(at), median))
     if not spikes:
         return
-    worst, median = max(spikes, key=lambda item: loss.values[item[0]] / max(item[1], 1e-30))
-    step = int(loss.steps[worst])
-    value = float(loss.values[worst])
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING,
-        layers=jumped(run, ctx, step),
-        first_step=int(loss.steps[spikes[0][0]]),
-        last_step=int(loss.steps[spikes[-1][0]]),
-        message=(
-            f"the loss jumps from {number(median)} to {number(value)} at step {step} and comes back"
-            + (f"; {len(spikes)} spikes in all" if len(spikes) > 1 else "")
-        ),
-        evidence=(Evidence("loss", None, step, value, times * median),),
+    worst, median = max(spikes, key=lambda spike: loss.values[spike[0]] / max(spike[1], 1e-30))
+    step, value = int(loss.steps[worst]), float(loss.values[worst])
+    yield finding(
+        NAME,
+        Severity.WARNING,
+        jumped(ctx, step),
+        loss.steps[[spikes[0][0], spikes[-1][0]]],
+        f"the loss jumps from {number(median)} to {number(value)} at step {step} and comes back"
+        + (f"; {len(spikes)} spikes in all" if len(spikes) > 1 else ""),
+        Evidence("loss", None, step, value, times * median),
         cause="One batch, or one step that was too large.",
         advice=(
             "Look at the batch of that step.",
@@ -74,21 +69,19 @@ def check(
     )
 
 
-def jumped(run: Run, ctx: CheckContext, step: int, back: int = 5) -> tuple[str, ...]:
+def jumped(ctx: CheckContext, step: int, back: int = 5) -> tuple[str, ...]:
     """Layers whose gradient or update left its usual size by most in the steps up to this one."""
-    best: tuple[float, tuple[str, ...]] = (3.0, ())
+    largest = 3.0  # less than three times the usual is no jump
+    layers: tuple[str, ...] = ()
     for stat in (Stat.UPDATE_RATIO, Stat.GRAD_NORM):
-        rows = ctx.rows(stat)
-        near = rows[(ctx.steps[rows] <= step) & (ctx.steps[rows] >= step - back)]
-        usual = rows[ctx.steps[rows] < step - back][-60:]
-        if not len(near) or len(usual) < 5:
+        compared = ctx.beside_usual(stat, step - back, step, window=60, least=5)
+        if compared is None:
             continue
+        near, usual = compared
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.nanmax(np.nan_to_num(ctx.values(stat, near)), axis=0) / medians(
-                ctx.values(stat, usual)
-            )
+            ratio = np.nanmax(np.nan_to_num(ctx.values(stat, near)), axis=0) / usual
         ratio[~ctx.weights | ~np.isfinite(ratio)] = 0.0
         order = np.argsort(-ratio, kind="stable")
-        if len(order) and ratio[order[0]] > best[0]:
-            best = (float(ratio[order[0]]), ctx.layers(order)[:2])
-    return best[1]
+        if len(order) and ratio[order[0]] > largest:
+            largest, layers = float(ratio[order[0]]), ctx.layers(order)[:2]
+    return layers

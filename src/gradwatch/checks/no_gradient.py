@@ -16,9 +16,9 @@ on the first), or three where the gradient is None.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import CheckContext, Mask, context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat, State
 from gradwatch.text import percent, several
@@ -30,12 +30,11 @@ NEEDS = frozenset({Stat.GRAD_NORM})
 def check(run: Run, *, share: float = 0.95, least: int = 5, least_none: int = 3) -> Outcome:
     """Yield one finding for weights, or an information for vectors only."""
     ctx = context(run)
-    states = run.state(Stat.GRAD_NORM)[: ctx.end]
     norms = run.series[Stat.GRAD_NORM][: ctx.end]
     measured = run.measured(Stat.GRAD_NORM)[: ctx.end]
-    none = states == State.NO_GRADIENT
+    none = run.state(Stat.GRAD_NORM)[: ctx.end] == State.NO_GRADIENT
     looked = measured | none
-    looked[ctx.skipped[: ctx.end] | _nothing_left(run, ctx)] = False
+    looked[ctx.skipped[: ctx.end] | _nothing_left(ctx)] = False
     empty = (none | (measured & (norms == 0))) & looked
     counts = looked.sum(axis=0)
     fraction = empty.sum(axis=0) / np.maximum(counts, 1)
@@ -43,27 +42,25 @@ def check(run: Run, *, share: float = 0.95, least: int = 5, least_none: int = 3)
     enough = (counts >= least) | (absent & (counts >= least_none))
     starved = (fraction >= share) & enough & ctx.trainable
     everything = bool((fraction[ctx.trainable] >= share).all())
-    weights = np.flatnonzero(starved & ctx.matrices)
-    columns = weights if len(weights) else np.flatnonzero(starved)
-    if not len(columns):
+    weights = starved & ctx.matrices
+    # gradients flow backwards, so the layer nearest to the loss is named first
+    columns = sorted(
+        np.flatnonzero(weights if weights.any() else starved).tolist(),
+        key=lambda column: -ctx.position(ctx.layer(column)),
+    )
+    if not columns:
         return
-    order = ctx.forward_order
-    columns = np.array(sorted(columns, key=lambda c: -order.get(ctx.layer(int(c)), -1)))
-    layers = ctx.layers(columns)
-    column = int(columns[0])
-    rows = np.flatnonzero(looked.any(axis=1))
-    kind = "is None" if none[:, column].mean() > 0.5 * looked[:, column].mean() else "is zero"
-    yield Finding(
-        check=NAME,
-        severity=Severity.CRITICAL if len(weights) else Severity.INFO,
-        layers=layers[:8],
-        first_step=int(run.steps[rows[0]]),
-        last_step=int(run.steps[rows[-1]]),
-        message=(
-            f"the gradient of {run.names[column]} {kind} on {percent(float(fraction[column]))} of "
-            f"steps; {several(layers)} cannot learn"
-        ),
-        evidence=(Evidence(Stat.GRAD_NORM, run.names[column], int(run.steps[rows[-1]]), 0.0, 0.0),),
+    layers, nearest = ctx.layers(columns), columns[0]
+    steps = ctx.steps[: ctx.end][looked.any(axis=1)]
+    is_none = none[:, nearest].mean() > 0.5 * looked[:, nearest].mean()
+    yield finding(
+        NAME,
+        Severity.CRITICAL if weights.any() else Severity.INFO,
+        layers,
+        steps,
+        f"the gradient of {run.names[nearest]} {'is None' if is_none else 'is zero'} on "
+        f"{percent(fraction[nearest])} of steps; {several(layers)} cannot learn",
+        Evidence(Stat.GRAD_NORM, run.names[nearest], steps[-1], 0.0, 0.0),
         cause=(
             "No parameter gets a gradient: the loss does not depend on the network."
             if everything
@@ -77,10 +74,9 @@ def check(run: Run, *, share: float = 0.95, least: int = 5, least_none: int = 3)
     )
 
 
-def _nothing_left(run: Run, ctx: CheckContext) -> Mask:
+def _nothing_left(ctx: CheckContext) -> Mask:
     """Steps on which the loss is zero: then no gradient is the right one (hinge losses)."""
-    out = np.zeros(ctx.end, bool)
-    if ctx.loss is not None and "loss" in run.scalars:
-        values = run.scalars["loss"][: ctx.end]
-        out = np.nan_to_num(np.abs(values), nan=1.0) <= 1e-6 * abs(ctx.loss.start)
-    return out
+    if ctx.loss is None:
+        return np.zeros(ctx.end, bool)
+    losses = np.abs(ctx.run.scalars["loss"][: ctx.end])
+    return np.asarray(np.nan_to_num(losses, nan=1.0) <= 1e-6 * abs(ctx.loss.start), bool)

@@ -20,18 +20,32 @@ not count, nor do infinite outputs a network shows from the first step while los
 gradients stay finite (masks).
 """
 
+from dataclasses import dataclass
+from enum import StrEnum
+
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import CheckContext, context
-from gradwatch.checks.origin import Origin, StepPhase, origin
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
-from gradwatch.stats import Kind, Stat
+from gradwatch.stats import Stat
+from gradwatch.stats.medians import Array
 from gradwatch.text import several
 
 NAME = "nonfinite"
 NEEDS: frozenset[str] = frozenset()
+
+
+class StepPhase(StrEnum):
+    """The parts of a training step, in the order of time."""
+
+    INPUT = "input"
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
 
 _CAUSE = {
     StepPhase.INPUT: "The batch itself held NaN or Inf.",
@@ -64,51 +78,133 @@ _ADVICE = {
 
 def check(run: Run, *, mask_share: float = 0.9) -> Outcome:
     """Yield the first non-finite value with its layer and phase."""
-    found = origin(run)
-    if found is not None:
-        yield _finding(run, context(run), found)
+    ctx = context(run)
+    if not ctx.went_bad:
+        yield from _outputs_only(ctx, mask_share)
         return
-    yield from _outputs_only(run, mask_share)
-
-
-def _finding(run: Run, ctx: CheckContext, found: Origin) -> Finding:
-    where = f" in {several(found.layers)}" if found.layers else ""
-    phase = "forward pass" if found.phase is StepPhase.FORWARD else found.phase.value
-    return Finding(
-        check=NAME,
-        severity=Severity.CRITICAL,
-        layers=found.layers,
-        first_step=found.step,
-        last_step=int(run.steps[np.flatnonzero(ctx.nonfinite_rows)[-1]]),
-        message=f"NaN or Inf first appears at step {found.step}, in the {phase}{where}",
-        evidence=(Evidence(found.stat, found.subject, found.step, found.measured, 0.0),),
-        cause=_CAUSE[found.phase],
-        advice=_ADVICE[found.phase],
+    origin = _origin(ctx, ctx.end)
+    where = f" in {several(origin.layers)}" if origin.layers else ""
+    phase = "forward pass" if origin.phase is StepPhase.FORWARD else origin.phase.value
+    yield finding(
+        NAME,
+        Severity.CRITICAL,
+        origin.layers,
+        (origin.step, ctx.steps[ctx.nonfinite_rows][-1]),
+        f"NaN or Inf first appears at step {origin.step}, in the {phase}{where}",
+        Evidence(origin.stat, origin.subject, origin.step, origin.measured, 0.0),
+        cause=_CAUSE[origin.phase],
+        advice=_ADVICE[origin.phase],
     )
 
 
-def _outputs_only(run: Run, mask_share: float) -> Outcome:
+def _outputs_only(ctx: CheckContext, mask_share: float) -> Outcome:
     """Layer outputs that are not finite while loss, gradients and weights are."""
-    if Stat.PROBE_NONFINITE not in run.recorded:
+    if Stat.PROBE_NONFINITE not in ctx.run.recorded:
         return
-    bad = run.series[Stat.PROBE_NONFINITE] > 0
-    inputs = run.series[Stat.PROBE_INPUT_NONFINITE] > 0
-    born = bad & ~inputs
-    rows = np.flatnonzero(born.any(axis=1))
+    bad = ctx.run.series[Stat.PROBE_NONFINITE] > 0
+    made_here = bad & ~(ctx.run.series[Stat.PROBE_INPUT_NONFINITE] > 0)
+    rows = np.flatnonzero(made_here.any(axis=1))
     if not len(rows):
         return
     by_design = bad[0].any() and bad.any(axis=1).mean() >= mask_share
-    first = int(rows[0])
-    layer = run.by_kind[Kind.LAYER][int(born[first].argmax())].name
-    step = int(run.steps[first])
-    yield Finding(
-        check=NAME,
-        severity=Severity.INFO if by_design else Severity.WARNING,
-        layers=(layer,),
-        first_step=step,
-        last_step=int(run.steps[rows[-1]]),
-        message=f"{layer} gives NaN or Inf from step {step}; loss and gradients are finite",
-        evidence=(Evidence(Stat.PROBE_NONFINITE, layer, step, float(bad[first].sum()), 0.0),),
+    layer = ctx.layer_names[made_here[rows[0]].argmax()]
+    step = ctx.steps[rows[0]]
+    yield finding(
+        NAME,
+        Severity.INFO if by_design else Severity.WARNING,
+        (layer,),
+        ctx.steps[rows],
+        f"{layer} gives NaN or Inf from step {step}; loss and gradients are finite",
+        Evidence(Stat.PROBE_NONFINITE, layer, step, bad[rows[0]].sum(), 0.0),
         cause="Looks like a mask." if by_design else _CAUSE[StepPhase.FORWARD],
         advice=_ADVICE[StepPhase.FORWARD][:1],
     )
+
+
+# -- where it came from --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The first non-finite value of a run."""
+
+    step: int
+    phase: StepPhase
+    layers: tuple[str, ...]
+    stat: str
+    subject: str | None
+    measured: float
+
+
+def _origin(ctx: CheckContext, row: int) -> Origin:
+    """What made loss, gradients or weights of this row non-finite, the earliest phase first."""
+    for earlier in (row - 1, row):  # the probes may have seen it a step before it reached the loss
+        origin = _input_or_forward(ctx, earlier) if earlier >= 0 else None
+        if origin is not None:
+            return origin
+    weights = _bad_parameters(ctx, row, Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
+    if weights:  # bad before this step's forward: the update of the step before
+        name, layers = ctx.run.names[weights[0]], ctx.layers(weights)[:3]
+        step = int(ctx.steps[max(row - 1, 0)])
+        return Origin(step, StepPhase.UPDATE, layers, Stat.WEIGHT_NAN, name, 1.0)
+    step = int(ctx.steps[row])
+    if _scalar(ctx, "loss_nonfinite", row) or not np.isfinite(_scalar(ctx, "loss", row)):
+        return Origin(step, StepPhase.LOSS, ctx.output_layer, "loss", None, float("nan"))
+    gradients = _bad_parameters(ctx, row, Stat.GRAD_NAN, Stat.GRAD_INF)
+    if not gradients:
+        return Origin(step, StepPhase.BACKWARD, (), Stat.GRAD_NAN, None, float("nan"))
+    column = gradients[-1]  # gradients flow backwards: the last layer is where it began
+    count = float(np.nan_to_num(ctx.run.series[Stat.GRAD_NAN][row, column]))
+    name, layers = ctx.run.names[column], ctx.layers([column])
+    return Origin(step, StepPhase.BACKWARD, layers, Stat.GRAD_NAN, name, count)
+
+
+def _scalar(ctx: CheckContext, name: str, row: int) -> float:
+    values = ctx.run.scalars.get(name)
+    return 0.0 if values is None or np.isnan(values[row]) else float(values[row])
+
+
+def _input_or_forward(ctx: CheckContext, row: int) -> Origin | None:
+    """The input or the layer in which the probes of this row saw something begin."""
+    step = int(ctx.steps[row])
+    if count := _scalar(ctx, "input_nonfinite", row):
+        return Origin(step, StepPhase.INPUT, ctx.input_layer, "input_nonfinite", None, count)
+    weights_bad = ctx.bad(Stat.WEIGHT_NAN, Stat.WEIGHT_INF)[row]
+    if Stat.PROBE_NONFINITE not in ctx.run.recorded or weights_bad:
+        return None
+    outputs = np.nan_to_num(ctx.run.series[Stat.PROBE_NONFINITE][row])
+    inputs = np.nan_to_num(ctx.run.series[Stat.PROBE_INPUT_NONFINITE][row])
+    if not (outputs > 0).any():
+        return None
+    made_here = np.flatnonzero((outputs > 0) & ~(inputs > 0))
+    candidates = made_here if len(made_here) else np.flatnonzero(outputs > 0)
+    column = min(candidates, key=lambda column: ctx.position(ctx.layer_names[column]))
+    layer = ctx.layer_names[column]
+    layers = (layer,) if len(made_here) else _between(ctx, layer, outputs)
+    count = float(outputs[column])
+    return Origin(step, StepPhase.FORWARD, layers, Stat.PROBE_NONFINITE, layer, count)
+
+
+def _between(ctx: CheckContext, layer: str, outputs: Array) -> tuple[str, ...]:
+    """No layer made it of a finite input: it was made between two, in a layer that holds both."""
+    finite = [n for n, bad in zip(ctx.layer_names, outputs, strict=True) if not bad]
+    before = [name for name in finite if ctx.position(name) < ctx.position(layer)]
+    if not before:
+        return (layer,)
+    shared = []
+    for mine, other in zip(
+        layer.split("."), max(before, key=ctx.position).split("."), strict=False
+    ):
+        if mine != other:
+            break
+        shared.append(mine)
+    return (".".join(shared), layer) if shared else (layer,)
+
+
+def _bad_parameters(ctx: CheckContext, row: int, *stats: Stat) -> list[int]:
+    """Parameters with a positive count in this row, in forward order."""
+    bad = np.zeros(len(ctx.parameters), bool)
+    for stat in stats:
+        if stat in ctx.run.recorded:
+            bad |= ctx.run.series[stat][row] > 0
+    return ctx.in_forward_order(bad)

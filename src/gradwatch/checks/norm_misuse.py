@@ -14,11 +14,11 @@ Threshold: 90 % of steps.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
-from gradwatch.stats import Kind, Stat
+from gradwatch.stats import Stat
 from gradwatch.text import percent, several
 
 NAME = "norm-misuse"
@@ -32,31 +32,23 @@ def check(run: Run, *, share: float = 0.9, least: int = 3) -> Outcome:
     rows = ctx.rows(Stat.PROBE_TRAINING)
     if not gains or len(rows) < least:
         return
-    values = ctx.values(Stat.PROBE_TRAINING, rows)
-    resting = {
-        subject.name: float((column[np.isfinite(column)] == 0).mean())
-        for subject, column in zip(run.by_kind[Kind.LAYER], values.T, strict=True)
-        if subject.name in gains and np.isfinite(column).sum() >= least
+    modes = ctx.values(Stat.PROBE_TRAINING, rows)
+    in_evaluation = {
+        name: float((column[np.isfinite(column)] == 0).mean())
+        for name, column in zip(ctx.layer_names, modes.T, strict=True)
+        if name in gains and np.isfinite(column).sum() >= least
     }
-    order = ctx.forward_order
-    layers = sorted(
-        (name for name, often in resting.items() if often >= share),
-        key=lambda name: order.get(name, 1 << 30),
-    )
+    layers = sorted((n for n, often in in_evaluation.items() if often >= share), key=ctx.position)
     if not layers:
         return
-    first, last = int(run.steps[rows[0]]), int(run.steps[rows[-1]])
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING,
-        layers=tuple(layers[:8]),
-        first_step=first,
-        last_step=last,
-        message=(
-            f"{several(layers)} {'was' if len(layers) == 1 else 'were'} in evaluation mode on "
-            f"{percent(resting[layers[0]])} of training steps"
-        ),
-        evidence=(Evidence(Stat.PROBE_TRAINING, layers[0], last, 0.0, share),),
+    yield finding(
+        NAME,
+        Severity.WARNING,
+        layers,
+        ctx.steps[rows],
+        f"{several(layers)} {'was' if len(layers) == 1 else 'were'} in evaluation mode on "
+        f"{percent(in_evaluation[layers[0]])} of training steps",
+        Evidence(Stat.PROBE_TRAINING, layers[0], ctx.steps[rows[-1]], 0.0, share),
         cause="The model was put into eval() and not back.",
         advice=("Call model.train() before the loop and after each validation.",),
     )

@@ -19,11 +19,10 @@ precision.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import CheckContext, Mask, context
-from gradwatch.finding import Evidence, Finding, Severity, Skipped
+from gradwatch.finding import Evidence, Severity, Skipped
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
 from gradwatch.text import several
@@ -46,26 +45,23 @@ def check(run: Run, *, least: int = 3) -> Outcome:
     ctx = context(run)
     if not len(run.names):
         return
-    same = _unchanged(run, ctx, least)
+    same = _unchanged(ctx, least)
     if same is None:
         yield Skipped(NAME, "neither weights nor updates were recorded on enough steps")
         same = np.zeros(len(run.names), bool)
-    for reason in _reasons(run, ctx, same):
-        columns = np.flatnonzero(reason.mask)
-        if not len(columns):
+    for reason in _reasons(ctx, same):
+        columns = ctx.in_forward_order(reason.mask)
+        if not columns:
             continue
-        order = ctx.forward_order
-        columns = np.array(sorted(columns, key=lambda c: order.get(ctx.layer(int(c)), 1 << 30)))
         layers = ctx.layers(columns)
-        last = int(run.steps[max(ctx.end - 1, 0)])
-        yield Finding(
-            check=NAME,
-            severity=reason.severity,
-            layers=layers[:8],
-            first_step=int(run.steps[0]),
-            last_step=last,
-            message=f"no change in {several(layers)}: {reason.what}",
-            evidence=(Evidence(Stat.UPDATE_NORM, run.names[int(columns[0])], last, 0.0, None),),
+        last = run.steps[max(ctx.end - 1, 0)]
+        yield finding(
+            NAME,
+            reason.severity,
+            layers,
+            (run.steps[0], last),
+            f"no change in {several(layers)}: {reason.what}",
+            Evidence(Stat.UPDATE_NORM, run.names[columns[0]], last, 0.0, None),
             cause=reason.cause,
             advice=reason.advice,
         )
@@ -81,20 +77,18 @@ def _why_unknown(run: Run) -> str:
     return "The parameter is in the model but in no optimizer group."
 
 
-def _reasons(run: Run, ctx: CheckContext, same: Mask) -> list[_Reason]:
-    owned = np.array([p.group is not None for p in ctx.parameters], bool)
-    somebody = owned.any()
-    unknown = ~owned & ctx.trainable & somebody
-    frozen = ~ctx.trainable & owned & same
-    gradient = _has_gradient(run, ctx)
-    rested = same & ctx.trainable & owned & gradient
-    rate_zero = rested & _rate_zero(run, ctx)
-    silent = same & ctx.trainable & owned & ~gradient & ctx.matrices
+def _reasons(ctx: CheckContext, same: Mask) -> list[_Reason]:
+    handed = np.array([p.group is not None for p in ctx.parameters], bool)
+    unknown = ~handed & ctx.trainable & handed.any()
+    gradient = _has_gradient(ctx)
+    rested = same & ctx.trainable & handed & gradient
+    rate_zero = rested & _rate_zero(ctx)
+    unmoved = rested & ~rate_zero
     return [
         _Reason(
-            unknown & (ctx.matrices | ~_any_matrix_in_layer(ctx, unknown)),
+            unknown & (ctx.matrices | ~_beside_matrix(ctx, unknown)),
             "no optimizer was given it",
-            _why_unknown(run),
+            _why_unknown(ctx.run),
             (
                 "Make the optimizer after the model is complete, from model.parameters().",
                 "If it is meant to rest, set requires_grad to False.",
@@ -107,7 +101,7 @@ def _reasons(run: Run, ctx: CheckContext, same: Mask) -> list[_Reason]:
             ("Set the learning rate of its group; check the scheduler.",),
         ),
         _Reason(
-            rested & ~rate_zero & ~_reached(ctx, rested & ~rate_zero),
+            unmoved & (ctx.matrices | ~_beside_matrix(ctx, unmoved)),
             "bit-identical at the end although it has gradients",
             "The optimizer's step leaves it as it is, or its update is lost in rounding.",
             (
@@ -116,7 +110,7 @@ def _reasons(run: Run, ctx: CheckContext, same: Mask) -> list[_Reason]:
             ),
         ),
         _Reason(
-            frozen,
+            ~ctx.trainable & handed & same,
             "frozen, but handed to the optimizer",
             "requires_grad is False, yet an optimizer group holds it.",
             (
@@ -126,7 +120,7 @@ def _reasons(run: Run, ctx: CheckContext, same: Mask) -> list[_Reason]:
             Severity.WARNING,
         ),
         _Reason(
-            silent,
+            same & ctx.trainable & handed & ~gradient & ctx.matrices,
             "its gradient is zero",
             "Nothing to follow: see no-gradient.",
             (),
@@ -135,59 +129,44 @@ def _reasons(run: Run, ctx: CheckContext, same: Mask) -> list[_Reason]:
     ]
 
 
-def _unchanged(run: Run, ctx: CheckContext, least: int) -> Mask | None:
+def _unchanged(ctx: CheckContext, least: int) -> Mask | None:
     """Whether each parameter's bits are what they were; None when that cannot be told."""
     rows = ctx.rows(Stat.WEIGHT_HASH)
     if len(rows) >= 2 and ctx.steps[rows[-1]] - ctx.steps[rows[0]] >= least:
-        bits = run.integers(Stat.WEIGHT_HASH)[rows]
-        there = run.measured(Stat.WEIGHT_HASH)[rows]
+        bits = ctx.run.integers(Stat.WEIGHT_HASH)[rows]
+        there = ctx.run.measured(Stat.WEIGHT_HASH)[rows]
         first, last = there.argmax(axis=0), len(rows) - 1 - there[::-1].argmax(axis=0)
         columns = np.arange(bits.shape[1])
-        equal: NDArray[np.bool_] = bits[first, columns] == bits[last, columns]
-        found: Mask = np.logical_and(equal, last > first)
-        return found
+        equal = bits[first, columns] == bits[last, columns]
+        return np.asarray(equal & (last > first), bool)
     rows = ctx.rows(Stat.UPDATE_NORM)
     if len(rows) >= least:
         values = ctx.values(Stat.UPDATE_NORM, rows)
         enough = np.isfinite(values).sum(axis=0) >= least
-        rested: Mask = np.logical_and(enough, np.all(np.nan_to_num(values) == 0, axis=0))
-        return rested
+        return np.asarray(enough & np.all(np.nan_to_num(values) == 0, axis=0), bool)
     return None
 
 
-def _has_gradient(run: Run, ctx: CheckContext) -> Mask:
+def _has_gradient(ctx: CheckContext) -> Mask:
     """A gradient that would move the weight: for vectors, more than a rounding error's worth."""
-    if Stat.GRAD_NORM not in run.recorded:
-        return np.zeros(len(run.names), bool)
-    typical = ctx.whole(Stat.GRAD_NORM)
-    found: Mask = np.nan_to_num(typical) > 0
-    strongest = np.nanmax(typical) if np.isfinite(typical).any() else 0.0
-    return found & (ctx.matrices | (np.nan_to_num(typical) > 1e-5 * strongest))
+    if Stat.GRAD_NORM not in ctx.run.recorded:
+        return np.zeros(len(ctx.parameters), bool)
+    norms = ctx.late(Stat.GRAD_NORM, 1.0)
+    strongest = np.nanmax(norms) if np.isfinite(norms).any() else 0.0
+    norms = np.nan_to_num(norms)
+    return (norms > 0) & (ctx.matrices | (norms > 1e-5 * strongest))
 
 
-def _rate_zero(run: Run, ctx: CheckContext) -> Mask:
-    if Stat.LR not in run.recorded or not run.by_kind[Kind.GROUP]:
-        return np.zeros(len(run.names), bool)
-    rates = run.series[Stat.LR]
-    zero = (np.nan_to_num(rates) == 0).all(axis=0) & np.isfinite(rates).any(axis=0)
-    return np.array(
-        [
-            p.group is not None and p.group < len(zero) and bool(zero[p.group])
-            for p in ctx.parameters
-        ],
-        bool,
-    )
+def _rate_zero(ctx: CheckContext) -> Mask:
+    zero = np.zeros(0, bool)
+    if Stat.LR in ctx.run.recorded and ctx.run.by_kind[Kind.GROUP]:
+        rates = ctx.run.series[Stat.LR]
+        zero = (np.nan_to_num(rates) == 0).all(axis=0) & np.isfinite(rates).any(axis=0)
+    groups = [len(zero) if p.group is None else p.group for p in ctx.parameters]
+    return np.array([group < len(zero) and bool(zero[group]) for group in groups], bool)
 
 
-def _reached(ctx: CheckContext, mask: Mask) -> Mask:
-    """Vectors of a layer whose weight is already named need no naming of their own."""
-    named = {ctx.layer(int(c)) for c in np.flatnonzero(mask & ctx.matrices)}
-    return np.array(
-        [not m and p.layer in named for p, m in zip(ctx.parameters, ctx.matrices, strict=True)],
-        bool,
-    )
-
-
-def _any_matrix_in_layer(ctx: CheckContext, mask: Mask) -> Mask:
-    named = {ctx.layer(int(c)) for c in np.flatnonzero(mask & ctx.matrices)}
+def _beside_matrix(ctx: CheckContext, mask: Mask) -> Mask:
+    """Parameters of a layer whose weight is named: its vectors need no naming of their own."""
+    named = {ctx.layer(column) for column in np.flatnonzero(mask & ctx.matrices)}
     return np.array([p.layer in named for p in ctx.parameters], bool)

@@ -12,9 +12,9 @@ NLLLoss.
 Threshold: none; the structure of the graph decides.
 """
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 
 NAME = "output-misuse"
@@ -27,26 +27,14 @@ def check(run: Run) -> Outcome:
         return
     ctx = context(run)
     softmax = [node.layer for node in run.graph.nodes if node.kind == "Softmax"]
-    output = ctx.output_layer
-    layers = tuple(dict.fromkeys([*softmax[-1:], *([output] if output else [])]))
-    first = int(run.steps[0])
-    loss = ctx.loss
-    yield Finding(
-        check=NAME,
-        severity=Severity.CRITICAL,
-        layers=layers,
-        first_step=first,
-        last_step=int(run.steps[-1]),
-        message="cross-entropy receives probabilities; it applies the softmax itself",
-        evidence=(
-            Evidence(
-                "loss",
-                None,
-                first,
-                loss.start if loss else float("nan"),
-                loss.chance if loss else None,
-            ),
-        ),
+    start, chance = (ctx.loss.start, ctx.loss.chance) if ctx.loss else (float("nan"), None)
+    yield finding(
+        NAME,
+        Severity.CRITICAL,
+        tuple(dict.fromkeys((*softmax[-1:], *ctx.output_layer))),
+        run.steps,
+        "cross-entropy receives probabilities; it applies the softmax itself",
+        Evidence("loss", None, run.steps[0], start, chance),
         cause="There is a softmax at the end of the network and another one in the loss.",
         advice=("Give CrossEntropyLoss the logits: remove the last softmax.",),
     )

@@ -13,9 +13,9 @@ Thresholds: 1.5 × the minimum, 0.3 × the start, over at least four validations
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.text import number
 
@@ -33,27 +33,20 @@ def check(
         return
     best = int(np.argmin(valid.values))
     lowest, end = float(valid.values[best]), float(np.median(valid.values[-2:]))
-    if (
-        best >= len(valid) - 2
-        or end <= times * lowest
-        or lowest <= 0
-        or loss.late >= low * loss.start
-    ):
+    risen = best < len(valid) - 2 and end > times * lowest > 0
+    if not risen or loss.late >= low * loss.start:
         return
     if end < matters * max(float(valid.values[0]), loss.start):
         return  # rising from nothing to next to nothing
     step = int(valid.steps[best])
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING,
-        layers=(),
-        first_step=step,
-        last_step=int(valid.steps[-1]),
-        message=(
-            f"validation loss was best at step {step} ({number(lowest)}) and is now {number(end)}, "
-            f"while training loss fell to {number(loss.late)}"
-        ),
-        evidence=(Evidence("val_loss", None, int(valid.steps[-1]), end, times * lowest),),
+    yield finding(
+        NAME,
+        Severity.WARNING,
+        (),
+        valid.steps[best:],
+        f"validation loss was best at step {step} ({number(lowest)}) and is now {number(end)}, "
+        f"while training loss fell to {number(loss.late)}",
+        Evidence("val_loss", None, valid.steps[-1], end, times * lowest),
         cause="More parameters or steps than the data can hold in check.",
         advice=(
             f"Stop near step {step} (early stopping).",

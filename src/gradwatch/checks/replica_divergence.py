@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checks.check import Outcome
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
 from gradwatch.text import several
@@ -29,11 +29,11 @@ NAME = "replica-divergence"
 NEEDS = frozenset({Stat.WEIGHT_HASH})
 
 Holder = tuple[int, Run, int]
-"""Rank, its own run, the column of the parameter there."""
+"""Rank, the run of that rank alone, the column of the parameter there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class FirstDifference:
     """The first step on which copies of a parameter differ, and who holds the odd ones."""
 
     step: int
@@ -47,26 +47,22 @@ def check(run: Run) -> Outcome:
     """Yield one finding: the first parameter and step that left, and the rank it left on."""
     if len(run.ranks) < 2:
         return  # one copy cannot differ from itself
-    found = sorted(_leaving(run), key=lambda left: left.step)
-    if not found:
+    differences = sorted(_differences(run), key=lambda difference: difference.step)
+    if not differences:
         return
-    first = found[0]
-    together = [left for left in found if left.step == first.step]
-    layers = tuple(dict.fromkeys(left.layer for left in together))
+    first = differences[0]
+    layers = tuple(dict.fromkeys(d.layer for d in differences if d.step == first.step))
     who = f"rank {first.ranks[0]}" if len(first.ranks) == 1 else f"ranks {list(first.ranks)}"
     since = (
         "differs from the others since" if first.was_equal else "never equalled the others, from"
     )
-    yield Finding(
-        check=NAME,
-        severity=Severity.CRITICAL if first.was_equal else Severity.INFO,
-        layers=layers[:8],
-        first_step=first.step,
-        last_step=int(run.steps[-1]),
-        message=f"the copy of {first.parameter} on {who} {since} step {first.step}",
-        evidence=(
-            Evidence(Stat.WEIGHT_HASH, first.parameter, first.step, float(len(first.ranks)), 0.0),
-        ),
+    yield finding(
+        NAME,
+        Severity.CRITICAL if first.was_equal else Severity.INFO,
+        layers,
+        (first.step, run.steps[-1]),
+        f"the copy of {first.parameter} on {who} {since} step {first.step}",
+        Evidence(Stat.WEIGHT_HASH, first.parameter, first.step, len(first.ranks), 0.0),
         cause=f"Something changed {several(layers)} on {who} and nowhere else.",
         advice=(
             f"Look for code that runs on {who} only, before step {first.step}.",
@@ -76,26 +72,21 @@ def check(run: Run) -> Outcome:
     )
 
 
-def _leaving(run: Run) -> list[Left]:
+def _differences(run: Run) -> list[FirstDifference]:
     """Per piece of a parameter: its copies' hashes on the steps that all of them recorded."""
     copies: dict[tuple[str, object], list[Holder]] = {}
-    for rank, own in run.ranks.items():
-        if Stat.WEIGHT_HASH not in own.recorded:
+    for rank, part in run.ranks.items():
+        if Stat.WEIGHT_HASH not in part.recorded:
             continue
-        for column, subject in enumerate(own.by_kind[Kind.PARAMETER]):
+        for column, subject in enumerate(part.by_kind[Kind.PARAMETER]):
             place = subject.placement
             piece = (place.offset, place.shape) if place else None
-            copies.setdefault((subject.name, piece), []).append((rank, own, column))
-    found = []
-    for (name, _), holders in copies.items():
-        if len(holders) > 1:
-            left = _first_difference(name, holders)
-            if left:
-                found.append(left)
-    return found
+            copies.setdefault((subject.name, piece), []).append((rank, part, column))
+    differences = [_first_difference(name, holders) for (name, _), holders in copies.items()]
+    return [difference for difference in differences if difference is not None]
 
 
-def _first_difference(name: str, holders: list[Holder]) -> Left | None:
+def _first_difference(name: str, holders: list[Holder]) -> FirstDifference | None:
     steps, table = _common(holders)
     unequal = np.flatnonzero((table != table[0]).any(axis=0))
     if not len(unequal):
@@ -106,19 +97,17 @@ def _first_difference(name: str, holders: list[Holder]) -> Left | None:
     usual, _ = max(Counter(hashes).items(), key=lambda item: (item[1], item[0] == hashes[0]))
     odd = tuple(rank for (rank, _, _), value in zip(holders, hashes, strict=True) if value != usual)
     layer = holders[0][1].by_kind[Kind.PARAMETER][holders[0][2]].layer
-    return Left(int(steps[at]), name, layer, odd, was_equal=at > 0)
+    return FirstDifference(int(steps[at]), name, layer, odd, was_equal=at > 0)
 
 
-def _common(
-    holders: list[Holder],
-) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+def _common(holders: list[Holder]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """Steps on which every holder measured the weight, and their hashes [holder, step]."""
-    measured = [own.measured(Stat.WEIGHT_HASH)[:, column] for _, own, column in holders]
+    measured = [part.measured(Stat.WEIGHT_HASH)[:, column] for _, part, column in holders]
     steps = holders[0][1].steps[measured[0]]
-    for (_, own, _), mask in zip(holders[1:], measured[1:], strict=True):
-        steps = np.intersect1d(steps, own.steps[mask])
+    for (_, part, _), mask in zip(holders[1:], measured[1:], strict=True):
+        steps = np.intersect1d(steps, part.steps[mask])
     rows = [
-        own.integers(Stat.WEIGHT_HASH)[np.searchsorted(own.steps, steps), column]
-        for _, own, column in holders
+        part.integers(Stat.WEIGHT_HASH)[np.searchsorted(part.steps, steps), column]
+        for _, part, column in holders
     ]
     return steps, np.stack(rows)

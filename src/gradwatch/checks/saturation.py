@@ -20,11 +20,11 @@ the lowest entropy 0.9.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
-from gradwatch.checks.context import CheckContext, Mask, context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.context import CheckContext, Mask, context, since
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
-from gradwatch.stats import Kind, Stat
+from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array
 from gradwatch.text import number, percent, several
 
@@ -43,59 +43,48 @@ def check(
 ) -> Outcome:
     """Yield a finding for flat activations and one for collapsed attention."""
     ctx = context(run)
-    names = [subject.name for subject in run.by_kind[Kind.LAYER]]
-    hidden = np.array([not ctx.is_output(name) for name in names], bool)
+    hidden = np.array([not ctx.is_output(name) for name in ctx.layer_names], bool)
     if len(ctx.rows(Stat.ACT_FLAT_FRACTION)) >= least:
         late = np.where(hidden, ctx.late(Stat.ACT_FLAT_FRACTION, 0.5), np.nan)
-        yield from _said(run, ctx, late, flat, weak_flat, Stat.ACT_FLAT_FRACTION)
+        yield from _beyond(ctx, late, flat, weak_flat, Stat.ACT_FLAT_FRACTION)
     if len(ctx.rows(Stat.ACT_ENTROPY)) >= least:
         late = np.where(hidden, ctx.late(Stat.ACT_ENTROPY, 0.5), np.nan)
-        yield from _said(run, ctx, -late, -entropy, -weak_entropy, Stat.ACT_ENTROPY)
+        yield from _beyond(ctx, -late, -entropy, -weak_entropy, Stat.ACT_ENTROPY)
 
 
-def _said(
-    run: Run,
-    ctx: CheckContext,
-    values: Array,
-    limit: float,
-    weak: float,
-    stat: Stat,
-) -> Outcome:
+def _beyond(ctx: CheckContext, values: Array, limit: float, weak: float, stat: Stat) -> Outcome:
     """Entropy comes with its sign turned, so that larger is worse for both."""
+    attention = stat is Stat.ACT_ENTROPY
+    sign = -1.0 if attention else 1.0
+    rows = ctx.rows(stat)
     values = np.where(np.isfinite(values), values, -np.inf)
-    severity = Severity.INFO if _learnt(run, ctx, values >= limit, weak, stat) else Severity.WARNING
+    first = sign * ctx.run.series[stat][0] if rows[0] == 0 else None
+    learnt = _learnt(ctx, first, values >= limit, weak)
+    severity = Severity.INFO if learnt else Severity.WARNING
     if not (values >= limit).any():
         limit, severity = weak, Severity.INFO
-    columns = np.flatnonzero(values >= limit)
-    if not len(columns):
+    names = ctx.layer_names
+    columns = sorted(np.flatnonzero(values >= limit), key=lambda c: ctx.position(names[c]))
+    if not columns:
         return
-    names = [subject.name for subject in run.by_kind[Kind.LAYER]]
-    order = ctx.forward_order
-    columns = np.array(sorted(columns, key=lambda c: order.get(names[int(c)], 1 << 30)))
-    layers = tuple(names[int(column)] for column in columns)
-    worst = int(columns[np.argmax(values[columns])])
-    rows = ctx.rows(stat)
-    sign = -1.0 if stat is Stat.ACT_ENTROPY else 1.0
-    series = sign * run.series[stat][rows, int(columns[0])]
-    under = np.flatnonzero(np.isfinite(series) & (series < limit))
-    onset = rows[min(int(under[-1]) + 1 if len(under) else 0, len(rows) - 1)]
-    level = abs(float(values[worst]))
-    yield Finding(
-        check=NAME,
-        severity=severity,
-        layers=layers[:8],
-        first_step=int(run.steps[onset]),
-        last_step=int(run.steps[rows[-1]]),
-        message=(
-            f"attention entropy of {names[worst]} is {number(level)} of its maximum"
-            if stat is Stat.ACT_ENTROPY
-            else f"{percent(level)} of the outputs of {names[worst]} are in the flat part"
-        ),
-        evidence=(Evidence(stat, names[worst], int(run.steps[rows[-1]]), level, abs(limit)),),
+    layers = [names[column] for column in columns]
+    worst = columns[np.argmax(values[columns])]
+    series = sign * ctx.run.series[stat][rows, columns[0]]
+    below = np.isfinite(series) & (series < limit)
+    level = abs(values[worst])
+    yield finding(
+        NAME,
+        severity,
+        layers,
+        ctx.steps[rows[since(~below) :]],
+        f"attention entropy of {names[worst]} is {number(level)} of its maximum"
+        if attention
+        else f"{percent(level)} of the outputs of {names[worst]} are in the flat part",
+        Evidence(stat, names[worst], ctx.steps[rows[-1]], level, abs(limit)),
         cause=f"What {several(layers)} feeds into the activation is too large.",
         advice=(
             ("Normalise queries and keys; check the 1/√d scaling.", "Lower the learning rate.")
-            if stat is Stat.ACT_ENTROPY
+            if attention
             else (
                 "Scale the inputs to about one.",
                 "Use Xavier initialisation or a normalisation layer in front.",
@@ -105,11 +94,8 @@ def _said(
     )
 
 
-def _learnt(run: Run, ctx: CheckContext, over: Mask, weak: float, stat: Stat) -> bool:
+def _learnt(ctx: CheckContext, first: Array | None, over: Mask, weak: float) -> bool:
     """A network that solved its task may have chosen to be this sure: it did not start so."""
-    rows = ctx.rows(stat)
-    if ctx.loss is None or not ctx.loss.converged or not over.any() or rows[0] > 0:
+    if ctx.loss is None or not ctx.loss.converged or not over.any() or first is None:
         return False
-    sign = -1.0 if stat is Stat.ACT_ENTROPY else 1.0
-    first = sign * run.series[stat][rows[0]][over]
-    return bool((first < weak).all())
+    return bool((first[over] < weak).all())

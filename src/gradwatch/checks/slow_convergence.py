@@ -14,11 +14,10 @@ other findings.
 Threshold: a fifth of the start (half is mentioned), after at least 40 logged steps.
 """
 
-import numpy as np
-
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import CheckContext, context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.checks.curve import Curve
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import number, percent
@@ -33,26 +32,19 @@ def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40)
     loss = ctx.loss
     if loss is None or len(loss) < least or loss.start <= 0:
         return
-    reference = loss.start
-    gone = loss.progress
     level = loss.gain(0.5) < 0.02 and loss.late > 0.3 * loss.start
-    if (gone >= share and not level) or loss.converged:
+    if (loss.progress >= share and not level) or loss.converged:
         return
-    reason = (
-        _reason(run, ctx, gone, stuck, share) if gone < share and not loss.trained_before else ""
-    )
-    last = int(loss.steps[-1])
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING if reason else Severity.INFO,
-        layers=(),
-        first_step=int(loss.steps[0]),
-        last_step=last,
-        message=(
-            f"the loss went from {number(loss.start)} to {number(loss.late)}: "
-            f"{percent(max(gone, 0.0))} of the way to zero"
-        ),
-        evidence=(Evidence("loss", None, last, loss.late, (1 - share) * reference),),
+    little = loss.progress < share and not loss.trained_before
+    reason = _reason(ctx, loss, stuck) if little else ""
+    yield finding(
+        NAME,
+        Severity.WARNING if reason else Severity.INFO,
+        (),
+        loss.steps,
+        f"the loss went from {number(loss.start)} to {number(loss.late)}: "
+        f"{percent(max(loss.progress, 0.0))} of the way to zero",
+        Evidence("loss", None, loss.steps[-1], loss.late, (1 - share) * loss.start),
         cause=reason or "Perhaps the task allows no more.",
         advice=(
             "Raise the learning rate by three to ten.",
@@ -62,26 +54,14 @@ def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40)
     )
 
 
-def _reason(run: Run, ctx: CheckContext, gone: float, stuck: float, share: float) -> str:
+def _reason(ctx: CheckContext, loss: Curve, stuck: float) -> str:
     """Why more was possible; empty when nothing says so."""
-    loss = ctx.loss
-    assert loss is not None
-    if loss.chance is not None and gone < share and loss.late > (1 - stuck) * loss.chance:
+    if loss.chance is not None and loss.late > (1 - stuck) * loss.chance:
         return "The loss never left the level of a constant guess."
-    moves = _movement(run, ctx)
-    if moves is not None and moves < 1e-4 and gone < 0.2:
-        return f"A step changes the weights by only {number(moves)} of their norm."
-    if Stat.GRAD_COSINE in run.recorded:
-        cosine = ctx.late(Stat.GRAD_COSINE, 0.5)[ctx.weights]
-        agree = float(np.nanmedian(cosine)) if np.isfinite(cosine).any() else 0.0
-        if agree > 0.5 and moves is not None and moves < 1e-3:
-            return f"Successive gradients agree (cosine {agree:.2f}): larger steps would pay."
+    movement = ctx.typical(Stat.UPDATE_RATIO, 1.0)
+    if movement is not None and movement < 1e-4 and loss.progress < 0.2:
+        return f"A step changes the weights by only {number(movement)} of their norm."
+    cosine = ctx.typical(Stat.GRAD_COSINE, 0.5) or 0.0
+    if cosine > 0.5 and movement is not None and movement < 1e-3:
+        return f"Successive gradients agree (cosine {cosine:.2f}): larger steps would pay."
     return ""
-
-
-def _movement(run: Run, ctx: CheckContext) -> float | None:
-    """Median update ratio of the weights over the whole run."""
-    if Stat.UPDATE_RATIO not in run.recorded:
-        return None
-    ratio = ctx.whole(Stat.UPDATE_RATIO)[ctx.weights]
-    return float(np.nanmedian(ratio)) if np.isfinite(ratio).any() else None

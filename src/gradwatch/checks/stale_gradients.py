@@ -15,8 +15,8 @@ Threshold: 90 % of steps; a correct loop has none.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.text import percent
 
@@ -26,23 +26,22 @@ NEEDS = frozenset({"stale"})
 
 def check(run: Run, *, share: float = 0.9, least: int = 2) -> Outcome:
     """Yield a finding for the whole run: the fault is in the loop, not in a layer."""
-    values = run.scalars["stale"]
-    rows = np.flatnonzero(np.isfinite(values))
+    rows = np.flatnonzero(np.isfinite(run.scalars["stale"]))
     rows = rows[rows > 0]  # nothing can be left over before the first step
     if len(rows) < least:
         return
-    often = float((values[rows] > 0).mean())
+    stale = run.scalars["stale"][rows] > 0
+    often = float(stale.mean())
     if often < share:
         return
-    first = int(run.steps[rows[int((values[rows] > 0).argmax())]])
-    yield Finding(
-        check=NAME,
-        severity=Severity.CRITICAL,
-        layers=(),
-        first_step=first,
-        last_step=int(run.steps[rows[-1]]),
-        message=f"gradients are left over from the step before on {percent(often)} of steps",
-        evidence=(Evidence("stale", None, first, often, share),),
+    steps = run.steps[rows[stale.argmax() :]]
+    yield finding(
+        NAME,
+        Severity.CRITICAL,
+        (),
+        steps,
+        f"gradients are left over from the step before on {percent(often)} of steps",
+        Evidence("stale", None, steps[0], often, share),
         cause="zero_grad() is missing, misplaced, or called on another optimizer.",
         advice=("Call optimizer.zero_grad() once per step, before backward().",),
     )

@@ -15,9 +15,9 @@ Threshold: 2.3, as published with StableAdamW (arXiv 2304.13013).
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import CheckContext, context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import number
@@ -40,23 +40,17 @@ def check(run: Run, *, limit: float = 2.3, lead: int = 10, settle: int = 20) -> 
         return
     first = int(high.any(axis=1).argmax())
     column = int(np.where(high[first], values[first], 0.0).argmax())
-    step = int(run.steps[rows[first]])
-    rises = _rises(ctx, lead, [int(s) for s in run.steps[rows[high.any(axis=1)]]])
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING if rises else Severity.INFO,
-        layers=(ctx.layer(column),),
-        first_step=step,
-        last_step=int(run.steps[rows[np.flatnonzero(high.any(axis=1))[-1]]]),
-        message=(
-            f"g/√v̂ of {run.names[column]} is {number(float(values[first, column]))} at step {step}"
-            + ("; the loss rose after it" if rises else "")
-        ),
-        evidence=(
-            Evidence(
-                Stat.OPTIM_RATIO_RMS, run.names[column], step, float(values[first, column]), limit
-            ),
-        ),
+    name, value = run.names[column], values[first, column]
+    steps = ctx.steps[rows[high.any(axis=1)]]
+    rises = _rises(ctx, lead, steps.tolist())
+    yield finding(
+        NAME,
+        Severity.WARNING if rises else Severity.INFO,
+        ctx.layers([column]),
+        steps,
+        f"g/√v̂ of {name} is {number(value)} at step {steps[0]}"
+        + ("; the loss rose after it" if rises else ""),
+        Evidence(Stat.OPTIM_RATIO_RMS, name, steps[0], value, limit),
         cause="The second moment had adapted to smaller gradients.",
         advice=("Lower β2 to 0.95.", "Clip updates (StableAdamW) or gradients."),
     )

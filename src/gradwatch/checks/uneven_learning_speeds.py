@@ -13,9 +13,9 @@ Threshold: 1,000; in one trial of each healthy family of the zoo the largest was
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import number
@@ -30,35 +30,23 @@ def check(run: Run, *, times: float = 1e3, least: int = 8) -> Outcome:
     rows = ctx.rows(Stat.UPDATE_RATIO)
     if len(rows) < least:
         return
-    typical = np.where(ctx.weights, ctx.whole(Stat.UPDATE_RATIO), np.nan)
-    columns = np.flatnonzero(np.nan_to_num(typical) > 0)
+    speeds = ctx.late(Stat.UPDATE_RATIO, 1.0)
+    columns = np.flatnonzero(ctx.weights & (np.nan_to_num(speeds) > 0))
     if len(columns) < 2:
         return
-    slow = int(columns[typical[columns].argmin()])
-    fast = int(columns[typical[columns].argmax()])
-    ratio = float(typical[fast] / typical[slow])
+    slow, fast = columns[speeds[columns].argmin()], columns[speeds[columns].argmax()]
+    ratio = speeds[fast] / speeds[slow]
     if ratio <= times:
         return
-    last = int(run.steps[rows[-1]])
-    yield Finding(
-        check=NAME,
-        severity=Severity.INFO,
-        layers=ctx.layers([slow, fast]),
-        first_step=int(run.steps[rows[0]]),
-        last_step=last,
-        message=(
-            f"{run.names[fast]} moves {number(ratio)} times as fast as {run.names[slow]} "
-            f"({number(float(typical[slow]))} of its norm per step)"
-        ),
-        evidence=(
-            Evidence(
-                Stat.UPDATE_RATIO,
-                run.names[slow],
-                last,
-                float(typical[slow]),
-                float(typical[fast] / times),
-            ),
-        ),
+    limit = speeds[fast] / times
+    yield finding(
+        NAME,
+        Severity.INFO,
+        ctx.layers([slow, fast]),
+        ctx.steps[rows],
+        f"{run.names[fast]} moves {number(ratio)} times as fast as {run.names[slow]} "
+        f"({number(speeds[slow])} of its norm per step)",
+        Evidence(Stat.UPDATE_RATIO, run.names[slow], ctx.steps[rows[-1]], speeds[slow], limit),
         cause="Their gradients or learning rates differ by as much.",
         advice=("Use Adam, or learning rates per group.",),
     )

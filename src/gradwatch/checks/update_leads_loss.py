@@ -16,13 +16,12 @@ information.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import context
 from gradwatch.checks.curve import Curve
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
-from gradwatch.stats.medians import medians
 from gradwatch.text import number
 
 NAME = "update-leads-loss"
@@ -32,52 +31,38 @@ NEEDS = frozenset({Stat.UPDATE_NORM, "loss"})
 def check(run: Run, *, times: float = 2.0, ahead: int = 20) -> Outcome:
     """Yield one information with the layer that moved first."""
     ctx = context(run)
-    loss = ctx.loss
-    rise = _rise(loss) if loss is not None else None
-    if loss is None or rise is None:
+    step = _rise(ctx.loss) if ctx.loss is not None else None
+    if step is None:
         return
-    step = int(loss.steps[rise])
-    rows = ctx.rows(Stat.UPDATE_NORM)
-    near = rows[(ctx.steps[rows] < step) & (ctx.steps[rows] >= step - ahead)]
-    usual = rows[ctx.steps[rows] < step - ahead][-30:]
-    if len(near) < 1 or len(usual) < 10:
+    compared = ctx.beside_usual(Stat.UPDATE_NORM, step - ahead, step - 1, window=30, least=10)
+    if compared is None:
         return
-    base = medians(ctx.values(Stat.UPDATE_NORM, usual))
+    near, usual = compared
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(ctx.weights & (base > 0), ctx.values(Stat.UPDATE_NORM, near) / base, 0)
+        ratio = np.where(ctx.weights & (usual > 0), ctx.values(Stat.UPDATE_NORM, near) / usual, 0)
     high = np.nan_to_num(ratio) > times
     if not high.any():
         return
     row = int(high.any(axis=1).argmax())
     column = int(np.where(high[row], ratio[row], 0).argmax())
-    began = int(ctx.steps[near[row]])
-    yield Finding(
-        check=NAME,
-        severity=Severity.INFO,
-        layers=(ctx.layer(column),),
-        first_step=began,
-        last_step=step,
-        message=(
-            f"the update of {run.names[column]} was {number(float(ratio[row, column]))} times the "
-            f"usual at step {began}, the loss rose at step {step}"
-        ),
-        evidence=(
-            Evidence(
-                Stat.UPDATE_NORM,
-                run.names[column],
-                began,
-                float(ratio[row, column] * base[column]),
-                float(times * base[column]),
-            ),
-        ),
+    began, factor = ctx.steps[near[row]], ratio[row, column]
+    norm, limit = factor * usual[column], times * usual[column]
+    yield finding(
+        NAME,
+        Severity.INFO,
+        ctx.layers([column]),
+        (began, step),
+        f"the update of {run.names[column]} was {number(factor)} times the usual at step {began}, "
+        f"the loss rose at step {step}",
+        Evidence(Stat.UPDATE_NORM, run.names[column], began, norm, limit),
         cause="The instability began in this layer.",
         advice=("Look at this layer's inputs and learning rate at that step.",),
     )
 
 
 def _rise(loss: Curve) -> int | None:
-    """First place where the loss is three times the highest of the 60 before it."""
+    """First step at which the loss is three times the highest of the 60 before it."""
     for at in range(20, len(loss)):
         if loss.values[at] > 3 * loss.values[max(0, at - 60) : at].max() > 0:
-            return at
+            return int(loss.steps[at])
     return None

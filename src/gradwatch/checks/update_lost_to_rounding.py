@@ -14,11 +14,9 @@ Threshold: half of the coordinates. Healthy low-precision runs also lose some; t
 loss decides.
 """
 
-import numpy as np
-
-from gradwatch.checks.check import Outcome
-from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.context import context, worst_first
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import percent, several
@@ -34,28 +32,22 @@ def check(run: Run, *, lost: float = 0.5, still: float = 0.05, least: int = 8) -
     judged = ctx.weights & ctx.low_precision
     if len(rows) < least or not judged.any():
         return
-    late = np.where(judged, np.nan_to_num(ctx.late(Stat.UPDATE_LOST_FRACTION, 0.5)), 0.0)
-    columns = np.flatnonzero(late > lost)
+    late = ctx.late_half(Stat.UPDATE_LOST_FRACTION, judged)
+    columns = worst_first(late > lost, late)
     if len(columns) < 0.5 * judged.sum():
         return
     loss = ctx.loss
     stands = loss is not None and abs(loss.gain(0.5)) < still and not loss.converged
-    columns = columns[np.argsort(-late[columns], kind="stable")]
-    layers, worst = ctx.layers(columns), int(columns[0])
-    last = int(run.steps[rows[-1]])
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING if stands else Severity.INFO,
-        layers=layers[:8],
-        first_step=int(run.steps[rows[0]]),
-        last_step=last,
-        message=(
-            f"{percent(float(late[worst]))} of the updates of {run.names[worst]} are rounded away "
-            f"in {ctx.parameters[worst].dtype}"
-        ),
-        evidence=(
-            Evidence(Stat.UPDATE_LOST_FRACTION, run.names[worst], last, float(late[worst]), lost),
-        ),
+    layers, worst = ctx.layers(columns), columns[0]
+    name, last = run.names[worst], ctx.steps[rows[-1]]
+    yield finding(
+        NAME,
+        Severity.WARNING if stands else Severity.INFO,
+        layers,
+        ctx.steps[rows],
+        f"{percent(late[worst])} of the updates of {name} are rounded away in "
+        f"{ctx.parameters[worst].dtype}",
+        Evidence(Stat.UPDATE_LOST_FRACTION, name, last, late[worst], lost),
         cause=f"Steps in {several(layers)} are under half a unit in the last place.",
         advice=(
             "Keep float32 master weights: use autocast instead of a half-precision model.",

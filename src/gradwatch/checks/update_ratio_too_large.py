@@ -16,9 +16,9 @@ family of the zoo the median late ratio was 4e-3, the largest of any weight 0.05
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
-from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.context import context, worst_first
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import number, percent, several
@@ -46,38 +46,26 @@ def check(
     often[(values > ratio).sum(axis=0) < 3] = 0.0  # one odd sample of few is no habit
     counted = int(ctx.weights.sum())
     jumps = (values > 1).sum(axis=1) >= max(1, -(-counted // 4))
-    strong = (often >= share) | ((values[jumps] > 1).any(axis=0) if jumps.any() else False)
+    moved = (often >= share) | (values[jumps] > 1).any(axis=0)
     limit = ratio
-    if not strong.any():
+    if not moved.any():
         often, limit = (values > weak).mean(axis=0), weak
-        strong = often >= share
-    columns = np.flatnonzero(strong)
+        moved = often >= share
+    columns = worst_first(moved, often)
     if not len(columns):
         return
-    columns = columns[np.argsort(-often[columns], kind="stable")]
-    worst = int(columns[0])
-    over = np.flatnonzero((values[:, columns] > limit).any(axis=1))
-    layers = ctx.layers(columns)
+    layers, worst = ctx.layers(columns), columns[0]
+    over = (values[:, columns] > limit).any(axis=1)
     peak = int(values[:, worst].argmax())
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING if limit == ratio else Severity.INFO,
-        layers=layers[:8],
-        first_step=int(run.steps[rows[over[0]]]),
-        last_step=int(run.steps[rows[over[-1]]]),
-        message=(
-            f"a step changes {run.names[worst]} by up to {number(float(values[peak, worst]))} of "
-            f"its norm, by more than {number(limit)} on {percent(float(often[worst]))} of steps"
-        ),
-        evidence=(
-            Evidence(
-                Stat.UPDATE_RATIO,
-                run.names[worst],
-                int(run.steps[rows[peak]]),
-                float(values[peak, worst]),
-                limit,
-            ),
-        ),
+    name, highest = run.names[worst], values[peak, worst]
+    yield finding(
+        NAME,
+        Severity.WARNING if limit == ratio else Severity.INFO,
+        layers,
+        ctx.steps[rows[over]],
+        f"a step changes {name} by up to {number(highest)} of its norm, "
+        f"by more than {number(limit)} on {percent(often[worst])} of steps",
+        Evidence(Stat.UPDATE_RATIO, name, ctx.steps[rows[peak]], highest, limit),
         cause=f"The learning rate is too large for {several(layers)}.",
         advice=("Lower the learning rate by ten.", "Add warm-up.", "Clip the gradient norm."),
     )

@@ -16,9 +16,9 @@ since the median is over the second half.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
-from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.context import context, worst_first
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import number
@@ -37,35 +37,29 @@ def check(
         return
     late = ctx.late(Stat.UPDATE_RATIO, 0.5)
     moved_once = (np.nan_to_num(ctx.values(Stat.UPDATE_RATIO, rows)) > 0).any(axis=0)
-    columns = np.flatnonzero(ctx.weights & moved_once & np.isfinite(late))
+    columns = worst_first(ctx.weights & moved_once & np.isfinite(late), -late)
     if not len(columns):
         return
     typical = float(np.median(late[columns]))
     loss = ctx.loss
-    far = (
+    much_to_learn = (
         loss is not None
         and loss.progress < moved
         and not loss.converged
         and not loss.trained_before
     )
-    if typical >= weak or (loss is not None and not far):
+    if typical >= weak or (loss is not None and not much_to_learn):
         return
-    columns = columns[np.argsort(late[columns], kind="stable")]
-    middle = int(columns[len(columns) // 2])
-    last = int(run.steps[rows[-1]])
-    strong = typical < ratio and far
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING if strong else Severity.INFO,
-        layers=ctx.layers(columns)[:4],
-        first_step=int(run.steps[rows[0]]),
-        last_step=last,
-        message=f"a step changes the weights by {number(typical)} of their norm (median)",
-        evidence=(
-            Evidence(
-                Stat.UPDATE_RATIO, run.names[middle], last, typical, ratio if strong else weak
-            ),
-        ),
+    strong = typical < ratio and much_to_learn
+    limit = ratio if strong else weak
+    middle = run.names[columns[len(columns) // 2]]
+    yield finding(
+        NAME,
+        Severity.WARNING if strong else Severity.INFO,
+        ctx.layers(columns)[:4],
+        ctx.steps[rows],
+        f"a step changes the weights by {number(typical)} of their norm (median)",
+        Evidence(Stat.UPDATE_RATIO, middle, ctx.steps[rows[-1]], typical, limit),
         cause="The learning rate is far too small for these gradients.",
         advice=(
             "Raise the learning rate by ten, and again, until the ratio is near 1e-3.",

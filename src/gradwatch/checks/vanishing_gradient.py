@@ -19,9 +19,9 @@ starting loss left) it is only mentioned.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
-from gradwatch.checks.context import CheckContext, Rows, context
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.context import CheckContext, Rows, context, worst_first
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.stats.medians import medians, thinned
@@ -42,39 +42,27 @@ def check(run: Run, *, ratio: float = 1e-4, weak: float = 1e-2, least: int = 8) 
     typical[~judged | (typical == 0)] = np.nan
     if not np.isfinite(typical).any():
         return
-    strongest = float(np.nanmax(typical))
+    best = int(np.nanargmax(typical))
+    strongest = typical[best]
     relative = typical / strongest
     loss = ctx.loss
     learnt = loss is not None and len(loss) >= 10 and loss.late <= 0.1 * loss.start
-    severity = Severity.INFO if learnt else Severity.WARNING
-    starved = np.flatnonzero(relative <= ratio)
-    if not len(starved):
-        severity, starved = Severity.INFO, np.flatnonzero(relative <= weak)
-        ratio = weak
+    limit, severity = ratio, Severity.INFO if learnt else Severity.WARNING
+    if not (relative <= ratio).any():
+        limit, severity = weak, Severity.INFO
+    starved = worst_first(relative <= limit, -relative)
     if not len(starved):
         return
-    starved = starved[np.argsort(relative[starved], kind="stable")]
-    worst, best = int(starved[0]), int(np.nanargmax(typical))
-    layers = ctx.layers(starved)
-    yield Finding(
-        check=NAME,
-        severity=severity,
-        layers=layers[:8],
-        first_step=int(run.steps[rows[0]]),
-        last_step=int(run.steps[rows[-1]]),
-        message=(
-            f"gradient RMS {number(float(typical[worst]))} in {layers[0]}, "
-            f"{number(float(relative[worst]))} of the {number(strongest)} in {ctx.layer(best)}"
-        ),
-        evidence=(
-            Evidence(
-                Stat.GRAD_NORM,
-                run.names[worst],
-                int(run.steps[rows[-1]]),
-                float(typical[worst] / ctx.rms_gradient[worst]),
-                float(ratio * strongest / ctx.rms_gradient[worst]),
-            ),
-        ),
+    layers, worst = ctx.layers(starved), starved[0]
+    norm, least_norm = np.array([typical[worst], limit * strongest]) / ctx.rms_gradient[worst]
+    yield finding(
+        NAME,
+        severity,
+        layers,
+        ctx.steps[rows],
+        f"gradient RMS {number(typical[worst])} in {layers[0]}, "
+        f"{number(relative[worst])} of the {number(strongest)} in {ctx.layer(best)}",
+        Evidence(Stat.GRAD_NORM, run.names[worst], ctx.steps[rows[-1]], norm, least_norm),
         cause=f"The signal from the loss fades before it reaches {several(layers)}.",
         advice=(
             "Use ReLU-like activations or put normalisation layers between.",

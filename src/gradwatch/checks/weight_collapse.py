@@ -15,10 +15,10 @@ the zoo every weight kept at least 85 %.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
-from gradwatch.checks.context import context
-from gradwatch.checks.weight_norms import against_start, onset
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.context import context, since, worst_first
+from gradwatch.checks.weight_explosion import norms_against_start
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import number, percent, several
@@ -30,34 +30,23 @@ NEEDS = frozenset({Stat.WEIGHT_NORM})
 def check(run: Run, *, share: float = 0.1, weak: float = 0.5, least: int = 3) -> Outcome:
     """Yield one finding for all collapsed weights, the smallest first."""
     ctx = context(run)
-    rows = ctx.rows(Stat.WEIGHT_NORM)
-    if len(rows) < (2 if ctx.end < len(run.steps) else least):
-        return
-    ratio = against_start(ctx)
-    limit = share if (np.nan_to_num(ratio, nan=1.0) <= share).any() else weak
-    columns = np.flatnonzero(np.nan_to_num(ratio, nan=1.0) <= limit)
+    rows, ratio = ctx.rows(Stat.WEIGHT_NORM), norms_against_start(ctx, least)
+    left = np.nan_to_num(ratio, nan=1.0)
+    limit = share if (left <= share).any() else weak
+    columns = worst_first(left <= limit, -ratio)
     if not len(columns):
         return
-    columns = columns[np.argsort(ratio[columns], kind="stable")]
-    layers, worst = ctx.layers(columns), int(columns[0])
-    norms = run.series[Stat.WEIGHT_NORM][rows, worst]
-    start = float(ctx.first(Stat.WEIGHT_NORM)[worst])
-    last = int(run.steps[rows[-1]])
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING if limit == share else Severity.INFO,
-        layers=layers[:8],
-        first_step=onset(ctx, worst, norms <= weak * start),
-        last_step=last,
-        message=(
-            f"the norm of {run.names[worst]} fell from {number(start)} to "
-            f"{percent(float(ratio[worst]))} of it"
-        ),
-        evidence=(
-            Evidence(
-                Stat.WEIGHT_NORM, run.names[worst], last, float(ratio[worst]) * start, limit * start
-            ),
-        ),
+    layers, worst = ctx.layers(columns), columns[0]
+    name, start = run.names[worst], ctx.first(Stat.WEIGHT_NORM)[worst]
+    end, last = ratio[worst] * start, ctx.steps[rows[-1]]
+    beyond = run.series[Stat.WEIGHT_NORM][rows, worst] <= weak * start
+    yield finding(
+        NAME,
+        Severity.WARNING if limit == share else Severity.INFO,
+        layers,
+        ctx.steps[rows[since(beyond) :]],
+        f"the norm of {name} fell from {number(start)} to {percent(ratio[worst])} of it",
+        Evidence(Stat.WEIGHT_NORM, name, last, end, limit * start),
         cause=f"Decay or the gradient pulls {several(layers)} to zero faster than it learns.",
         advice=(
             "Lower the weight decay; leave norm gains and biases out of it.",

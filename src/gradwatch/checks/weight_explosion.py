@@ -15,10 +15,9 @@ the zoo the largest growth was fourfold.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
-from gradwatch.checks.context import CheckContext, context
-from gradwatch.checks.weight_norms import against_start, onset
-from gradwatch.finding import Evidence, Finding, Severity
+from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.context import CheckContext, context, since, worst_first
+from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array
@@ -33,36 +32,25 @@ def check(
 ) -> Outcome:
     """Yield one finding for all grown weights, the largest growth first."""
     ctx = context(run)
-    rows = ctx.rows(Stat.WEIGHT_NORM)
-    if len(rows) < (2 if ctx.end < len(run.steps) else least):
-        return
-    ratio = against_start(ctx)
+    rows, ratio = ctx.rows(Stat.WEIGHT_NORM), norms_against_start(ctx, least)
     ratio[_amplification(ctx) < gain] = np.nan
     grown = np.nan_to_num(ratio)
     limit = times if (grown >= times).any() else weak
-    columns = np.flatnonzero(grown >= limit)
+    columns = worst_first(grown >= limit, grown)
     if not len(columns):
         return
-    columns = columns[np.argsort(-grown[columns], kind="stable")]
-    layers, worst = ctx.layers(columns), int(columns[0])
-    norms = run.series[Stat.WEIGHT_NORM][rows, worst]
-    start = float(ctx.first(Stat.WEIGHT_NORM)[worst])
-    last = int(run.steps[rows[-1]])
-    yield Finding(
-        check=NAME,
-        severity=Severity.WARNING if limit == times else Severity.INFO,
-        layers=layers[:8],
-        first_step=onset(ctx, worst, norms >= weak * start),
-        last_step=last,
-        message=(
-            f"the norm of {run.names[worst]} grew from {number(start)} to "
-            f"{number(float(ratio[worst]) * start)}, {number(float(ratio[worst]))} times its start"
-        ),
-        evidence=(
-            Evidence(
-                Stat.WEIGHT_NORM, run.names[worst], last, float(ratio[worst]) * start, limit * start
-            ),
-        ),
+    layers, worst = ctx.layers(columns), columns[0]
+    name, start = run.names[worst], ctx.first(Stat.WEIGHT_NORM)[worst]
+    end, last = ratio[worst] * start, ctx.steps[rows[-1]]
+    beyond = run.series[Stat.WEIGHT_NORM][rows, worst] >= weak * start
+    yield finding(
+        NAME,
+        Severity.WARNING if limit == times else Severity.INFO,
+        layers,
+        ctx.steps[rows[since(beyond) :]],
+        f"the norm of {name} grew from {number(start)} to {number(end)}, "
+        f"{number(ratio[worst])} times its start",
+        Evidence(Stat.WEIGHT_NORM, name, last, end, limit * start),
         cause=f"The updates of {several(layers)} keep pushing the same way.",
         advice=(
             "Lower the learning rate.",
@@ -70,6 +58,24 @@ def check(
             "Check the scale of inputs and targets.",
         ),
     )
+
+
+def norms_against_start(ctx: CheckContext, least: int) -> Array:
+    """Late norm ÷ first norm of weights and norm gains; NaN for zero starts and tiny tensors.
+
+    NaN for all where fewer than `least` norms were recorded, or two in a run that went bad.
+    """
+    rows = ctx.rows(Stat.WEIGHT_NORM)
+    if len(rows) < (2 if ctx.went_bad else least):
+        return np.full(len(ctx.parameters), np.nan)
+    first = ctx.first(Stat.WEIGHT_NORM)
+    # the median of the last three samples, or the last one before the run went bad
+    values = ctx.values(Stat.WEIGHT_NORM, rows[-1 if ctx.went_bad else -3 :])
+    late = np.array([np.nan if np.isnan(c).all() else float(np.nanmedian(c)) for c in values.T])
+    counted = np.array([p.count >= 4 or not p.count for p in ctx.parameters], bool)
+    judged = (ctx.weights | (ctx.norm_gains & ctx.trainable)) & counted
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(judged & (first > 0), late / first, np.nan)
 
 
 def _amplification(ctx: CheckContext) -> Array:

@@ -7,7 +7,7 @@ import click
 
 from gradwatch.checkpoints.checks import WEIGHT_CHECKS
 from gradwatch.checks import CHECKS
-from gradwatch.checks.page import summary, text
+from gradwatch.checks.explain import summary, text
 from gradwatch.errors import Exit, GradwatchError
 
 

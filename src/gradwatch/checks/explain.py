@@ -1,0 +1,41 @@
+"""A check's page: its docstring, its settings and what the zoo measured of it."""
+
+import inspect
+
+from gradwatch.checks.check import Check
+from gradwatch.checks.figures import CHECK_FIGURES, HEALTHY_RUNS
+
+
+def summary(check: Check) -> str:
+    """The first line of a check's documentation."""
+    return body(check).partition("\n")[0]
+
+
+def text(check: Check) -> str:
+    """A check's whole page in plain text."""
+    return f"{check.NAME}\n\n{body(check)}\n\n{settings(check)}\n{measured(check.NAME)}".rstrip()
+
+
+def body(check: Check) -> str:
+    """What is seen, why it hurts, what helps: the docstring."""
+    return inspect.cleandoc(check.__doc__ or "")
+
+
+def settings(check: Check) -> str:
+    """The thresholds and their defaults, read off the signature."""
+    keywords = [
+        f"{name}={value.default}"
+        for name, value in inspect.signature(check.check).parameters.items()
+        if value.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    return f"Settings: {', '.join(keywords)}." if keywords else "Settings: none."
+
+
+def measured(name: str) -> str:
+    """False alarms and hits on the zoo's reported half, kept beside this module."""
+    row = CHECK_FIGURES.get(name)
+    if row is None:
+        return ""
+    alarms, hits, sick = row
+    line = f"Measured on the zoo: a warning in {alarms} of {HEALTHY_RUNS} healthy runs"
+    return f"{line}; found in {hits} of {sick} runs that have it." if sick else f"{line}."
