@@ -21,12 +21,11 @@ _HINTS = {
     "clip_factor": "it could not be told whether gradients were clipped",
     "stale": "it could not be told what gradients were before backward",
     "input_rms": "the model was fed no floating point numbers that could be read",
-    str(Stat.OPTIM_RATIO_RMS): "the optimizer keeps no second moments, as Adam does",
-    str(Stat.OPTIM_EPS_FRACTION): "the optimizer keeps no second moments, as Adam does",
-    str(Stat.ACT_FLAT_FRACTION): "no tanh or sigmoid was seen, or activations were not recorded",
-    str(Stat.GRAD_DEAD_ROWS): "rows of gradients were not followed in this run",
+    Stat.OPTIM_RATIO_RMS: "the optimizer keeps no second moments, as Adam does",
+    Stat.OPTIM_EPS_FRACTION: "the optimizer keeps no second moments, as Adam does",
+    Stat.ACT_FLAT_FRACTION: "no tanh or sigmoid was seen, or activations were not recorded",
+    Stat.GRAD_DEAD_ROWS: "rows of gradients were not followed in this run",
 }
-_STATS = frozenset(str(stat) for stat in Stat)
 
 
 def diagnose(run: Run, checks: Iterable[Check] = CHECKS) -> Diagnosis:
@@ -39,10 +38,10 @@ def diagnose(run: Run, checks: Iterable[Check] = CHECKS) -> Diagnosis:
         if missing:
             skipped.append(Skipped(check.NAME, missing))
             continue
-        said = _look(check, run)
-        reasons = [item for item in said if isinstance(item, Skipped)]
+        outcome = _outcome(check, run)
+        reasons = [item for item in outcome if isinstance(item, Skipped)]
         skipped.extend(reasons)
-        findings.extend(item for item in said if isinstance(item, Finding))
+        findings.extend(item for item in outcome if isinstance(item, Finding))
         if not reasons:
             checked.append(check.NAME)
     folded = fold(with_batches(findings, run.info), run.graph, len(run.steps))
@@ -58,8 +57,8 @@ def diagnose(run: Run, checks: Iterable[Check] = CHECKS) -> Diagnosis:
     )
 
 
-def _look(check: Check, run: Run) -> list[Finding | Skipped]:
-    """One check; an error inside it must not cost the others."""
+def _outcome(check: Check, run: Run) -> list[Finding | Skipped]:
+    """What one check yields; an error inside it must not cost the others."""
     try:
         with np.errstate(all="ignore"):  # overflow and 0/0 are data here, not mistakes
             return list(check.check(run))
@@ -69,12 +68,8 @@ def _look(check: Check, run: Run) -> list[Finding | Skipped]:
 
 def _missing(run: Run, needs: frozenset[str]) -> str:
     """Why a check cannot look; empty when it can."""
-    absent = sorted(
-        need
-        for need in needs
-        if (need in _STATS and Stat(need) not in run.recorded)
-        or (need not in _STATS and need not in run.scalars)
-    )
+    recorded = run.recorded | run.scalars.keys()
+    absent = sorted(str(need) for need in needs if need not in recorded)
     if not absent:
         return ""
     return _HINTS.get(absent[0], f"not recorded: {', '.join(absent)}")
@@ -105,11 +100,9 @@ def _batches(info: Mapping[str, Any]) -> dict[int, tuple[int | str, ...]]:
     bad = info.get("bad_batch")
     if isinstance(bad, Mapping):
         pairs.append([bad.get("step"), bad.get("ids")])
-    return {
-        pair[0]: tuple(one for one in pair[1] if isinstance(one, int | str))
-        for pair in pairs
-        if isinstance(pair, list)
-        and len(pair) == 2
-        and isinstance(pair[0], int)
-        and isinstance(pair[1], list)
-    }
+    batches: dict[int, tuple[int | str, ...]] = {}
+    for pair in pairs:
+        match pair:
+            case [int(step), list(ids)]:
+                batches[step] = tuple(sample for sample in ids if isinstance(sample, int | str))
+    return batches

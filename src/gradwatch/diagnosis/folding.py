@@ -59,19 +59,16 @@ def _parents(findings: Sequence[Finding], graph: Graph, slack: int) -> list[int 
             parents[index] = twin
             continue
         for name in CAUSES.get(effect.check, ()):
-            found = next(
-                (
-                    other
-                    for other, cause in enumerate(findings)
-                    if cause.check == name
-                    and other != index
-                    and _explains(cause, effect, graph, slack)
-                    and not _leads_to(parents, other, index)
-                ),
-                None,
+            causes = (
+                other
+                for other, cause in enumerate(findings)
+                if cause.check == name
+                and other != index
+                and _explains(cause, effect, graph, slack)
+                and not _leads_to(parents, other, index)
             )
-            if found is not None:
-                parents[index] = found
+            parents[index] = next(causes, None)
+            if parents[index] is not None:
                 break
     return parents
 

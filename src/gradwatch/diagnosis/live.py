@@ -1,4 +1,4 @@
-"""The checks that run beside the training: bounded in time, each thing said once."""
+"""The checks that run beside the training: bounded in time, each finding reported once."""
 
 import logging
 import math
@@ -68,9 +68,9 @@ class LiveDiagnosis:
         self.on_finding = on_finding
         self.states: dict[tuple[str, str], FindingState] = {}
         self.findings: list[Finding] = []
-        """What was said, in the order of saying."""
+        """What was reported, in that order."""
         self.run_dir = ""
-        """Where the run is kept, for the last line said; empty until known."""
+        """Where the run is kept, for the last line of the log; empty until known."""
         self.seconds = 0.0
         self.should_stop = False
         self._past = RecentPast()
@@ -109,7 +109,7 @@ class LiveDiagnosis:
             self.should_stop = True
 
     def look(self, step: int) -> None:
-        """Run the live checks on what is remembered, and say what is new."""
+        """Run the live checks on the steps that are kept, and report what is new."""
         began = time.perf_counter()
         self._looked_at = step
         diagnosis = diagnose(self._past.run(), self._checks)
@@ -124,12 +124,12 @@ class LiveDiagnosis:
             self.states[key] = FindingState.RAISED if before is None else FindingState.CONTINUING
             if before is None:
                 grave = finding.severity is Severity.CRITICAL
-                self._say(finding, loud=grave or id(finding) in roots)
+                self._report(finding, loud=grave or id(finding) in roots)
         for key in self.states.keys() - present.keys():
             self.states[key] = FindingState.CLEARED
         self.seconds += time.perf_counter() - began
 
-    def _say(self, finding: Finding, *, loud: bool) -> None:
+    def _report(self, finding: Finding, *, loud: bool) -> None:
         """Once for each check and layer; what follows from another only to the callback."""
         self.findings.append(finding)
         if loud:

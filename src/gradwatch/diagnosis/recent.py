@@ -113,23 +113,20 @@ class RecentPast:
     def _table(self, family: Family) -> NDArray[np.void]:
         """The rows of one family, wide enough for every subject declared so far."""
         width = self._widths[family.kind]
-        known = self._rows.get(family)
-        if known is None or known.shape[1] < width:
-            whole = row_dtype(family)
-            kept = np.dtype([(name, whole[name].str) for name in _FIELDS[family]])
+        before = self._rows.get(family)
+        if before is None or before.shape[1] < width:
+            dtype = row_dtype(family)
+            kept = np.dtype([(name, dtype[name].str) for name in _FIELDS[family]])
             rows = np.zeros((FIRST + LAST, width), kept)
             states = np.full((FIRST + LAST, width), State.NOT_SAMPLED, np.uint8)
-            if known is not None:
-                rows[:, : known.shape[1]] = known
-                states[:, : known.shape[1]] = self._states[family]
+            if before is not None:
+                rows[:, : before.shape[1]] = before
+                states[:, : before.shape[1]] = self._states[family]
             self._rows[family], self._states[family] = rows, states
         return self._rows[family]
 
-    def _place_of(self, number: int) -> int:
-        return int(self._place[number])
-
     def run(self) -> Run:
-        """What is remembered, in the order of time. Values of steps without a number are NaN."""
+        """The steps that are kept, in the order of time; NaN where nothing was measured."""
         order = np.argsort(self._steps[: len(self)], kind="stable")
         values: dict[Stat, NDArray[np.float64]] = {}
         states: dict[Stat, NDArray[np.uint8]] = {}
@@ -144,7 +141,9 @@ class RecentPast:
         return Run(
             MemorySource(
                 self._steps[order],
-                tuple(self._subjects[n] for n in sorted(self._subjects, key=self._place_of)),
+                tuple(
+                    self._subjects[n] for n in sorted(self._subjects, key=self._place.__getitem__)
+                ),
                 values,
                 states,
                 scalars={name: table[order] for name, table in self._scalars.items()},

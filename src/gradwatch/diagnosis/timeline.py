@@ -3,11 +3,11 @@
 import numpy as np
 
 from gradwatch.checks.context import CheckContext, context
+from gradwatch.checks.curve import Curve
 from gradwatch.diagnosis.diagnosis import Onset
 from gradwatch.finding import Finding
 from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat, entry
-from gradwatch.stats.medians import medians
 
 UNSTABLE = frozenset(
     {"loss-spike", "divergence", "nonfinite", "exploding-gradient", "gradient-spikes"}
@@ -21,60 +21,50 @@ def timeline(
     """For an unstable run: the first steps at which layers left `times` their usual size."""
     if root is None:
         return ()
-    checks = [root, *root.consequences]
-    shaky = [item.first_step for item in checks if item.check in UNSTABLE]
+    findings = [root, *root.consequences]
+    unstable = [finding.first_step for finding in findings if finding.check in UNSTABLE]
     ctx = context(run)
-    if not shaky or ctx.loss is None:
+    if not unstable or ctx.loss is None:
         return ()
-    centre = min(shaky)
-    found: list[Onset] = []
+    first, last = min(unstable) - before, min(unstable) + 10
+    onsets: list[Onset] = []
     for stat, word in SIGNALS:
-        found.extend(_of(run, ctx, stat, word, centre, times, before))
-    found.extend(_of_loss(ctx, centre, times, before))
-    found.sort(key=lambda onset: (onset.step, -onset.factor))
-    return tuple(found[:most])
+        onsets += _of_layers(ctx, stat, word, first, last, times)
+    onsets += _of_loss(ctx.loss, first, last, times)
+    onsets.sort(key=lambda onset: (onset.step, -onset.factor))
+    return tuple(onsets[:most])
 
 
-def _of(
-    run: Run, ctx: CheckContext, stat: Stat, word: str, centre: int, times: float, before: int
+def _of_layers(
+    ctx: CheckContext, stat: Stat, word: str, first_step: int, last_step: int, times: float
 ) -> list[Onset]:
     """The earliest two layers of one signal."""
-    rows = ctx.rows(stat)
-    steps = ctx.steps[rows]
-    usual = rows[steps < centre - before][-60:]
-    near = rows[(steps >= centre - before) & (steps <= centre + 10)]
-    if len(usual) < 10 or not len(near):
+    compared = ctx.beside_usual(stat, first_step, last_step, window=60, least=10)
+    if compared is None:
         return []
-    base = medians(ctx.values(stat, usual))
+    near, usual = compared
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.nan_to_num(ctx.values(stat, near) / base, posinf=0.0)
+        ratio = np.nan_to_num(ctx.values(stat, near) / usual, posinf=0.0)
     if entry(stat).kind is Kind.PARAMETER:
         ratio[:, ~ctx.weights] = 0.0
     high = ratio > times
     columns = np.flatnonzero(high.any(axis=0))
     first = high.argmax(axis=0)
     columns = columns[np.argsort(first[columns], kind="stable")][:2]
-    names = run.by_kind[entry(stat).kind]
+    subjects = ctx.run.by_kind[entry(stat).kind]
+    names = [subject.layer or subject.name for subject in subjects]
     return [
-        Onset(
-            int(ctx.steps[near[first[c]]]),
-            word,
-            names[c].layer or names[c].name,
-            float(ratio[first[c], c]),
-        )
+        Onset(int(ctx.steps[near[first[c]]]), word, names[c], float(ratio[first[c], c]))
         for c in columns
     ]
 
 
-def _of_loss(ctx: CheckContext, centre: int, times: float, before: int) -> list[Onset]:
-    loss = ctx.loss
-    assert loss is not None
-    usual = loss.values[loss.steps < centre - before][-60:]
-    near = np.flatnonzero((loss.steps >= centre - before) & (loss.steps <= centre + 10))
-    if len(usual) < 10 or not len(near) or float(np.median(usual)) <= 0:
+def _of_loss(loss: Curve, first_step: int, last_step: int, times: float) -> list[Onset]:
+    before = loss.values[loss.steps < first_step][-60:]
+    usual = float(np.median(before)) if len(before) >= 10 else 0.0
+    if usual <= 0:
         return []
-    ratio = loss.values[near] / float(np.median(usual))
-    high = np.flatnonzero(ratio > times)
-    if not len(high):
-        return []
-    return [Onset(int(loss.steps[near[high[0]]]), "loss", "", float(ratio[high[0]]))]
+    near = (loss.steps >= first_step) & (loss.steps <= last_step)
+    ratio = loss.values / usual
+    high = np.flatnonzero(near & (ratio > times))[:1]
+    return [Onset(int(loss.steps[i]), "loss", "", float(ratio[i])) for i in high]
