@@ -1,7 +1,7 @@
 """The definitions of the faults, applied to what the witness saw. Nothing here knows the checks."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -27,6 +27,11 @@ def finite(values: Iterable[float]) -> list[float]:
     return [value for value in values if math.isfinite(value)]
 
 
+def late(values: Sequence[float]) -> float:
+    """Median of the second half."""
+    return median(values[len(values) // 2 :])
+
+
 def layer_of(parameter: str) -> str:
     return parameter.rpartition(".")[0]
 
@@ -36,20 +41,23 @@ def weights(seen: Witness) -> list[str]:
     return [n for n, p in seen.parameters.items() if p.dim() >= 2 and p.requires_grad]
 
 
+def is_embedding(seen: Witness, name: str) -> bool:
+    return isinstance(seen.modules[layer_of(name)], nn.Embedding)
+
+
 def end(seen: Witness) -> int:
     """Steps of the finite part."""
     return len(seen.losses) if seen.bad is None else seen.bad[0]
 
 
-def _graded(
-    fault: str, names: Iterable[str], weak: Iterable[str], onset: int = 0
-) -> Iterator[Label]:
-    strong = frozenset(layer_of(name) for name in names)
-    mild = frozenset(layer_of(name) for name in weak)
-    if strong:
-        yield Label(fault, True, strong, onset)
-    elif mild:
-        yield Label(fault, False, mild, onset)
+def _graded(fault: str, grades: Iterable[tuple[str, bool]], onset: int = 0) -> Iterator[Label]:
+    """One label for layers that have a fault, strongly or weakly; the weak only count alone."""
+    layers: dict[bool, set[str]] = {True: set(), False: set()}
+    for layer, strong in grades:
+        layers[strong].add(layer)
+    strong = bool(layers[True])
+    if layers[strong]:
+        yield Label(fault, strong, frozenset(layers[strong]), onset)
 
 
 def nonfinite(seen: Witness) -> Iterator[Label]:
@@ -59,21 +67,20 @@ def nonfinite(seen: Witness) -> Iterator[Label]:
 
 
 def exploding(seen: Witness) -> Iterator[Label]:
-    strong, weak, onset = [], [], len(seen.losses)
+    grades, onsets = [], []
     for name, values in seen.gradients.items():
-        known = finite(values[: end(seen)])
-        if not known:
+        norms = finite(values[: end(seen)])
+        if not norms:
             continue
-        fifth = max(5, len(known) // 5)
-        early, late = median(known[:fifth]), median(known[-fifth:])
-        grown = late / early if early > 0 else 0.0
-        many = sum(v > 1e3 for v in known)
-        if many >= 3 or max(known) > 1e6 or (grown >= 1e3 and late > 10):
-            strong.append(name)
-            onset = min([onset, *[i for i, v in enumerate(values) if v > 1e3][:1]])
-        elif sum(v > 100 for v in known) >= 3 or (grown >= 50 and late > 5):
-            weak.append(name)
-    yield from _graded("exploding-gradient", strong, weak, onset if strong else 0)
+        fifth = max(5, len(norms) // 5)
+        early, last = median(norms[:fifth]), median(norms[-fifth:])
+        grown = last / early if early > 0 else 0.0
+        if sum(v > 1e3 for v in norms) >= 3 or max(norms) > 1e6 or (grown >= 1e3 and last > 10):
+            grades.append((layer_of(name), True))
+            onsets.append(next((i for i, v in enumerate(values) if v > 1e3), len(seen.losses)))
+        elif sum(v > 100 for v in norms) >= 3 or (grown >= 50 and last > 5):
+            grades.append((layer_of(name), False))
+    yield from _graded("exploding-gradient", grades, min(onsets, default=0))
 
 
 def vanishing(seen: Witness) -> Iterator[Label]:
@@ -81,18 +88,14 @@ def vanishing(seen: Witness) -> Iterator[Label]:
         return
     typical = {}
     for name in weights(seen):
-        if isinstance(seen.modules[layer_of(name)], nn.Embedding):
-            continue
-        known = finite(seen.gradients[name][: end(seen)])
-        if known and median(known) > 0:
-            typical[name] = median(known) / seen.parameters[name].numel() ** 0.5
+        norms = finite(seen.gradients[name][: end(seen)])
+        if norms and median(norms) > 0 and not is_embedding(seen, name):
+            typical[name] = median(norms) / seen.parameters[name].numel() ** 0.5
     if len(typical) < 2:
         return
     top = max(typical.values())
-    strong = [n for n, v in typical.items() if v <= 1e-4 * top]
-    yield from _graded(
-        "vanishing-gradient", strong, [n for n, v in typical.items() if v <= 1e-2 * top]
-    )
+    starved = ((layer_of(n), v <= 1e-4 * top) for n, v in typical.items() if v <= 1e-2 * top)
+    yield from _graded("vanishing-gradient", starved)
 
 
 def spikes(seen: Witness) -> Iterator[Label]:
@@ -111,73 +114,60 @@ def spikes(seen: Witness) -> Iterator[Label]:
 
 
 def no_gradient(seen: Witness) -> Iterator[Label]:
-    strong: list[str] = []
-    weak: list[str] = []
+    grades = []
     for name, parameter in seen.parameters.items():
         values = seen.gradients[name][: max(end(seen), 1)]
         empty = sum(math.isnan(v) or v == 0 for v in values) / max(1, len(values))
         if parameter.requires_grad and empty >= 0.95 and len(values) > 4:
-            (strong if parameter.dim() >= 2 else weak).append(name)
-    yield from _graded("no-gradient", strong, weak)
+            grades.append((layer_of(name), parameter.dim() >= 2))
+    yield from _graded("no-gradient", grades)
 
 
 def not_updated(seen: Witness) -> Iterator[Label]:
     given = {id(p) for g in seen.training.optimizer.param_groups for p in g["params"]}
-    strong: list[str] = []
-    weak: list[str] = []
+    grades = []
     for name, parameter in seen.parameters.items():
         same = torch.equal(parameter.detach(), seen.start[name])
         handed = id(parameter) in given
         if not same or (not handed and not parameter.requires_grad) or len(seen.losses) < 4:
             continue
-        has = any(v > 0 for v in finite(seen.gradients[name]))
-        sure = not handed or not parameter.requires_grad or (has and parameter.dim() >= 2)
-        (strong if sure else weak).append(name)
-    yield from _graded("not-updated", strong, weak)
+        moved = any(v > 0 for v in finite(seen.gradients[name])) and parameter.dim() >= 2
+        grades.append((layer_of(name), not handed or not parameter.requires_grad or moved))
+    yield from _graded("not-updated", grades)
 
 
 def dead(seen: Witness) -> Iterator[Label]:
-    strong: set[str] = set()
-    weak: set[str] = set()
+    silent: list[tuple[str, float]] = []
     for name, steps in seen.fired.items():
-        known = [alive for step, alive in steps if step < end(seen)]
-        late = known[-max(1, len(known) // 4) :]
-        if not late:
-            continue
-        silent = 1 - float(torch.stack(late).any(0).float().mean())
-        if silent >= 0.2 and end(seen) >= 20:
-            (strong if silent >= 0.5 else weak).update({name, seen.feeder.get(name, name)})
+        alive = [units for step, units in steps if step < end(seen)]
+        if alive and end(seen) >= 20:
+            fired = torch.stack(alive[-max(1, len(alive) // 4) :]).any(0)
+            share = 1 - float(fired.float().mean())
+            silent += [(name, share), (seen.feeder.get(name, name), share)]
     for name in weights(seen):
-        if isinstance(seen.modules[layer_of(name)], nn.Embedding):
+        if is_embedding(seen, name):
             rows = seen.rows_touched(name)
-            unused = 1.0 if rows is None else 1 - float(rows.float().mean())
-            if unused >= 0.2:
-                (strong if unused >= 0.5 else weak).add(layer_of(name))
-    if strong or weak:
-        yield Label("dead-units", bool(strong), frozenset(strong or weak))
-
-
-def _late_half(steps: list[tuple[int, float]], last: int, default: float = 0.0) -> float:
-    known = finite(value for step, value in steps if step < last)
-    return median(known[len(known) // 2 :]) if known else default
+            share = 1.0 if rows is None else 1 - float(rows.float().mean())
+            silent.append((layer_of(name), share))
+    yield from _graded("dead-units", ((n, share >= 0.5) for n, share in silent if share >= 0.2))
 
 
 def saturated(seen: Witness) -> Iterator[Label]:
-    last = list(seen.modules)[-1]
-    strong: set[str] = set()
-    weak: set[str] = set()
-    for name, steps in seen.flat.items():
-        late = _late_half(steps, end(seen))
-        if name == last or late < 0.25:
-            continue
-        (strong if late >= 0.5 else weak).update({name, seen.feeder.get(name, name)})
+    hidden = {name: steps for name, steps in seen.flat.items() if name != list(seen.modules)[-1]}
+    grades = []
+    for name, steps in hidden.items():
+        if (share := _late_steps(steps, end(seen), 0.0)) >= 0.25:
+            grades += [(name, share >= 0.5), (seen.feeder.get(name, name), share >= 0.5)]
     for name, steps in seen.entropy.items():
-        late = _late_half(steps, end(seen), 1.0)
-        if late <= 0.35:
-            parts = {f"{name}.{part}" for part in ("query", "key", "value")}
-            (strong if late <= 0.15 else weak).update({name, *parts})
-    if strong or weak:
-        yield Label("saturation", bool(strong), frozenset(strong or weak))
+        if (entropy := _late_steps(steps, end(seen), 1.0)) <= 0.35:
+            layers = (name, f"{name}.query", f"{name}.key", f"{name}.value")
+            grades += [(layer, entropy <= 0.15) for layer in layers]
+    yield from _graded("saturation", grades)
+
+
+def _late_steps(steps: list[tuple[int, float]], last: int, default: float) -> float:
+    values = finite(value for step, value in steps if step < last)
+    return late(values) if values else default
 
 
 def _symmetric(weight: torch.Tensor) -> bool:
@@ -198,7 +188,7 @@ def symmetric(seen: Witness) -> Iterator[Label]:
         if _symmetric(seen.start[n]) and _symmetric(seen.parameters[n].detach())
     ]  # fmt: skip
     if len(seen.losses) > 10:
-        yield from _graded("symmetric-weights", names, ())
+        yield from _graded("symmetric-weights", ((layer_of(name), True) for name in names))
 
 
 def bad_start(seen: Witness) -> Iterator[Label]:
@@ -219,47 +209,37 @@ def bad_start(seen: Witness) -> Iterator[Label]:
 
 def norms(seen: Witness) -> Iterator[Label]:
     """Collapse and explosion of weights and norm gains."""
-    shrunk: dict[bool, list[str]] = {True: [], False: []}
-    grown: dict[bool, list[str]] = {True: [], False: []}
+    changes = {}
     for name, parameter in seen.parameters.items():
         module = seen.modules[layer_of(name)]
         gain = isinstance(module, nn.LayerNorm | nn.BatchNorm2d) and name.endswith("weight")
-        known = finite(seen.norms[name][: end(seen) + 1])
-        if not (parameter.dim() >= 2 or gain) or not known or known[0] == 0:
-            continue
-        change = known[-1] / known[0]
-        if change <= 0.5:
-            shrunk[change <= 0.1].append(name)
-        if change >= 3:
-            grown[change >= 10].append(name)
-    yield from _graded("weight-collapse", shrunk[True], shrunk[False])
-    yield from _graded("weight-explosion", grown[True], grown[False])
+        sizes = finite(seen.norms[name][: end(seen) + 1])
+        if (parameter.dim() >= 2 or gain) and sizes and sizes[0] != 0:
+            changes[name] = sizes[-1] / sizes[0]
+    shrunk = ((layer_of(name), v <= 0.1) for name, v in changes.items() if v <= 0.5)
+    grown = ((layer_of(name), v >= 10) for name, v in changes.items() if v >= 3)
+    yield from _graded("weight-collapse", shrunk)
+    yield from _graded("weight-explosion", grown)
 
 
 def ratios(seen: Witness) -> Iterator[Label]:
     last, names = end(seen), weights(seen)
-    known = [finite(seen.ratios[n][:last]) for n in names]
-    late = [median(v[len(v) // 2 :]) for v in known if v and max(v) > 0]
-    if late and way(seen) < 0.5 and len(seen.losses) >= 20:
-        if median(late) < 1e-6:
-            yield Label("update-ratio-too-small", True)
-        elif median(late) < 1e-5:
-            yield Label("update-ratio-too-small", False)
-    strong: list[str] = []
-    weak: list[str] = []
+    measured = [finite(seen.ratios[n][:last]) for n in names]
+    moving = [late(values) for values in measured if values and max(values) > 0]
+    if moving and way(seen) < 0.5 and len(seen.losses) >= 20 and median(moving) < 1e-5:
+        yield Label("update-ratio-too-small", median(moving) < 1e-6)
     after = {n: seen.ratios[n][11:last] for n in names}
+    grades = []
     for name, values in after.items():
-        if values and sum(v > 0.3 for v in values) >= 0.1 * len(values):
-            strong.append(name)
-        elif values and sum(v > 0.1 for v in values) >= 0.1 * len(values):
-            weak.append(name)
-    length = max((len(v) for v in after.values()), default=0)
-    for at in range(length):
+        often = 0.1 * len(values)
+        if values and sum(v > 0.1 for v in values) >= often:
+            grades.append((layer_of(name), sum(v > 0.3 for v in values) >= often))
+    for at in range(max((len(v) for v in after.values()), default=0)):
         over = [n for n, v in after.items() if at < len(v) and v[at] > 1]
         if len(over) >= len(names) / 4:
-            strong.extend(over)
+            grades += [(layer_of(name), True) for name in over]
             break
-    yield from _graded("update-ratio-too-large", strong, weak)
+    yield from _graded("update-ratio-too-large", grades)
 
 
 # -- the loss ------------------------------------------------------------------------------------
@@ -267,12 +247,12 @@ def ratios(seen: Witness) -> Iterator[Label]:
 
 def way(seen: Witness) -> float:
     """Share of the way from the start to the floor, by the probe or the training loss."""
-    found = []
-    for known in (finite(seen.probes), finite(seen.losses)):
-        gap = known[0] - seen.training.task.floor if known else 0.0
+    ways = []
+    for values in (finite(seen.probes), finite(seen.losses)):
+        gap = values[0] - seen.training.task.floor if values else 0.0
         if gap > 0:
-            found.append((known[0] - median(known[-3:])) / gap)
-    return max(found, default=1.0)
+            ways.append((values[0] - median(values[-3:])) / gap)
+    return max(ways, default=1.0)
 
 
 def converged(seen: Witness) -> bool:
@@ -333,13 +313,13 @@ def _oscillation(values: list[float], chance: float, floor: float) -> Iterator[L
 
 
 def _slow(seen: Witness, steps: int) -> Iterator[Label]:
-    known = finite(seen.probes)
-    gap = known[0] - seen.training.task.floor if known else 0.0
-    if steps < 40 or gap <= 0 or len(known) < 5 or converged(seen):
+    probes = finite(seen.probes)
+    gap = probes[0] - seen.training.task.floor if probes else 0.0
+    if steps < 40 or gap <= 0 or len(probes) < 5 or converged(seen):
         return
-    done, quarter = way(seen), max(2, len(known) // 4)
+    done, quarter = way(seen), max(2, len(probes) // 4)
     left = 1 - done
-    gain = (median(known[-2 * quarter : -quarter]) - median(known[-quarter:])) / gap
+    gain = (median(probes[-2 * quarter : -quarter]) - median(probes[-quarter:])) / gap
     if done < 0.2 or (gain < 0.01 and left > 0.3):
         yield Label("slow-convergence", True)
     elif done < 0.5 or (gain < 0.02 and left > 0.15):
@@ -350,13 +330,12 @@ def _slow(seen: Witness, steps: int) -> Iterator[Label]:
 
 
 def loop(seen: Witness) -> Iterator[Label]:
-    training = seen.training
     if len(seen.stale) > 3 and sum(seen.stale) >= 0.9 * len(seen.stale):
         yield Label("stale-gradients", True)
-    known = finite(seen.inputs)
-    if known and median(known) > 100:
+    inputs = finite(seen.inputs)
+    if inputs and median(inputs) > 100:
         yield Label("input-scale", True, frozenset({next(iter(seen.spread), "")}))
-    elif known and max(known) > 10 * median(known):
+    elif inputs and max(inputs) > 10 * median(inputs):
         yield Label("input-scale", False)
     resting = {
         n for n, modes in seen.modes.items()
@@ -364,15 +343,15 @@ def loop(seen: Witness) -> Iterator[Label]:
     }  # fmt: skip
     if resting:
         yield Label("norm-misuse", True, frozenset(resting))
-    final = list(seen.modules.items())[-1]
-    if isinstance(final[1], nn.Softmax) and training.loss is None:
-        yield Label("output-misuse", True, frozenset({final[0], layer_of(weights(seen)[-1])}))
+    name, module = list(seen.modules.items())[-1]
+    if isinstance(module, nn.Softmax) and seen.training.loss is None:
+        yield Label("output-misuse", True, frozenset({name, layer_of(weights(seen)[-1])}))
     if seen.validations and seen.losses:
         low = min(seen.validations)
         learnt = median(seen.losses[-5:]) < 0.3 * seen.losses[0]
         if median(seen.validations[-2:]) > 1.5 * low and learnt:
             yield Label("overfitting", True)
-    lost = [median(v[len(v) // 2 :]) for v in seen.lost.values() if v]
+    lost = [late(values) for values in seen.lost.values() if values]
     if lost and median(lost) > 0.5:
         yield Label("update-lost-to-rounding", way(seen) < 0.5)
 

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 Act = Callable[[], nn.Module]
+Kind = TypeVar("Kind", bound=nn.Module)
 
 
 def mlp(sizes: Sequence[int], act: Act = nn.ReLU, norm: Callable[[int], nn.Module] | None = None,
@@ -25,9 +27,14 @@ def mlp(sizes: Sequence[int], act: Act = nn.ReLU, norm: Callable[[int], nn.Modul
     return nn.Sequential(*layers)
 
 
+def of_kind(model: nn.Module, kind: type[Kind]) -> list[Kind]:
+    """The modules of one class, in the order in which they were made."""
+    return [module for module in model.modules() if isinstance(module, kind)]
+
+
 def linears(model: nn.Module) -> list[nn.Linear]:
     """The linear layers in order."""
-    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+    return of_kind(model, nn.Linear)
 
 
 def name_of(model: nn.Module, wanted: nn.Module) -> str:
@@ -51,7 +58,7 @@ def cnn(channels: int, classes: int, *, norm: bool = True, depth: int = 2) -> nn
     )
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """x + gain · f(x), with stochastic depth when asked for."""
 
     def __init__(self, width: int, *, norm: bool, zero: bool = False, drop: float = 0.0) -> None:
@@ -78,7 +85,7 @@ class Residual(nn.Module):
         super().__init__()
         self.stem = nn.Linear(inputs, width)
         self.blocks = nn.ModuleList(
-            Block(width, norm=norm, zero=zero, drop=drop) for _ in range(depth)
+            ResidualBlock(width, norm=norm, zero=zero, drop=drop) for _ in range(depth)
         )
         self.spare = nn.Linear(width, width) if spare else None  # made, never called
         self.head = nn.Linear(width, outputs)
@@ -157,7 +164,7 @@ class Attention(nn.Module):
         return out
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """A transformer layer with normalisation in front."""
 
     def __init__(self, width: int, heads: int, *, fused: bool, causal: bool) -> None:
@@ -182,7 +189,7 @@ class Transformer(nn.Module):
         self.embed = nn.Embedding(vocabulary, width)
         self.place = nn.Embedding(length, width)
         self.layers = nn.ModuleList(
-            Layer(width, 2, fused=fused, causal=not pooled) for _ in range(depth)
+            TransformerLayer(width, 2, fused=fused, causal=not pooled) for _ in range(depth)
         )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, outputs)

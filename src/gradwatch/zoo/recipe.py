@@ -2,15 +2,21 @@
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import torch
+from torch import nn
+from torch.optim import SGD, Optimizer
 
+from gradwatch.zoo.models import Act, mlp, name_of
+from gradwatch.zoo.tasks import Task
 from gradwatch.zoo.training import Training
 
 T = TypeVar("T")
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class Draw:
@@ -38,6 +44,58 @@ class Draw:
     @property
     def batch(self) -> int:
         return self.pick((16, 32, 48, 64))
+
+
+@dataclass(frozen=True)
+class Setup(Generic[Model]):
+    """A model and its task, which a recipe may spoil before it is trained."""
+
+    draw: Draw
+    task: Task
+    model: Model
+    batch: int | None = None
+    """Samples in a batch; drawn when the training is made where None."""
+
+    def train(
+        self,
+        optimizer: Callable[..., Optimizer],
+        rate: float,
+        steps: int,
+        culprits: Iterable[str | nn.Module] = (),
+        *,
+        given: Sequence[Any] | None = None,
+        batch: int | None = None,
+        **loop: Any,
+    ) -> Training:
+        """The training: `given` is what the optimizer gets, `loop` what is odd about the loop.
+
+        The size of the batch is the last thing to be drawn: a seed must always give the same trial.
+        """
+        return Training(
+            self.model,
+            self.task,
+            optimizer(self.model.parameters() if given is None else given, rate),
+            steps,
+            batch or self.batch or self.draw.batch,
+            tuple(c if isinstance(c, str) else name_of(self.model, c) for c in culprits),
+            **loop,
+        )
+
+
+MOMENTUM = partial(SGD, momentum=0.9)
+
+
+def perceptron(draw: Draw, task: Task, depth: int = 2, act: Act = nn.ReLU,
+               norm: Callable[[int], nn.Module] | None = None,
+               last: nn.Module | None = None) -> Setup[nn.Sequential]:  # fmt: skip
+    """A multilayer perceptron with `depth` hidden layers of one drawn width."""
+    sizes = [task.inputs, *[draw.width] * depth, task.outputs]
+    return Setup(draw, task, mlp(sizes, act, norm, last))
+
+
+def one_step(at: int, factor: float) -> Callable[[int], float]:
+    """A schedule: the learning rate is `factor` times its size on a single step."""
+    return lambda step: factor if step == at else 1.0
 
 
 Maker = Callable[[Draw], Training]

@@ -4,70 +4,62 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 
-from gradwatch.zoo.models import linears, mlp
-from gradwatch.zoo.recipe import Draw, healthy, sick
-from gradwatch.zoo.tasks import manifold
+from gradwatch.zoo.models import Act, linears, mlp
+from gradwatch.zoo.recipe import Draw, Setup, healthy, sick
+from gradwatch.zoo.tasks import Task, manifold
 from gradwatch.zoo.training import Training
 
 
-def _sizes(inputs: int) -> list[int]:
-    return [inputs, 32, 6, 32, inputs]
+def _autoencoder(
+    draw: Draw, task: Task, act: Act = nn.ReLU, last: nn.Module | None = None
+) -> Setup[nn.Sequential]:
+    return Setup(draw, task, mlp([task.inputs, 32, 6, 32, task.inputs], act, last=last))
 
 
 def saturated_code(draw: Draw) -> Training:
     """Sigmoid layers that sit in their flat part."""
-    task = manifold(draw.data)
-    model = mlp(_sizes(task.inputs), nn.Sigmoid)
-    for layer in linears(model)[:3]:
+    net = _autoencoder(draw, manifold(draw.data), nn.Sigmoid)
+    for layer in linears(net.model)[:3]:
         layer.weight.data.mul_(draw.rate(40, 80))
-    names = ("0", "2", "4", "1", "3", "5")
-    return Training(model, task, SGD(model.parameters(), 0.01), 120, draw.batch, names)
+    return net.train(SGD, 0.01, 120, ["0", "2", "4", "1", "3", "5"])
 
 
 def huge_data(draw: Draw) -> Training:
     """Data in the hundreds under a squared error."""
-    task = manifold(draw.data, scale=draw.rate(300, 900))
-    model = mlp(_sizes(task.inputs))
-    return Training(model, task, SGD(model.parameters(), 1e-3), 80, draw.batch, ("0",))
+    net = _autoencoder(draw, manifold(draw.data, scale=draw.rate(300, 900)))
+    return net.train(SGD, 1e-3, 80, ["0"])
 
 
 def dead_code(draw: Draw) -> Training:
     """All units of the code are dead."""
-    task = manifold(draw.data)
-    model = mlp(_sizes(task.inputs))
-    code = linears(model)[1]
+    net = _autoencoder(draw, manifold(draw.data))
+    code = linears(net.model)[1]
     with torch.no_grad():
         code.bias.fill_(-draw.rate(10, 30))
-    return Training(model, task, Adam(model.parameters(), 1e-3), 120, draw.batch, ("2",))
+    return net.train(Adam, 1e-3, 120, [code])
 
 
 def decoder_not_given(draw: Draw) -> Training:
     """The optimizer only has the encoder."""
-    task = manifold(draw.data)
-    model = mlp(_sizes(task.inputs))
-    optimizer = Adam([*model[0].parameters(), *model[2].parameters()], 3e-3)
-    return Training(model, task, optimizer, 120, draw.batch, ("4", "6"))
+    net = _autoencoder(draw, manifold(draw.data))
+    return net.train(Adam, 3e-3, 120, ["4", "6"], given=list(net.model[:3].parameters()))
 
 
 def rate_too_large(draw: Draw) -> Training:
     """SGD far beyond the stable rate."""
-    task = manifold(draw.data)
-    model = mlp(_sizes(task.inputs))
-    return Training(model, task, SGD(model.parameters(), draw.rate(10, 60)), 100, draw.batch)
+    return _autoencoder(draw, manifold(draw.data)).train(SGD, draw.rate(10, 60), 100)
 
 
 def squared_error(draw: Draw) -> Training:
     """An autoencoder that works."""
-    task = manifold(draw.data)
-    model = mlp(_sizes(task.inputs), draw.pick((nn.ReLU, nn.Tanh, nn.ELU)))
-    return Training(model, task, Adam(model.parameters(), draw.rate(3e-3, 1e-2)), 250, draw.batch)
+    net = _autoencoder(draw, manifold(draw.data), draw.pick((nn.ReLU, nn.Tanh, nn.ELU)))
+    return net.train(Adam, draw.rate(3e-3, 1e-2), 250)
 
 
 def binary_data(draw: Draw) -> Training:
     """A sigmoid output on zeros and ones."""
     task = manifold(draw.data, binary=True)
-    model = mlp(_sizes(task.inputs), last=nn.Sigmoid())
-    return Training(model, task, Adam(model.parameters(), 5e-3), 250, draw.batch)
+    return _autoencoder(draw, task, last=nn.Sigmoid()).train(Adam, 5e-3, 250)
 
 
 FAMILIES = (

@@ -4,94 +4,84 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 
-from gradwatch.zoo.models import cnn
-from gradwatch.zoo.recipe import Draw, healthy, sick
+from gradwatch.zoo.models import cnn, of_kind
+from gradwatch.zoo.recipe import MOMENTUM, Draw, Setup, healthy, sick
 from gradwatch.zoo.tasks import bars
 from gradwatch.zoo.training import Training
 
 
+def _pictures(
+    draw: Draw, channels: int = 12, *, norm: bool = True, depth: int = 2, scale: float = 1.0
+) -> Setup[nn.Sequential]:
+    task = bars(draw.data, scale=scale)
+    return Setup(draw, task, cnn(channels, task.outputs, norm=norm, depth=depth), batch=24)
+
+
 def norm_in_eval(draw: Draw) -> Training:
     """The model was left in eval(): BatchNorm never sees its own statistics."""
-    task = bars(draw.data)
-    model = cnn(draw.pick((8, 12, 16)), task.outputs)
-    optimizer = Adam(model.parameters(), 3e-3)
-    return Training(model, task, optimizer, 80, 24, ("1", "4"), train_mode=False)
+    net = _pictures(draw, draw.pick((8, 12, 16)))
+    return net.train(Adam, 3e-3, 80, ["1", "4"], train_mode=False)
 
 
 def dead_channels(draw: Draw) -> Training:
     """Most channels of one convolution are pushed below zero for good."""
-    task = bars(draw.data)
-    model = cnn(12, task.outputs, norm=False)
-    layer = draw.pick((0, 2))
-    conv = model[layer]
-    assert isinstance(conv, nn.Conv2d)
+    net = _pictures(draw, norm=False)
+    conv = draw.pick(of_kind(net.model, nn.Conv2d))
     with torch.no_grad():
         assert conv.bias is not None
         conv.bias[: draw.integer(8, 11)] = -draw.rate(10, 30)
-    optimizer = Adam(model.parameters(), 2e-3)
-    return Training(model, task, optimizer, 90, 24, (str(layer),))
+    return net.train(Adam, 2e-3, 90, [conv])
 
 
 def raw_bytes(draw: Draw) -> Training:
     """Pictures in the hundreds instead of about one."""
-    task = bars(draw.data, scale=draw.rate(200, 500))
-    model = cnn(draw.pick((8, 12)), task.outputs, norm=False)
-    return Training(model, task, SGD(model.parameters(), 0.01), 80, 24, ("0",))
+    scale = draw.rate(200, 500)
+    net = _pictures(draw, draw.pick((8, 12)), norm=False, scale=scale)
+    return net.train(SGD, 0.01, 80, ["0"])
 
 
 def rate_too_large(draw: Draw) -> Training:
     """SGD with a learning rate in the tens."""
-    task = bars(draw.data)
-    model = cnn(draw.pick((8, 12)), task.outputs, norm=False)
-    return Training(model, task, SGD(model.parameters(), draw.rate(5, 30)), 90, 24)
+    return _pictures(draw, draw.pick((8, 12)), norm=False).train(SGD, draw.rate(5, 30), 90)
 
 
 def lost_convolution(draw: Draw) -> Training:
     """The optimizer was made without the first convolution."""
-    task = bars(draw.data)
-    model = cnn(12, task.outputs)
-    given = [p for name, p in model.named_parameters() if not name.startswith("0.")]
-    return Training(model, task, Adam(given, 3e-3), 80, 24, ("0",))
+    net = _pictures(draw)
+    return net.train(Adam, 3e-3, 80, ["0"], given=list(net.model[1:].parameters()))
 
 
 def loud_convolutions(draw: Draw) -> Training:
     """Convolutions drawn ten times too large, without normalisation."""
-    task = bars(draw.data)
-    model = cnn(12, task.outputs, norm=False, depth=4)
+    net = _pictures(draw, norm=False, depth=4)
     factor = draw.rate(8, 15)
-    for module in model:
-        if isinstance(module, nn.Conv2d):
-            module.weight.data.mul_(factor)
-    names = ("0", "2", "4", "6")
-    return Training(model, task, Adam(model.parameters(), 1e-3), 80, 24, names)
+    convolutions = of_kind(net.model, nn.Conv2d)
+    for convolution in convolutions:
+        convolution.weight.data.mul_(factor)
+    return net.train(Adam, 1e-3, 80, convolutions)
 
 
 def normalised(draw: Draw) -> Training:
     """Convolutions with BatchNorm and SGD (biases in front of it have no true gradient)."""
-    task = bars(draw.data)
-    model = cnn(draw.pick((8, 12, 16)), task.outputs, depth=draw.integer(2, 3))
-    return Training(model, task, SGD(model.parameters(), 0.05, 0.9), 120, 24)
+    net = _pictures(draw, draw.pick((8, 12, 16)), depth=draw.integer(2, 3))
+    return net.train(MOMENTUM, 0.05, 120)
 
 
 def plain(draw: Draw) -> Training:
     """No normalisation, Adam."""
-    task = bars(draw.data)
-    model = cnn(draw.pick((8, 12)), task.outputs, norm=False)
-    return Training(model, task, Adam(model.parameters(), 3e-3), 150, 24)
+    return _pictures(draw, draw.pick((8, 12)), norm=False).train(Adam, 3e-3, 150)
 
 
 def frozen_norm(draw: Draw) -> Training:
     """Fine-tuning with BatchNorm frozen and in eval mode on purpose."""
-    task = bars(draw.data)
-    model = cnn(12, task.outputs)
+    net = _pictures(draw)
     with torch.no_grad():
         for _ in range(20):
-            model(task.sample(32, draw.data)[0])
-    for module in model:
-        if isinstance(module, nn.BatchNorm2d):
-            module.requires_grad_(False)
-    given = [p for p in model.parameters() if p.requires_grad]
-    return Training(model, task, Adam(given, 3e-3), 120, 24, train_mode=False)
+            net.model(net.task.sample(32, draw.data)[0])
+    for norm in of_kind(net.model, nn.BatchNorm2d):
+        norm.requires_grad_(False)
+    given = [p for p in net.model.parameters() if p.requires_grad]
+    return net.train(Adam, 3e-3, 120, given=given, train_mode=False)
 
 
 FAMILIES = (
