@@ -139,7 +139,7 @@ def one(
     began = time.perf_counter()
     row = row_of(attempt(family, seed))
     tallies[OURS].seconds += time.perf_counter() - began
-    tallies[OURS].add(row, row.said)
+    tallies[OURS].add(row, row.reported)
     alone = Ledger()
     train(prepare(family, seed), [alone])
     if verbose:

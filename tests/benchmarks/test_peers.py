@@ -35,7 +35,7 @@ def test_ours_is_counted_as_the_zoo_counts_it() -> None:
     ]
     ours, score = Tally(OUR_TABLE), Score(rows)
     for one in rows:
-        ours.add(one, one.said)
+        ours.add(one, one.reported)
     hits, there, claimed, wrong = ours.counts()
     assert (hits, there - hits, wrong) == (score.hits, score.misses, score.extras) == (2, 1, 1)
     assert claimed == there

@@ -28,22 +28,13 @@ class Curve:
     @cached_property
     def late(self) -> float:
         """Median of the last tenth, at least five values."""
-        return float(np.median(self.values[-self._tail :]))
-
-    @cached_property
-    def _tail(self) -> int:
-        return max(5, len(self) // 10)
+        return float(np.median(self.values[-max(5, len(self) // 10) :]))
 
     @cached_property
     def smooth(self) -> Array:
-        """Means over a tenth of the run, one for each of up to twenty stretches."""
+        """Medians of up to twenty stretches of the run."""
         parts = np.array_split(self.values, min(20, max(1, len(self) // 3)))
         return np.array([np.median(part) for part in parts])
-
-    @cached_property
-    def best(self) -> float:
-        """Lowest smoothed level."""
-        return float(self.smooth.min())
 
     @cached_property
     def reference(self) -> float:
@@ -71,11 +62,3 @@ class Curve:
         half = len(tail) // 2
         first, second = float(np.median(tail[:half])), float(np.median(tail[half:]))
         return (first - second) / max(abs(first), 1e-30)
-
-    @cached_property
-    def noise(self) -> float:
-        """Typical difference between neighbours in the second half, relative to the level."""
-        tail = self.values[len(self) // 2 :]
-        if len(tail) < 3:
-            return 0.0
-        return float(np.median(np.abs(np.diff(tail)))) / max(abs(float(np.median(tail))), 1e-30)

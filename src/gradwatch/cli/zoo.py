@@ -145,6 +145,9 @@ def table(result: "Score", *, verbose: bool) -> list[str]:
             f"{row.family} {row.seed}: missed {sorted(row.missed)}, wrongly {sorted(row.wrong)}, "
             f"first {row.first or 'nothing'}"
             for row in result.rows
-            if row.missed or row.wrong or row.right_culprit is False or (row.said and not row.sick)
+            if row.missed
+            or row.wrong
+            or row.right_culprit is False
+            or (row.reported and not row.sick)
         )
     return out

@@ -62,7 +62,7 @@ def _graded(fault: str, grades: Iterable[tuple[str, bool]], onset: int = 0) -> I
 
 def nonfinite(seen: Witness) -> Iterator[Label]:
     if seen.bad is not None:
-        step, _, layer = seen.bad
+        step, layer = seen.bad
         yield Label("nonfinite", True, frozenset({layer} if layer else ()), step)
 
 

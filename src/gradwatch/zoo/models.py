@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 Act = Callable[[], nn.Module]
-Kind = TypeVar("Kind", bound=nn.Module)
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def mlp(sizes: Sequence[int], act: Act = nn.ReLU, norm: Callable[[int], nn.Module] | None = None,
@@ -27,7 +27,7 @@ def mlp(sizes: Sequence[int], act: Act = nn.ReLU, norm: Callable[[int], nn.Modul
     return nn.Sequential(*layers)
 
 
-def of_kind(model: nn.Module, kind: type[Kind]) -> list[Kind]:
+def of_kind(model: nn.Module, kind: type[AnyModule]) -> list[AnyModule]:
     """The modules of one class, in the order in which they were made."""
     return [module for module in model.modules() if isinstance(module, kind)]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context
 from statistics import median
 
@@ -30,7 +30,7 @@ class Row:
     sick: bool
     strong: frozenset[str]
     weak: frozenset[str]
-    said: frozenset[str]
+    reported: frozenset[str]
     """Checks with a warning or worse, consequences included."""
     first: str
     """The first finding's name and layer, for reading."""
@@ -40,28 +40,22 @@ class Row:
 
     @property
     def missed(self) -> frozenset[str]:
-        return self.strong - self.said
+        return self.strong - self.reported
 
     @property
     def wrong(self) -> frozenset[str]:
-        """Said and not even weakly true."""
-        return (self.said & TAXONOMY) - self.strong - self.weak
+        """Reported and not even weakly true."""
+        return (self.reported & TAXONOMY) - self.strong - self.weak
 
 
-@dataclass
 class Score:
     """The figures of a set of rows."""
 
-    rows: Sequence[Row]
-    hits: int = field(init=False)
-    misses: int = field(init=False)
-    extras: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        sick = self.sick
-        self.hits = sum(len(row.strong & row.said) for row in sick)
-        self.misses = sum(len(row.missed) for row in sick)
-        self.extras = sum(len(row.wrong) for row in sick)
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        self.hits = sum(len(row.strong & row.reported) for row in self.sick)
+        self.misses = sum(len(row.missed) for row in self.sick)
+        self.extras = sum(len(row.wrong) for row in self.sick)
 
     @property
     def sick(self) -> list[Row]:
@@ -93,7 +87,7 @@ class Score:
     @property
     def alarms(self) -> list[Row]:
         """Healthy trials with any warning."""
-        return [row for row in self.healthy if row.said]
+        return [row for row in self.healthy if row.reported]
 
     @property
     def culprits(self) -> tuple[int, int]:
@@ -108,16 +102,16 @@ class Score:
         return median(errors) if errors else None
 
     def by_check(self) -> dict[str, tuple[int, int, int, int]]:
-        """For each fault: false alarms on healthy trials, found, have it, wrongly said."""
-        table = {}
-        for name in sorted(TAXONOMY | {check for row in self.rows for check in row.said}):
-            table[name] = (
-                sum(name in row.said for row in self.healthy),
-                sum(name in row.strong & row.said for row in self.sick),
+        """For each fault: false alarms on healthy trials, found, have it, wrongly reported."""
+        return {
+            name: (
+                sum(name in row.reported for row in self.healthy),
+                sum(name in row.strong & row.reported for row in self.sick),
                 sum(name in row.strong for row in self.sick),
                 sum(name in row.wrong for row in self.sick),
             )
-        return table
+            for name in sorted(TAXONOMY.union(*(row.reported for row in self.rows)))
+        }
 
 
 def row_of(trial: Trial) -> Row:
@@ -125,8 +119,7 @@ def row_of(trial: Trial) -> Row:
     findings = [f for f in trial.diagnosis.everything() if f.severity > Severity.INFO]
     strong = {label.fault: label for label in trial.labels if label.strong}
     weak = frozenset(label.fault for label in trial.labels if not label.strong)
-    roots = [f for f in trial.diagnosis.findings if f.severity > Severity.INFO]
-    first = roots[0] if roots else None
+    first = next(iter(trial.diagnosis.at_least(Severity.WARNING)), None)
     right: bool | None = None
     if trial.culprits:
         right = first is not None and bool(first.layers) and first.layers[0] in trial.culprits

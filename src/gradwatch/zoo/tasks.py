@@ -85,8 +85,8 @@ def bars(generator: torch.Generator, size: int = 10, scale: float = 1.0) -> Task
 def tokens(generator: torch.Generator, vocabulary: int = 20, length: int = 10,
            used: int | None = None, tail: float = 0.0) -> Task:  # fmt: skip
     """Which of two token families is more frequent; `tail` > 0 gives a Zipf-like vocabulary."""
-    known = used or vocabulary
-    weights = (1.0 / torch.arange(1, known + 1) ** tail) if tail else torch.ones(known)
+    count = used or vocabulary
+    weights = (1.0 / torch.arange(1, count + 1) ** tail) if tail else torch.ones(count)
 
     def sample(size: int, random: torch.Generator) -> Batch:
         drawn = torch.multinomial(weights, size * length, replacement=True, generator=random)

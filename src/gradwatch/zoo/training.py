@@ -50,7 +50,7 @@ class Training:
     train_mode: bool = True
     autocast: bool = False
     log: Callable[..., None] | None = None
-    """Where the loss goes, as a tensor: `watcher.log`."""
+    """Where the losses go, as `watcher.log` takes them."""
     data: torch.Generator = field(default_factory=torch.Generator)
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -102,6 +102,8 @@ def train(training: Training, observers: list[Observer]) -> None:
             checked = _validation(training, *valid)
         for observer in observers:
             observer.after_step(step, loss.detach(), checked)
+        if training.log is not None and checked is not None:
+            training.log(val_loss=checked)
 
 
 def _validation(training: Training, inputs: Tensor, targets: Tensor) -> float:

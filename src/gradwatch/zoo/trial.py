@@ -4,10 +4,8 @@ import tempfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.live import watch
@@ -30,23 +28,6 @@ class Trial:
     diagnosis: Diagnosis
 
 
-class _Recording:
-    """The recorder as a loop's observer: it only needs the losses."""
-
-    def __init__(self, watcher: Any) -> None:
-        self.watcher = watcher
-
-    def begin_step(self, step: int) -> None:
-        pass
-
-    def before_step(self, step: int, loss: Tensor, inputs: Tensor) -> None:
-        pass
-
-    def after_step(self, step: int, loss: Tensor, validation: float | None) -> None:
-        if validation is not None:
-            self.watcher.log(val_loss=validation)
-
-
 def prepare(family: Recipe, seed: int) -> Training:
     """The training of a family and a seed, the same each time."""
     torch.manual_seed(zlib.crc32(f"{family.name}/{seed}".encode()))
@@ -67,7 +48,7 @@ def attempt(
         watcher = watch(training.model, training.optimizer, run=target, every=every)
         training.log = watcher.log
         try:
-            train(training, [witness, _Recording(watcher)])
+            train(training, [witness])
         finally:
             watcher.close()
             witness.close()

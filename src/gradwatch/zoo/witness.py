@@ -1,4 +1,4 @@
-"""Sees a training with its own eyes: tensors at every step, nothing from recorder or checks."""
+"""Looks at the tensors of a training at every step, and takes nothing from recorder or checks."""
 
 import math
 from collections import defaultdict
@@ -38,14 +38,14 @@ class Witness:
         self.flat: dict[str, list[tuple[int, float]]] = defaultdict(list)
         self.entropy: dict[str, list[tuple[int, float]]] = defaultdict(list)
         self.spread: dict[str, float] = {}
-        """Standard deviation of each weighty layer's output at the first step."""
-        self.bad: tuple[int, str, str] | None = None
-        """First non-finite: step, phase, layer."""
+        """Standard deviation of each output, of layers with weights, at the first step."""
+        self.bad: tuple[int, str] | None = None
+        """First non-finite: step and layer."""
         self.lost: dict[str, list[float]] = defaultdict(list)
         self.feeder: dict[str, str] = {}
         self.probes: list[float] = []
         self._step = 0
-        self._last_weighty = ""
+        self._last_with_weights = ""
         self._before: dict[str, Tensor] = {}
         self._handles = [
             module.register_forward_hook(self._seen(name))
@@ -53,9 +53,8 @@ class Witness:
             if not list(module.children()) or isinstance(module, Attention)
         ]
         self._probe_batch = training.task.sample(256, torch.Generator().manual_seed(5))
-        if training.alter is not None and training.model is not None:
-            inputs, targets = training.alter(-1, *self._probe_batch)
-            self._probe_batch = inputs, targets
+        if training.alter is not None:
+            self._probe_batch = training.alter(-1, *self._probe_batch)
         self._touched: dict[str, Tensor] = {}
         self.probe()
 
@@ -71,26 +70,24 @@ class Witness:
 
     def _look(self, name: str, module: nn.Module, args: tuple[object, ...], out: Tensor) -> None:
         given = next((a for a in args if isinstance(a, Tensor) and a.is_floating_point()), None)
-        if self.bad is None and out.is_floating_point() and not out.isfinite().all():
-            clean = given is None or bool(given.isfinite().all())
-            if clean:
-                self.bad = (self._step, "forward", name)
+        bad = out.is_floating_point() and not out.isfinite().all()
+        if self.bad is None and bad and (given is None or given.isfinite().all()):
+            self.bad = (self._step, name)
         if any(p.dim() >= 2 for p in module.parameters(recurse=False)):
-            self._last_weighty = name
+            self._last_with_weights = name
             if self._step == 0 and name not in self.spread:
                 self.spread[name] = float(out.float().std())
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             self.modes[name].append(module.training)
+        if isinstance(module, nn.ReLU | nn.Tanh | nn.Sigmoid):
+            self.feeder[name] = self._last_with_weights
         if isinstance(module, nn.ReLU):
-            self.feeder[name] = self._last_weighty
             kept = [0, *range(2, out.dim())]
             alive = (out > 0).any(dim=kept) if out.dim() > 1 else out > 0
             self.fired[name].append((self._step, alive))
         elif isinstance(module, nn.Tanh):
-            self.feeder[name] = self._last_weighty
             self.flat[name].append((self._step, float((out.abs() > FLAT_TANH).float().mean())))
         elif isinstance(module, nn.Sigmoid):
-            self.feeder[name] = self._last_weighty
             away = (out < FLAT_SIGMOID) | (out > 1 - FLAT_SIGMOID)
             self.flat[name].append((self._step, float(away.float().mean())))
         elif isinstance(module, Attention) and module.seen is not None:
@@ -109,10 +106,8 @@ class Witness:
         self.losses.append(float(loss))
         if inputs.is_floating_point():
             self.inputs.append(float(inputs.float().pow(2).mean().sqrt()))
-            if self.bad is not None and self.bad[0] == step and not inputs.isfinite().all():
-                self.bad = (step, "input", self.bad[2])
         if self.bad is None and not math.isfinite(float(loss)):
-            self.bad = (step, "loss", "")
+            self.bad = (step, "")
         worst = ""
         for name, parameter in self.parameters.items():
             gradient = parameter.grad
@@ -122,12 +117,11 @@ class Witness:
                 worst = name.rpartition(".")[0]
             if gradient is not None and parameter.dim() >= 2:
                 rows = (gradient != 0).flatten(1).any(1)
-                known = self._touched.get(name)
-                self._touched[name] = rows if known is None else known | rows
+                self._touched[name] = self._touched.get(name, rows) | rows
             self._before[name] = parameter.detach().clone()
             self.norms[name].append(float(parameter.detach().float().norm()))
         if self.bad is None and worst:
-            self.bad = (step, "backward", worst)
+            self.bad = (step, worst)
 
     def after_step(self, step: int, loss: Tensor, validation: float | None) -> None:
         if validation is not None:
@@ -143,7 +137,7 @@ class Witness:
                 kept = ((now == before) & wanted).sum()
                 self.lost[name].append(float(kept) / max(1, int(wanted.sum())))
             if self.bad is None and not math.isfinite(moved):
-                self.bad = (step, "update", name.rpartition(".")[0])
+                self.bad = (step, name.rpartition(".")[0])
         if step == 10:
             self.later = {name: p.detach().clone() for name, p in self.parameters.items()}
         if step % 10 == 9:
