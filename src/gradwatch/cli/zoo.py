@@ -103,7 +103,7 @@ def score(
 
 
 def module(result: "Score") -> str:
-    """The figures as Python text, for `gradwatch/checks/measured.py`."""
+    """The figures as Python text, for `gradwatch/checks/figures.py`."""
     rows = "".join(
         f'    "{name}": ({false}, {found}, {have}),\n'
         for name, (false, found, have, _) in result.by_check().items()
