@@ -1,16 +1,19 @@
 """What is recorded beside the rows: logged numbers, the loss, the layer graph, the audit."""
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradwatch.graph import Graph
-from gradwatch.record.parameters import TrackedParameters
+from gradwatch.record.parameters import TrackedParameters, named_parameters
 from gradwatch.record.recorder import Recorder
-from gradwatch.record.signals import Batches, audit, audit_events, describe_loss
+from gradwatch.record.signals import describe_loss
 from gradwatch.record.tensors import number, on_accelerator
 from gradwatch.run import Event, EventKind
 
@@ -102,3 +105,107 @@ class RunMetadata:
         if kind:
             self._loss = dict(kind)
             self._recorder.note(self._loss)
+
+
+_SENTENCES = {
+    "unknown_to_optimizers": "{n} trainable parameters are in no optimizer and will never change: "
+    "{names}",
+    "in_no_watched_module": "{n} parameters of the optimizer are in no watched module: {names}. "
+    "Was the model copied or rebuilt after the optimizer was made?",
+    "frozen_but_handed_over": "{n} parameters are frozen but were handed to an optimizer: {names}",
+}
+_SHOWN = 3
+
+
+def audit(model: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, list[str]]:
+    """Parameters no optimizer knows, optimizer parameters of no watched module, frozen ones."""
+    held = {
+        id(parameter): f"group {number}, parameter {place} {tuple(parameter.shape)}"
+        for optimizer in optimizers
+        for number, group in enumerate(optimizer.param_groups)
+        for place, parameter in enumerate(group["params"])
+    }
+    names = {
+        id(tensor): (named.name, tensor.requires_grad)
+        for named in named_parameters(model)
+        if (tensor := named.ref()) is not None
+    }
+    return {
+        "unknown_to_optimizers": [
+            name for key, (name, trainable) in names.items() if trainable and key not in held
+        ],
+        "in_no_watched_module": [text for key, text in held.items() if key not in names],
+        "frozen_but_handed_over": [
+            name for key, (name, trainable) in names.items() if not trainable and key in held
+        ],
+    }
+
+
+def audit_events(report: dict[str, list[str]], step: int) -> list[Event]:
+    """One event for each kind of trouble in the report."""
+    events = []
+    for key, sentence in _SENTENCES.items():
+        if names := report.get(key):
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            text = sentence.format(n=len(names), names=", ".join(names[:_SHOWN]) + more)
+            data: dict[str, Any] = {"what": key, "names": names}
+            events.append(Event(step, EventKind.AUDIT, text, data=data))
+    return events
+
+
+KEPT = 64
+_MOST = 1024
+
+
+class Batches:
+    """The ids of the last 64 steps, each with at most 1,024 of them."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[int, list[int | str]]] = deque(maxlen=KEPT)
+        self._bad: tuple[int, list[int | str]] | None = None
+
+    def keep(self, step: int, ids: Any) -> None:
+        """Remember what the step was fed with; a step of several batches has all of theirs."""
+        samples = plain_ids(ids)
+        if self._kept and self._kept[-1][0] == step:
+            samples = [*self._kept.pop()[1], *samples][:_MOST]
+        self._kept.append((step, samples))
+
+    def mark(self, step: int) -> dict[str, Any]:
+        """The loss of this step is not finite: what to note, the first time it happens."""
+        if self._bad is not None or not self._kept:
+            return {}
+        self._bad = next((batch for batch in self._kept if batch[0] == step), self._kept[-1])
+        return self.info()
+
+    def info(self) -> dict[str, Any]:
+        """For `run.info`: `batches` ([step, ids] of the last steps) and the first `bad_batch`."""
+        if not self._kept:
+            return {}
+        info: dict[str, Any] = {"batches": [[step, ids] for step, ids in self._kept]}
+        if self._bad is not None:
+            info["bad_batch"] = {"step": self._bad[0], "ids": self._bad[1]}
+        return info
+
+
+def plain_ids(ids: Any) -> list[int | str]:
+    """Whole numbers and words out of a tensor, an array, a list or a single id."""
+    if isinstance(ids, torch.Tensor):
+        if not ids.is_cpu:
+            return []  # reading it would wait for the device
+        ids = ids.detach().numpy()
+    if isinstance(ids, np.ndarray):
+        ids = ids.reshape(-1)[:_MOST].tolist()
+    if isinstance(ids, (str, int)) or not isinstance(ids, Iterable):
+        ids = [ids]
+    return [_plain(sample) for sample in list(ids)[:_MOST]]
+
+
+def _plain(sample: Any) -> int | str:
+    if isinstance(sample, (int, np.integer)):
+        return int(sample)
+    if isinstance(sample, torch.Tensor) and sample.is_cpu and sample.numel() == 1:
+        return _plain(sample.detach().numpy().reshape(()).item())
+    if isinstance(sample, float) and sample.is_integer():
+        return int(sample)
+    return str(sample)[:200]

@@ -1,6 +1,6 @@
 """The weights as they were before a step, to be compared with what the step made of them.
 
-On the CPU; on a device the same is done at fixed coordinates, by `device/updates.py`.
+On the CPU; on a device the same is done at fixed coordinates, by `device/backend.py`.
 """
 
 import os

@@ -12,8 +12,8 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from gradwatch.record.hooks import bare_optimizer
-from gradwatch.record.naming import named_parameters, unwrap
 from gradwatch.record.options import ALL, Options, Patterns, Record, options, usage_error
+from gradwatch.record.parameters import named_parameters, unwrap
 from gradwatch.record.rows import StepMonitor
 from gradwatch.record.signals import make_signals
 from gradwatch.record.watcher import Disabled, Watcher, close_previous

@@ -18,8 +18,8 @@ from gradwatch.record import hooks
 from gradwatch.record.clock import StepClock
 from gradwatch.record.guard import ErrorGuard, log
 from gradwatch.record.hooks import OptimizerHooks
-from gradwatch.record.naming import unwrap
 from gradwatch.record.options import Options
+from gradwatch.record.parameters import unwrap
 from gradwatch.record.rows import StepMonitor
 from gradwatch.record.scaling import LossScaling
 from gradwatch.record.signal import Signal

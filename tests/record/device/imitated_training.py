@@ -16,7 +16,7 @@ from tests.record.device.comparing import differences, moved
 from tests.record.sinks import MemorySink, watch_into
 from torch import Tensor, nn
 
-from gradwatch.record.device.groups import ShapeGroup
+from gradwatch.record.device.statistics import ShapeGroup
 from gradwatch.record.signals import CompiledActivations, make_signals
 from gradwatch.run import EventKind
 
@@ -206,8 +206,8 @@ PLACES = (
     "gradwatch.record.device.statistics.moments",
     "gradwatch.record.device.gradients.bins",
     "gradwatch.record.device.backend.fingerprint",
-    "gradwatch.record.device.sketch.cleaned",
-    "gradwatch.record.device.updates.cleaned",
+    "gradwatch.record.device.gradients.cleaned",
+    "gradwatch.record.device.backend.cleaned",
 )
 WAITS: dict[str, Callable[[Tensor], Any]] = {
     "item": lambda tensor: tensor.sum().item(),

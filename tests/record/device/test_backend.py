@@ -91,7 +91,7 @@ def test_a_transfer_keeps_the_order_of_its_parts() -> None:
         ("gradwatch.record.device.gradients.bins", "histograms"),
         ("gradwatch.record.device.backend.bins", "histograms"),
         ("gradwatch.record.device.backend.spread", "spreads of rows"),
-        ("gradwatch.record.device.sketch.Sketcher.sums", "sketches"),
+        ("gradwatch.record.device.gradients.Sketcher.sums", "sketches"),
     ],
 )
 def test_what_a_device_cannot_do_is_left_out_and_said_once(
@@ -104,7 +104,7 @@ def test_what_a_device_cannot_do_is_left_out_and_said_once(
     def missing(*_: Any, **__: Any) -> Any:
         raise NotImplementedError("no such operation here")
 
-    monkeypatch.setattr("gradwatch.record.device.groups.unsupported", set())
+    monkeypatch.setattr("gradwatch.record.device.statistics.unsupported", set())
     monkeypatch.setattr(place, missing)
     sink, model = MemorySink(), mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)

@@ -9,15 +9,23 @@ import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch
 from gradwatch.record.backend_cpu import WINDOW, RowMemory
 from gradwatch.record.device import statistics
-from gradwatch.record.device.gradients import DeviceRowMemory, restoring, shift_to_raw
-from gradwatch.record.device.groups import ShapeGroup, same_shape_groups
-from gradwatch.record.device.sketch import Sketcher, SketchPlace, lay_out, turned
+from gradwatch.record.device.gradients import (
+    DeviceRowMemory,
+    Sketcher,
+    SketchPlace,
+    lay_out,
+    restoring,
+    shift_to_raw,
+    turned,
+)
 from gradwatch.record.device.statistics import (
+    ShapeGroup,
     bins,
     bins_of,
     fingerprint,
     fingerprints_of,
     histogram_of,
+    same_shape_groups,
     spread,
     spread_of,
     touched,
@@ -84,7 +92,7 @@ def records(*tensors: Tensor) -> np.ndarray:
 def test_moments_agree_with_the_kernel(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, kind: str, limit: int
 ) -> None:
-    monkeypatch.setattr("gradwatch.record.device.groups.LIMIT", limit)
+    monkeypatch.setattr("gradwatch.record.device.statistics.LIMIT", limit)
     x = made(kind, 37, 50).to(dtype)
     (found,), expected = records(x), truth(x)
     for name in kernel.MOMENTS.names:
@@ -113,7 +121,7 @@ def test_no_power_leaves_the_range(scale: float) -> None:
 
 
 def test_groups_hold_every_tensor_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwatch.record.device.groups.LIMIT", 100)
+    monkeypatch.setattr("gradwatch.record.device.statistics.LIMIT", 100)
     sizes = [(5, 6), (30,), (5, 6), (6, 5), (200,), (5, 6), (30,), (5, 6), (5, 6)]
     tensors: list[Tensor | None] = [torch.full(size, float(i)) for i, size in enumerate(sizes)]
     tensors[6] = None
@@ -158,7 +166,7 @@ def assert_sketch(
 def test_sketches_are_the_kernels(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, count: int
 ) -> None:
-    monkeypatch.setattr("gradwatch.record.device.sketch.LIMIT", 1 << 15)
+    monkeypatch.setattr("gradwatch.record.device.gradients.LIMIT", 1 << 15)
     several = [torch.randn(count, generator=torch.Generator().manual_seed(i)) for i in range(3)]
     several[1][count // 2] = float("nan")
     several = [one.to(dtype) for one in several]
@@ -193,7 +201,7 @@ def test_layouts_take_little_memory() -> None:
 def test_histograms_are_the_kernels(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, kind: str, limit: int
 ) -> None:
-    monkeypatch.setattr("gradwatch.record.device.groups.LIMIT", limit)
+    monkeypatch.setattr("gradwatch.record.device.statistics.LIMIT", limit)
     if kind == "large":
         x = made("bad", 70, 1000).to(dtype)
     elif kind == "tiny":
@@ -226,7 +234,7 @@ def test_hashes_tell_tensors_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     (group,) = same_shape_groups([x, y, x.clone()])
     one, other, again = fingerprints_of(fingerprint(group).double().numpy())
     assert one == again != other
-    monkeypatch.setattr("gradwatch.record.device.groups.LIMIT", 5)
+    monkeypatch.setattr("gradwatch.record.device.statistics.LIMIT", 5)
     (group,) = same_shape_groups([x])
     assert fingerprints_of(fingerprint(group).double().numpy())[0] == one
 

@@ -6,8 +6,6 @@ from torch import nn
 
 from gradwatch.record.signal import Signal
 from gradwatch.record.signals.activations import Activations
-from gradwatch.record.signals.audit import audit, audit_events
-from gradwatch.record.signals.batches import Batches
 from gradwatch.record.signals.compiled_activations import CompiledActivations
 from gradwatch.record.signals.hooks import ModelContext
 from gradwatch.record.signals.inputs import Inputs
@@ -18,15 +16,12 @@ from gradwatch.record.signals.probe import Probe
 
 __all__ = [
     "Activations",
-    "Batches",
     "CompiledActivations",
     "Inputs",
     "LayerGraph",
     "LossGuess",
     "ModelContext",
     "Probe",
-    "audit",
-    "audit_events",
     "describe_loss",
     "make_signals",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from gradwatch.record.naming import bare_modules, named_parameters
+from gradwatch.record.parameters import bare_modules, named_parameters
 
 _REPARAMETRIZED = ".parametrizations."
 

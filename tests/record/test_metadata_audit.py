@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from gradwatch.record.signals import audit, audit_events
+from gradwatch.record.metadata import audit, audit_events
 from gradwatch.run import EventKind
 
 
