@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gradwatch.checkpoints import scan as scan
     from gradwatch.diagnosis import Diagnosis as Diagnosis
     from gradwatch.diagnosis import diagnose as diagnose
-    from gradwatch.live.watch import watch as watch
+    from gradwatch.live import watch as watch
     from gradwatch.record import Watcher as Watcher
     from gradwatch.run import Run as Run
     from gradwatch.stats import Stat as Stat

@@ -7,8 +7,7 @@ from benchmarks.peers.names import TABLES, claims
 from benchmarks.peers.zoo import OUR_TABLE, Ledger, Tally, spread, watched
 
 from gradwatch.zoo.families import half
-from gradwatch.zoo.score import TAXONOMY, Row, Score
-from gradwatch.zoo.trial import prepare
+from gradwatch.zoo.score import TAXONOMY, Row, Score, prepare
 
 
 @pytest.mark.parametrize("name", TABLES)

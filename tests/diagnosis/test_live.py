@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gradwatch.diagnosis.live import FindingState, LiveDiagnosis
-from gradwatch.diagnosis.recent import FIRST, LAST, RecentPast
+from gradwatch.diagnosis.live import FIRST, LAST, FindingState, LiveDiagnosis, RecentPast
 from gradwatch.finding import Finding
 from gradwatch.run import Subject
 from gradwatch.stats import Family, Kind, Stat, State, row_dtype

@@ -10,13 +10,11 @@ from click.testing import CliRunner
 import gradwatch.zoo
 from gradwatch.cli.zoo import command, table
 from gradwatch.finding import Severity
-from gradwatch.zoo.criteria import labels
+from gradwatch.zoo.criteria import Witness, labels
 from gradwatch.zoo.families import FAMILIES, half
 from gradwatch.zoo.recipe import Draw
-from gradwatch.zoo.score import Row, Score
+from gradwatch.zoo.score import Row, Score, Trial, attempt
 from gradwatch.zoo.training import train
-from gradwatch.zoo.trial import Trial, attempt
-from gradwatch.zoo.witness import Witness
 
 BY_NAME = {family.name: family for family in FAMILIES}
 
@@ -44,7 +42,7 @@ def test_labels_know_nothing_of_the_recorder_or_the_checks() -> None:
     folder = Path(gradwatch.zoo.__file__).parent
     files = [
         folder / name
-        for name in ("witness.py", "criteria.py", "training.py", "models.py", "tasks.py")
+        for name in ("criteria.py", "training.py", "models.py", "tasks.py")
     ]
     for file in [*files, *(folder / "families").glob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):

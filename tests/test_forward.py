@@ -10,7 +10,7 @@ import pytest
 
 from gradwatch.errors import GradwatchError
 from gradwatch.forward import SERVICES, Outbox, open_outbox
-from gradwatch.live.forwarding import Forwarding, summary
+from gradwatch.live import Forwarding, summary
 from gradwatch.record import StepRows
 from gradwatch.stats import Family, Stat, row_dtype
 

@@ -1,0 +1,149 @@
+"""`watch`, the one line in a training loop: recording, judging and forwarding joined."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.nn import Module
+
+from gradwatch.diagnosis import LiveDiagnosis
+from gradwatch.finding import Finding
+from gradwatch.forward import Outbox, open_outbox
+from gradwatch.record import ALL, Disabled, StepMonitor, StepRows, Watcher
+from gradwatch.record import watch as start_recording
+from gradwatch.run import Subject
+from gradwatch.stats import Family, Stat
+
+FORWARDED = ("loss", "val_loss", "clip_factor")
+
+
+class Forwarding:
+    """Passes everything to the monitor inside, and a few numbers to the outbox."""
+
+    def __init__(self, inner: StepMonitor) -> None:
+        self._outbox: Outbox | None = None
+        self._inner = inner
+        self._values: dict[str, float] = {}
+        self._step = 0
+
+    def open(self, outbox: Outbox) -> None:
+        """From now on numbers are sent."""
+        self._outbox = outbox
+
+    def finding(self, step: int, check: str, message: str) -> None:
+        """Told by the monitor inside, or by whoever judges."""
+        if self._outbox is not None:
+            self._outbox.finding(step, check, message)
+
+    @property
+    def should_stop(self) -> bool:
+        return self._inner.should_stop
+
+    def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
+        self._inner.declared(subjects, ids)
+
+    def noted(self, info: Mapping[str, Any]) -> None:
+        self._inner.noted(info)
+
+    def after_step(self, step: int, rows: Sequence[StepRows], scalars: Mapping[str, float]) -> None:
+        self._inner.after_step(step, rows, scalars)
+        self._step = step
+        self._values = {f"gradwatch/{k}": scalars[k] for k in FORWARDED if k in scalars}
+        for batch in rows:
+            self._values.update(summary(batch))
+        if self._outbox is not None:
+            self._outbox.numbers(step, self._values)
+
+    def close(self) -> None:
+        self._inner.close()
+        if self._outbox is not None:
+            if self._values:
+                self._outbox.numbers(self._step, self._values, last=True)
+            self._outbox.close()
+
+
+def summary(batch: StepRows) -> dict[str, float]:
+    """One or two numbers of a family: what a chart beside the loss has room for."""
+    if batch.family is Family.GRAD:
+        norms = batch.rows[Stat.GRAD_NORM]
+        bad = batch.rows[Stat.GRAD_NAN].sum() + batch.rows[Stat.GRAD_INF].sum()
+        total = float(np.sqrt(np.nansum(norms**2)))
+        return {"gradwatch/grad_norm": total, "gradwatch/grad_nonfinite": float(bad)}
+    if batch.family is Family.UPDATE:
+        ratios = batch.rows[Stat.UPDATE_RATIO]
+        finite = ratios[np.isfinite(ratios)]
+        return {"gradwatch/update_ratio": float(np.median(finite))} if len(finite) else {}
+    return {}
+
+
+def watch(
+    model: Module,
+    *optimizers: Any,
+    run: str | os.PathLike[str] | None = None,
+    step: int | None = None,
+    include: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+    record: Iterable[str] = ALL,
+    scaler: Any = None,
+    every: int | None = None,
+    budget: float = 0.01,
+    on_finding: Callable[[Finding], None] | None = None,
+    forward: str | None = None,
+) -> Watcher | Disabled:
+    """Record the training of `model`; call it once, after model and optimizers are made.
+
+    `run` is a name (`runs/NAME`) or a path; `step` the coming step's number when a training is
+    resumed. `include` and `exclude` choose parameters or layers by name, with `*` and `?`; `record`
+    chooses among gradients, weights, updates, histograms, activations. Give the GradScaler as
+    `scaler`. `budget` is the share of the run's time that recording may take after its first two
+    seconds; `every=n` instead records everything on every n-th step, whatever it costs. `forward`
+    sends a few numbers and the findings to a service: wandb, mlflow, tensorboard or trackio.
+    `on_finding` is called with each finding the live checks make, once; `watcher.should_stop` turns
+    true when the training cannot recover.
+    """
+    monitor = LiveDiagnosis(on_finding)
+    forwarding = Forwarding(monitor) if forward is not None else None
+    if forwarding is not None:
+        monitor.on_finding = _both(forwarding, on_finding)
+    watcher = start_recording(
+        model,
+        *optimizers,
+        run=run,
+        step=step,
+        include=include,
+        exclude=exclude,
+        record=record,
+        scaler=scaler,
+        every=every,
+        budget=budget,
+        monitor=forwarding or monitor,
+    )
+    if isinstance(watcher, Watcher):
+        monitor.run_dir = str(watcher.run_dir)
+        if forward is not None and forwarding is not None:
+            _open(forwarding, forward, watcher)
+    return watcher
+
+
+def _both(
+    forwarding: Forwarding, on_finding: Callable[[Finding], None] | None
+) -> Callable[[Finding], None]:
+    """Tell the service, then the user."""
+
+    def tell(finding: Finding) -> None:
+        forwarding.finding(finding.first_step, finding.check, finding.message)
+        if on_finding is not None:
+            on_finding(finding)
+
+    return tell
+
+
+def _open(forwarding: Forwarding, service: str, watcher: Watcher) -> None:
+    """Only now is the run's folder known; a service that cannot be had leaves nothing behind."""
+    try:
+        forwarding.open(open_outbox(service, watcher.run_dir.name, watcher.run_dir))
+    except BaseException:
+        watcher.close()
+        raise
