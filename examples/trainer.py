@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from gradwatch.integrations.transformers import GradwatchCallback
+from gradwatch.integrations.transformers import GradwatchTrainerCallback
 
 
 class Classifier(nn.Module):
@@ -36,7 +36,7 @@ def main() -> None:
             use_cpu=True,
         ),
         train_dataset=examples(),
-        callbacks=[GradwatchCallback(run="trainer-example")],
+        callbacks=[GradwatchTrainerCallback(run="trainer-example")],
     ).train()
 
 

@@ -5,7 +5,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradwatch.integrations.lightning import GradwatchCallback
+from gradwatch.integrations.lightning import GradwatchLightningCallback
 
 
 class Classifier(LightningModule):  # type: ignore[misc]
@@ -29,7 +29,7 @@ def main() -> None:
         logger=False,
         enable_checkpointing=False,
         gradient_clip_val=1.0,
-        callbacks=[GradwatchCallback(run="lightning-example")],
+        callbacks=[GradwatchLightningCallback(run="lightning-example")],
     )
     trainer.fit(Classifier(), DataLoader(data, batch_size=32, shuffle=True))
 

@@ -84,9 +84,9 @@ def hugging_face(tmp_path: Path, callback: Any, *, steps: int = STEPS, **argumen
 
 
 def test_trainer_gives_raw_gradients_and_the_clip_factor(tmp_path: Path) -> None:
-    from gradwatch.integrations.transformers import GradwatchCallback
+    from gradwatch.integrations.transformers import GradwatchTrainerCallback
 
-    callback = GradwatchCallback(run=tmp_path / "run")
+    callback = GradwatchTrainerCallback(run=tmp_path / "run")
     hugging_face(tmp_path, callback, save_strategy="no")
     run = compare(tmp_path / "run", truth(CLIP), "net.")
     expected = truth(CLIP)["loss"]
@@ -96,9 +96,9 @@ def test_trainer_gives_raw_gradients_and_the_clip_factor(tmp_path: Path) -> None
 
 
 def test_trainer_counts_accumulated_steps_once_and_keeps_validation_apart(tmp_path: Path) -> None:
-    from gradwatch.integrations.transformers import GradwatchCallback
+    from gradwatch.integrations.transformers import GradwatchTrainerCallback
 
-    callback = GradwatchCallback(run=tmp_path / "run")
+    callback = GradwatchTrainerCallback(run=tmp_path / "run")
     hugging_face(
         tmp_path,
         callback,
@@ -115,11 +115,11 @@ def test_trainer_counts_accumulated_steps_once_and_keeps_validation_apart(tmp_pa
 
 
 def test_trainer_resumes_at_its_own_step(tmp_path: Path) -> None:
-    from gradwatch.integrations.transformers import GradwatchCallback
+    from gradwatch.integrations.transformers import GradwatchTrainerCallback
 
-    first = GradwatchCallback(run=tmp_path / "run")
+    first = GradwatchTrainerCallback(run=tmp_path / "run")
     hugging_face(tmp_path, first, steps=6, save_strategy="steps", save_steps=6)
-    second = GradwatchCallback(run=tmp_path / "run")
+    second = GradwatchTrainerCallback(run=tmp_path / "run")
     net = ForTrainer()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
     from transformers import TrainerControl, TrainerState
@@ -169,7 +169,7 @@ def lightning_module(manual: bool) -> Any:
 def test_lightning_gives_raw_gradients(tmp_path: Path, manual: bool) -> None:
     from lightning.pytorch import Trainer
 
-    from gradwatch.integrations.lightning import GradwatchCallback
+    from gradwatch.integrations.lightning import GradwatchLightningCallback
 
     loader = torch.utils.data.DataLoader(Rows(), batch_size=BATCH)
     clipping = {} if manual else {"gradient_clip_val": CLIP}
@@ -181,7 +181,7 @@ def test_lightning_gives_raw_gradients(tmp_path: Path, manual: bool) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=str(tmp_path),
-        callbacks=[GradwatchCallback(run=tmp_path / "run")],
+        callbacks=[GradwatchLightningCallback(run=tmp_path / "run")],
         **clipping,
     )
     trainer.fit(lightning_module(manual), loader, loader)

@@ -53,7 +53,7 @@ def run(name: str, seed: int, keep: Path | None) -> int:
     if keep is not None and keep.exists():
         raise GradwatchError(f"{keep} exists already; name a new folder.", Exit.USAGE)
     from gradwatch.cli.diagnose import lines
-    from gradwatch.zoo.trial import attempt
+    from gradwatch.zoo.score import attempt
 
     trial = attempt(found[0], seed, keep)
     for label in trial.labels:

@@ -46,7 +46,7 @@ _FIELDS = {
 }
 
 
-class FamilyRows(Protocol):
+class RecordedRows(Protocol):
     """The rows of one family on one step, as the recorder hands them over."""
 
     @property
@@ -96,7 +96,7 @@ class RecentPast:
                 self._widths[subject.kind] += 1
             self._subjects[number] = subject
 
-    def add(self, step: int, batches: Sequence[FamilyRows], scalars: Mapping[str, float]) -> None:
+    def add(self, step: int, batches: Sequence[RecordedRows], scalars: Mapping[str, float]) -> None:
         """Take one step in; the oldest but the first ones goes."""
         at = self._seen if self._seen < FIRST else FIRST + (self._seen - FIRST) % LAST
         self._seen += 1
@@ -234,7 +234,7 @@ class LiveDiagnosis:
         self._past.info.update(info)
 
     def after_step(
-        self, step: int, rows: Sequence[FamilyRows], scalars: Mapping[str, float]
+        self, step: int, rows: Sequence[RecordedRows], scalars: Mapping[str, float]
     ) -> None:
         """Remember a step, and look if it is time."""
         self._past.add(step, rows, scalars)

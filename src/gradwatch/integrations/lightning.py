@@ -1,4 +1,4 @@
-"""Lightning: `Trainer(callbacks=[GradwatchCallback()])`, automatic and manual optimization.
+"""Lightning: `Trainer(callbacks=[GradwatchLightningCallback()])`, automatic and manual optimization.
 
 Passes the optimizers, the step number and the losses. In automatic optimization Lightning runs the
 backward pass inside `optimizer.step`; the watcher knows such closures.
@@ -12,7 +12,7 @@ from lightning.pytorch import Callback
 from gradwatch.live import watch
 
 
-class GradwatchCallback(Callback):  # type: ignore[misc]
+class GradwatchLightningCallback(Callback):  # type: ignore[misc]
     """Watches from the first batch to the last; takes the arguments of `gradwatch.watch`."""
 
     def __init__(self, run: Any = None, **options: Any) -> None:

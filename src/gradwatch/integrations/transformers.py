@@ -1,4 +1,4 @@
-"""Hugging Face Trainer: `Trainer(…, callbacks=[GradwatchCallback()])`.
+"""Hugging Face Trainer: `Trainer(…, callbacks=[GradwatchTrainerCallback()])`.
 
 Passes the optimizer, the step number and the losses; what clipping and accumulation did is seen by
 the watcher itself.
@@ -13,7 +13,7 @@ from gradwatch.live import watch
 NAMES = {"loss": "loss", "eval_loss": "val_loss"}
 
 
-class GradwatchCallback(TrainerCallback):  # type: ignore[misc]
+class GradwatchTrainerCallback(TrainerCallback):  # type: ignore[misc]
     """Watches from the first step to the last; takes the arguments of `gradwatch.watch`."""
 
     def __init__(self, run: Any = None, **options: Any) -> None:
