@@ -1,4 +1,4 @@
-"""Lightning: `Trainer(callbacks=[GradwatchLightningCallback()])`, automatic and manual optimization.
+"""Lightning: `Trainer(callbacks=[GradwatchLightningCallback()])`, any kind of optimization.
 
 Passes the optimizers, the step number and the losses. In automatic optimization Lightning runs the
 backward pass inside `optimizer.step`; the watcher knows such closures.
