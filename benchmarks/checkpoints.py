@@ -160,7 +160,7 @@ def shard(path: Path, kind: str, count: int) -> Path:
     raw = json.dumps(header).encode()
     raw += b" " * (-len(raw) % 8)
     rng = np.random.default_rng(0)
-    with open(path, "wb") as file:
+    with path.open("wb") as file:
         file.write(struct.pack("<Q", len(raw)) + raw)
         for _ in range(count):
             values = rng.standard_normal((SIDE, SIDE), np.float32) * np.float32(0.02)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -117,7 +118,7 @@ def spread(families: Sequence[Recipe], at_most: int | None) -> Sequence[Recipe]:
 @contextmanager
 def elsewhere() -> Iterator[None]:
     """In a folder that goes away: some of them write files where they stand."""
-    home = os.getcwd()
+    home = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:

@@ -258,7 +258,7 @@ def _exports(run: str) -> Answers:
     said.append(text("export", run, "-o", "run.csv"))  # is there already: refused
     if not chosen:
         said.append(text("export", run, "--tensorboard", "events") + _tags(Path("events")))
-    with open("run.csv", encoding="utf-8", newline="") as file:
+    with Path("run.csv").open(encoding="utf-8", newline="") as file:
         rows = [tuple(row) for row in csv.reader(file)]
     table = pyarrow.parquet.read_table("run.parquet")  # type: ignore[no-untyped-call]
     found: Answers = {

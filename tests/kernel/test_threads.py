@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from gradwatch.kernel import Batch, Dtype
 
 PIECE = 64 * 4096
 THREADS = (1, 2, 3, 8)
+TASKS = Path("/proc/self/task")
 Parts = tuple[bytes, ...]
 
 
@@ -157,7 +159,7 @@ def test_no_threads_at_all(wrong: int) -> None:
 
 
 @pytest.mark.skipif(len(kernel.available()) < 2, reason="numpy only")
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="needs /proc")
+@pytest.mark.skipif(not TASKS.is_dir(), reason="needs /proc")
 def test_there_really_are_threads() -> None:
     x = np.ones(12 << 20, np.float32)
     batch_ = Batch.of([x.ctypes.data], [x.size], [0])
@@ -169,11 +171,11 @@ def test_there_really_are_threads() -> None:
             kernel.measure(batch_)
 
     worker = threading.Thread(target=keep_measuring)
-    before = len(os.listdir("/proc/self/task"))
+    before = len(list(TASKS.iterdir()))
     worker.start()
     most, deadline = 0, time.monotonic() + 60
     while most < before + 4 and time.monotonic() < deadline:
-        most = max(most, len(os.listdir("/proc/self/task")))
+        most = max(most, len(list(TASKS.iterdir())))
     over.set()
     worker.join()
     assert most >= before + 4  # the worker, and three beside it
@@ -210,7 +212,7 @@ def test_a_forked_child_has_threads_too() -> None:
     assert done.stdout.split() == ["0"], done.stderr
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_where_no_thread_can_be_created_the_caller_works() -> None:
     # Half a megabyte of address space is left: too little for the stack of a thread.
     done = run(

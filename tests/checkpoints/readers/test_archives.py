@@ -97,7 +97,7 @@ def test_odd_files_are_refused_without_waiting(tmp_path) -> None:
 def test_a_sparse_file_is_refused(tmp_path) -> None:
     path = tmp_path / "m.safetensors"
     header = b'{"a":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}}'
-    with open(path, "wb") as file:
+    with path.open("wb") as file:
         file.write(struct.pack("<Q", len(header)) + header)
         file.truncate(8 + len(header) + (1 << 40))
     with pytest.raises(GradwatchError, match="hardly any"):

@@ -1,7 +1,6 @@
 """Pickled checkpoints of an enemy: nothing runs, nothing grows, every end is a sentence."""
 
 import itertools
-import os
 import struct
 
 import pytest
@@ -52,7 +51,7 @@ def forms(module: str, name: str) -> dict[str, bytes]:
 def canary(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield
-    assert not os.path.exists(tmp_path / "canary")
+    assert not (tmp_path / "canary").exists()
 
 
 def test_350_payloads_run_nothing_and_are_refused(tmp_path, canary) -> None:
