@@ -1,4 +1,4 @@
-"""Files are whole or absent: written beside, made durable, then renamed; never over another one."""
+"""Files are whole or absent: written beside, synced, then renamed; never over another file."""
 
 import os
 import secrets
@@ -38,12 +38,12 @@ def write_whole(
     refuse_taken(path, force, remedy)
     beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}")
     try:
-        with open(beside, "xb") as file:
+        with beside.open("xb") as file:
             write(file)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # without it, a crash may leave the new name on an empty file
             size = file.tell()
-        os.replace(beside, path)
+        beside.replace(path)
     except OSError as error:
         raise GradwatchError(f"Could not write {path}: {error.strerror}.") from None
     finally:

@@ -33,10 +33,12 @@ class Graph:
 
     @cached_property
     def successors(self) -> dict[str, tuple[str, ...]]:
+        """For every layer, the layers it feeds directly."""
         return _adjacent(self.nodes, self.edges)
 
     @cached_property
     def predecessors(self) -> dict[str, tuple[str, ...]]:
+        """For every layer, the layers that feed it directly."""
         return _adjacent(self.nodes, ((target, source) for source, target in self.edges))
 
     def downstream(self, layer: str) -> frozenset[str]:
@@ -48,6 +50,7 @@ class Graph:
         return _reached(self.predecessors, layer)
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain JSON; `from_dict` reads it."""
         return {
             "nodes": [[n.layer, n.kind, n.opaque] for n in self.nodes],
             "edges": [list(edge) for edge in self.edges],
@@ -58,15 +61,15 @@ class Graph:
     def from_dict(cls, data: Mapping[str, Any]) -> "Graph":
         """Back from `to_dict`; edges to unknown layers are dropped, since files are not trusted."""
         nodes = tuple(Node(str(n[0]), str(n[1]), bool(n[2])) for n in data.get("nodes", ()))
-        known = {node.layer for node in nodes}
+        layers = {node.layer for node in nodes}
         edges = tuple(
-            (str(a), str(b)) for a, b in data.get("edges", ()) if a in known and b in known
+            (str(a), str(b)) for a, b in data.get("edges", ()) if a in layers and b in layers
         )
         return cls(nodes, edges, bool(data.get("assumed", False)))
 
     @classmethod
     def chain(cls, layers: Iterable[str]) -> "Graph":
-        """What one assumes when nothing was seen: each layer feeds the next registered one."""
+        """The assumption where no graph was recorded: each layer feeds the next registered one."""
         names = list(layers)
         return cls(
             tuple(Node(name) for name in names),
@@ -81,7 +84,7 @@ def _adjacent(
     lists: dict[str, list[str]] = {node.layer: [] for node in nodes}
     for source, target in edges:
         lists[source].append(target)
-    return {layer: tuple(found) for layer, found in lists.items()}
+    return {layer: tuple(neighbours) for layer, neighbours in lists.items()}
 
 
 def _reached(adjacent: Mapping[str, tuple[str, ...]], start: str) -> frozenset[str]:

@@ -35,6 +35,7 @@ class AdviceCode(StrEnum):
     advice: str
 
     def __new__(cls, code: str, advice: str) -> Self:
+        """The code is the member's value; the advice hangs on it as an attribute."""
         member = str.__new__(cls, code)
         member._value_, member.advice = code, advice
         return member

@@ -158,6 +158,7 @@ class GradientFlowAnimator:
         *,
         rules: Rules | str = Rules.GRADWATCH,
     ) -> Any:
+        """An animator, or the original's where `rules` asks for it."""
         if Rules(rules) is Rules.ORIGINAL:
             return OriginalAnimator(max_frames, vanishing_threshold, exploding_threshold)
         return super().__new__(cls)
@@ -329,7 +330,7 @@ class GradientFlowAnimator:
 
 
 def _sample_columns(run: Run) -> list[list[list[Any]]]:
-    """The fields of `Sample`, [step][parameter]; norms alone tell neither sizes nor means."""
+    """The fields of `Sample`, [step][parameter]; a run of norms has neither sizes nor means."""
     mean, top, norm, count, nan, inf = (
         run.series[Stat(f"grad_{name}")]
         for name in ("abs_mean", "abs_max", "norm", "count", "nan", "inf")

@@ -64,7 +64,7 @@ class LayerDrift(Result):
 
 @dataclass(frozen=True)
 class WeightDriftAnalysis(Result):
-    """What `analyze_drift` says."""
+    """The result of `analyze_drift`."""
 
     layers: dict[str, LayerDrift]
     mean_drift: float | None
@@ -183,7 +183,7 @@ def _largest(values: NDArray[Any]) -> float:
 
 
 def _between_runs(names: list[str], before: Run, after: Run) -> dict[str, LayerDrift]:
-    """What hashes and statistics tell without elements: whether anything moved, zeros, NaN."""
+    """Whether anything moved, zeros, NaN: what hashes and statistics show without elements."""
     old, new = last_rows(before, Stat.WEIGHT_MEAN), last_rows(after, Stat.WEIGHT_MEAN)
     layers = {}
     for name in names:
@@ -230,6 +230,6 @@ def _affected(layers: Mapping[str, LayerDrift], moved: Mapping[str, float]) -> t
     drifts = np.array(list(moved.values()) or [0.0])
     centre = median(drifts)
     spread = 1.4826 * median(np.abs(drifts - centre))
-    # (a hundredth of the centre keeps rounding from counting where all moved alike)
+    # Where all moved alike the spread is 0 and rounding would count: allow a hundredth.
     limit = min(centre + 3.0 * max(spread, 0.01 * centre), _LIMITS[0][0])
     return tuple(n for n in layers if n in from_zero or moved.get(n, 0.0) > limit)

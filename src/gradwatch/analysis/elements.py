@@ -60,6 +60,7 @@ def _sample(tensor: MeasuredTensor) -> NDArray[np.float64]:
     assert tensor.values is not None
     values = tensor.values
     if len(values) > SAMPLE:
+        # With replacement, which is quick; the fixed seed gives a tensor the same spread each time.
         drawn = np.random.default_rng(0).integers(0, len(values), SAMPLE)
         picked = floating(values[drawn]).astype(np.float64)
         if tensor.nonfinite:

@@ -87,7 +87,7 @@ class ExplodingLayer(Result):
 
 @dataclass(frozen=True)
 class GradientExplosionAnalysis(Result):
-    """What `detect_gradient_explosion` says."""
+    """The result of `detect_gradient_explosion`."""
 
     exploding_layers: dict[str, ExplodingLayer]
     max_gradient_norm: float | None

@@ -89,6 +89,7 @@ class LayerSeries:
     @cached_property
     def correlations(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Of the changes of every two layers over the steps both have, and how many those are."""
+        # All pairs by matrix products: absent steps are zeros, and `common` counts those present.
         present = np.isfinite(self.changes)
         mask = present.astype(float)
         x = np.where(present, self.changes, 0.0)

@@ -1,7 +1,7 @@
 """Numbers and tests of one series: shape, trend, turning points, spread about the trend.
 
-The tests take the finite samples in time order and say None below the number of samples they need;
-none depends on the unit of the series when it is handed logarithms.
+The tests take the finite samples in time order and return None below the number of samples they
+need; given logarithms, none depends on the unit of the series.
 """
 
 import math
@@ -161,5 +161,6 @@ def _autocorrelation(x: NDArray[np.float64]) -> float:
 
 
 def _inflation(x: NDArray[np.float64]) -> float:
+    # At most 0.9: near 1 the factor grows without bound, and nothing would ever be significant.
     r = min(max(_autocorrelation(_detrended(x)), 0.0), 0.9)
     return (1 + r) / (1 - r)

@@ -103,7 +103,7 @@ class WeightStatistics(Result):
 
 @dataclass(frozen=True)
 class LayerWeightAnalysis(Result):
-    """What is said of one tensor."""
+    """Everything the analysis has about one tensor."""
 
     name: str
     layer_index: int
@@ -165,7 +165,7 @@ class OutlierDetection(Result):
 
 @dataclass(frozen=True)
 class WeightDistributionAnalysis(Result):
-    """What `analyze_weights` says."""
+    """The result of `analyze_weights`."""
 
     layer_analyses: dict[str, LayerWeightAnalysis]
     overall_statistics: WeightStatistics

@@ -1,4 +1,4 @@
-"""The `gradwatch` program: a table of commands, loaded when asked for."""
+"""The `gradwatch` program: a table of commands, each imported when it is used."""
 
 import sys
 from importlib import import_module
@@ -28,9 +28,11 @@ class Commands(click.Group):
     """Imports a command's module only when it is run or described."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the help text, without importing anything."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of one command; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
         command = import_module(COMMANDS[cmd_name]).command
@@ -56,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(Exit.USAGE)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:
+    except BrokenPipeError:  # `gradwatch … | head`: Python would complain once more when it exits
         sys.stderr.close()
         sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)

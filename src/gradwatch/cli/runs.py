@@ -44,7 +44,7 @@ def command(folder: Path, victim: str | None, yes: bool, as_json: bool) -> None:
 
 
 def _described(summary: RunSummary) -> dict[str, Any]:
-    """What the list says of a run, with what opening it told."""
+    """One run of the list: its summary, and its steps and state, which need opening it."""
     steps, state = 0, "cannot be read"
     with suppress(GradwatchError):
         run = open_run(summary.path)

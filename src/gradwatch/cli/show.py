@@ -42,7 +42,7 @@ def command(
 ) -> None:
     """Show a run: health, findings, curves, and the map of layers over steps."""
     if stat is not None:
-        shown(stat)  # a wrong word is said at once
+        shown(stat)  # refuses a wrong name before any work is done
     console = Console(highlight=False)
     opened = open_run(run)
     if as_json:

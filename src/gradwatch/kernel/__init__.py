@@ -91,6 +91,7 @@ def select(name: str) -> None:
     if name != NUMPY:
         _native.select(name)
     _kernel = plain if name == NUMPY else _native
+    # The function itself, not a wrapper round it: probes call it for every layer.
     nonfinite = _kernel.nonfinite
     instruction_set = name
 

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 SKETCH_WIDTH = 32
 FLOAT_BINS = (-149, 277)
 DOUBLE_BINS = (-1074, 2098)
-"""Lowest exponent and number of bins, for batches without and with float64."""
+"""Lowest exponent and number of bins, for batches without and with float64: from the smallest
+subnormal to the largest finite number, so that no element is without a bin."""
 
 _Kind = TypeVar("_Kind", bound=np.generic)
 Arrays = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
@@ -28,6 +29,7 @@ class Dtype(IntEnum):
 
     @property
     def itemsize(self) -> int:
+        """Bytes of one element."""
         return _ITEMSIZE[self]
 
 
@@ -122,6 +124,7 @@ class Batch:
     rows: NDArray[np.int64]
 
     def __post_init__(self) -> None:
+        # C reads these arrays by address: they must be contiguous and of exactly these types.
         object.__setattr__(self, "pointers", np.ascontiguousarray(self.pointers, dtype=np.uint64))
         object.__setattr__(self, "counts", np.ascontiguousarray(self.counts, dtype=np.int64))
         object.__setattr__(self, "dtypes", np.ascontiguousarray(self.dtypes, dtype=np.uint8))

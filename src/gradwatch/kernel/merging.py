@@ -79,7 +79,7 @@ class MomentSums:
         powers; it then changes nothing."""
         a, total = self.n, self.n + n
         delta = mean - self.mean
-        step = delta / (total + (total == 0))
+        step = delta / (total + (total == 0))  # where nothing was added yet, by 1 and not by 0
         joint = delta * step * a * n
         self.m4 = self.m4 + (
             m4
@@ -108,7 +108,7 @@ class _RecordSums(MomentSums):
         m3 = 0.0 if isnan(part["skewness"]) else float(part["skewness"]) * m2 * std
         m4 = 0.0 if isnan(part["kurtosis"]) else (float(part["kurtosis"]) + 3.0) * m2 * std * std
         self.absolute += n * ldexp(float(part["abs_mean"]), -exponent)
-        if self.n == 0:
+        if self.n == 0:  # taken as it is: joining it to zeros would round
             self.n, self.mean, self.m2, self.m3, self.m4 = n, mean, m2, m3, m4
             return
         self.join(n, mean, m2, m3, m4)

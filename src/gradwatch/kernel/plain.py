@@ -46,6 +46,7 @@ _Sketches = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDAr
 
 def _bits(batch: Batch, index: int) -> NDArray[np.unsignedinteger]:
     """The elements of one tensor as unsigned integers of their size, without a copy."""
+    # As integers, equal means equal bits; as floats a NaN differs from itself and −0 equals 0.
     count, size = int(batch.counts[index]), Dtype(int(batch.dtypes[index])).itemsize
     kind = _BITS[size]
     if count == 0:
@@ -152,7 +153,7 @@ def _fill(record: np.void, x: NDArray[np.float64]) -> None:
     mean += float(centred.mean())  # what the first rounding left
     squares = centred * centred
     variance = float(squares.mean())
-    flat = low == high or variance == 0.0
+    flat = low == high or variance == 0.0  # what is left of the powers is rounding
     record["mean"] = low if low == high else np.ldexp(mean, exponent)
     record["std"] = 0.0 if flat else np.ldexp(sqrt(variance), exponent)
     record["skewness"] = nan if flat else (squares * centred).mean() / (variance * sqrt(variance))
@@ -220,6 +221,7 @@ def _spread(table: NDArray[np.float64]) -> float:
         return float("nan")
     if largest == 0.0:
         return 0.0
+    # Only the quotient counts: scaled by a power of two its squares stay in range, exactly.
     table = np.ldexp(table, -int(np.frexp(largest)[1]))
     distance = np.sqrt(((table[1:] - table[0]) ** 2).sum(axis=1)).max()
     return float(distance / np.sqrt((table**2).sum(axis=1)).max())
@@ -230,6 +232,7 @@ def _spread(table: NDArray[np.float64]) -> float:
 
 def scramble(word: _Words) -> _Words:
     """splitmix64's finisher: every output bit depends on every input bit."""
+    # Products wrap modulo 2^64, as in C.
     word = (word ^ (word >> np.uint64(30))) * _FIRST
     word = (word ^ (word >> np.uint64(27))) * _SECOND
     return word ^ (word >> np.uint64(31))
@@ -269,6 +272,7 @@ def _signed_sums(
     sign = 1.0 - 2.0 * ((word >> lane) & np.uint64(1)).astype(np.float64)
     bucket = (lane + (word >> np.uint64(32))) & np.uint64(31)
     total = np.zeros(SKETCH_WIDTH)
+    # Several elements share a bucket: `total[bucket] += …` would keep only the last of them.
     np.add.at(total, bucket.astype(np.int64), sign * x)
     return total
 
@@ -389,7 +393,7 @@ def _update(before: Batch, after: Batch, grads: Batch | None, updates: NDArray[n
         same = old == new
         record["changed"] = np.count_nonzero(~same)
         if grads is not None and grads.counts[index] > 0:
-            with_gradient = (_bits(grads, index) << 1) != 0
+            with_gradient = (_bits(grads, index) << 1) != 0  # without the sign: −0 is zero
             record["with_gradient"] = np.count_nonzero(with_gradient)
             record["lost"] = np.count_nonzero(with_gradient & same)
         change, weight = _Norm(), _Norm()
@@ -397,6 +401,7 @@ def _update(before: Batch, after: Batch, grads: Batch | None, updates: NDArray[n
             part = slice(start, start + PIECE)
             x = _values(old[part], int(before.dtypes[index]))
             weight.add(x)
+            # Inf − Inf and the difference of two giants: `_Norm` leaves both out.
             with np.errstate(invalid="ignore", over="ignore"):
                 change.add(_values(new[part], int(after.dtypes[index])) - x)
         record["update_norm"], record["before_norm"] = change.value, weight.value
@@ -417,6 +422,7 @@ def _adam(
             part = slice(start, start + PIECE)
             g = _values(g_bits[part], int(grads.dtypes[index]))
             v = _values(v_bits[part], int(second_moments.dtypes[index]))
+            # A fresh second moment is 0, a damaged one may be negative: Inf and NaN are left out.
             with np.errstate(all="ignore"):
                 root = np.sqrt(v / correction[index])
                 ratio = g / (root + eps[index])
@@ -431,6 +437,7 @@ class _Norm:
     """Euclidean norm of the finite values added so far, over the whole range of float64."""
 
     def __init__(self) -> None:
+        # Squares are kept in units of 2^(2·exponent), the largest seen: none leaves the range.
         self._exponent = -(1 << 20)
         self._squares = 0.0
 
@@ -440,6 +447,7 @@ class _Norm:
             return
         exponent = int(np.frexp(np.abs(x).max())[1])
         if exponent > self._exponent:
+            # Not below −5000, where everything is 0 anyway: ldexp takes a C int.
             self._squares = ldexp(self._squares, max(2 * (self._exponent - exponent), -5000))
             self._exponent = exponent
         scaled = np.ldexp(x, -self._exponent)

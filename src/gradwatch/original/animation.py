@@ -112,9 +112,11 @@ class OriginalAnimator:
         return json.dumps(frames, indent=2, ensure_ascii=False)
 
     def export_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write `to_csv` to a new file; with `overwrite` also over an old one."""
         return write_text(path, self.to_csv(), overwrite=overwrite)
 
     def export_json(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write `to_json` to a new file; with `overwrite` also over an old one."""
         return write_text(path, self.to_json(), overwrite=overwrite)
 
     def to_ascii(self) -> str:

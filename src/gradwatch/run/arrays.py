@@ -23,6 +23,7 @@ def from_arrays(
     steps: Sequence[int] | None,
     scalars: Mapping[str, Sequence[float]],
 ) -> MemorySource:
+    """Measure every array and lay the statistics out by step and parameter."""
     names = tuple(dict.fromkeys((*gradients, *weights)))
     lengths = {len(listed) for table in (gradients, weights) for listed in table.values()}
     if len(lengths) > 1:
@@ -48,6 +49,7 @@ def from_norms(
     steps: Sequence[int] | Mapping[str, Sequence[int]] | None,
     scalars: Mapping[str, Sequence[float]],
 ) -> MemorySource:
+    """Lay gradient norms out on the union of all steps, with a state for every cell."""
     per_layer = steps if isinstance(steps, Mapping) else dict.fromkeys(norms, steps)
     layer_steps = {name: _steps(per_layer.get(name), len(listed)) for name, listed in norms.items()}
     grid = np.unique(np.concatenate([*layer_steps.values(), np.empty(0, np.int64)]))
@@ -58,6 +60,7 @@ def from_norms(
         rows = np.searchsorted(grid, layer_steps[name])
         given = np.asarray(listed, np.float64)
         norm[rows, column] = np.where(np.isfinite(given), given, np.nan)
+        # A NaN or infinite norm is a measurement (the gradient was not finite), not a gap.
         bad[rows, column] = ~np.isfinite(given)
         states[rows, column] = State.MEASURED
     bad[states == State.NOT_SAMPLED] = np.nan
@@ -92,6 +95,7 @@ def _measure(
             if array is None:
                 state[row, column] = State.NO_GRADIENT
                 continue
+            # One by one: of arrays that the kernel cannot read in place, only one copy is alive.
             (moments,) = measure_arrays([np.asarray(array)])
             state[row, column] = State.MEASURED
             for stat, field in stats:

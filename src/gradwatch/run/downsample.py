@@ -52,12 +52,13 @@ def downsample(
     """Cut the rows of [first, last] into at most `points` buckets of equally many rows."""
     begin, end = np.searchsorted(steps, first), np.searchsorted(steps, last, side="right")
     steps, values = steps[begin:end], values[begin:end]
-    size = max(1, -(-len(steps) // max(points, 1)))
+    size = max(1, -(-len(steps) // max(points, 1)))  # rounded up: never more than `points` buckets
     starts = np.arange(0, len(steps), size)
     if not len(starts):
         empty = np.empty((0, *values.shape[1:]))
         return Downsampled(steps, steps, empty, empty, empty)
     ends = np.minimum(starts + size, len(steps)) - 1
+    # `fmin` and `fmax` pass over NaN, but an infinity would be the extreme of its bucket.
     finite = np.where(np.isinf(values), np.nan, values) if np.isinf(values).any() else values
     return Downsampled(
         steps[starts],
@@ -71,7 +72,7 @@ def downsample(
 def _last_finite(
     values: NDArray[np.float64], starts: NDArray[np.intp], ends: NDArray[np.intp]
 ) -> NDArray[np.float64]:
-    """The last finite value of each bucket: mostly that of its last row; else one looks back."""
+    """The last finite value of each bucket: mostly its last row's, else an earlier one's."""
     picked = values[ends]
     gaps = np.isnan(picked).any(axis=0)
     if gaps.any():
@@ -80,7 +81,8 @@ def _last_finite(
 
 
 def _looked_back(values: NDArray[np.float64], starts: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Where finite, the row's number, else −1; the maximum wins."""
+    """The last finite value of each bucket, wherever in it that is; NaN where it has none."""
+    # The number of each finite row, −1 for the others: the largest of a bucket is its last.
     rows = np.arange(len(values), dtype=np.int32).reshape((-1,) + (1,) * (values.ndim - 1))
     at = np.where(np.isnan(values), -1, rows)
     last = np.maximum.reduceat(at, starts, axis=0)

@@ -23,5 +23,6 @@ class Histogram:
 
     @property
     def count(self) -> int:
+        """Elements of the tensor, zeros and non-finite ones included."""
         finite = int(self.negative.sum()) + int(self.positive.sum())
         return finite + self.zeros + self.nan + self.positive_inf + self.negative_inf

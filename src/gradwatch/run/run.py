@@ -1,4 +1,4 @@
-"""`Run`: what was recorded, as read-only arrays that load when first asked for."""
+"""`Run`: what was recorded, as read-only arrays that are loaded on first use."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -25,7 +25,7 @@ CHART_POINTS = 120
 class Run:
     """One training, checkpoint or set of arrays: steps, subjects, series, scalars, events, graph.
 
-    NaN in a series means "no finite value"; `state(stat)` tells why.
+    NaN in a series means "no finite value"; `state(stat)` says why.
     """
 
     def __init__(self, source: Source) -> None:
@@ -37,10 +37,12 @@ class Run:
 
     @property
     def steps(self) -> NDArray[np.int64]:
+        """The recorded training steps in ascending order: the rows of every series."""
         return self.source.steps
 
     @property
     def subjects(self) -> Sequence[Subject]:
+        """Everything that has a series: parameters, layers, optimizer groups."""
         return self.source.subjects
 
     @cached_property
@@ -50,6 +52,7 @@ class Run:
 
     @cached_property
     def parameters(self) -> tuple[Subject, ...]:
+        """The parameters: the columns of every gradient, weight and update series."""
         return self.by_kind[Kind.PARAMETER]
 
     @cached_property
@@ -65,6 +68,7 @@ class Run:
             if subject.kind is Kind.GROUP:
                 continue
             layer = subject.name if subject.kind is Kind.LAYER else subject.layer
+            # Layers that no forward pass has met come last.
             position = subject.order if subject.order is not None else 1 << 30
             positions[layer] = min(positions.get(layer, position), position)
         return tuple(
@@ -73,6 +77,7 @@ class Run:
 
     @property
     def recorded(self) -> frozenset[Stat]:
+        """The statistics this run has values of; other series are NaN throughout."""
         return self.source.recorded
 
     @property
@@ -82,6 +87,7 @@ class Run:
 
     @property
     def events(self) -> Sequence[Event]:
+        """What happened at a step and is no number, by step."""
         return self.source.events
 
     @cached_property
@@ -91,11 +97,13 @@ class Run:
 
     @property
     def info(self) -> Mapping[str, Any]:
+        """Notes about the run: name, versions, options, whether it is complete."""
         return self.source.info
 
     @property
     def ranks(self) -> Mapping[int, "Run"]:
         """Each rank's own run: its loss, its batch, its shards. One process is its only rank."""
+        # Not part of `Source`: only run folders have ranks.
         ranks: Mapping[int, Run] | None = getattr(self.source, "ranks", None)
         return ranks or {0: self}
 
@@ -139,6 +147,7 @@ class Run:
     def _load(self, stat: Stat) -> Loaded:
         if stat not in self._loaded:
             loaded = self.source.load(stat) if stat in self.recorded else self._absent(stat)
+            # Everybody who asks for this statistic gets the same arrays: nobody may change them.
             loaded.values.setflags(write=False)
             loaded.states.setflags(write=False)
             self._loaded[stat] = loaded

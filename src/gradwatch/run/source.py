@@ -24,37 +24,47 @@ class Loaded:
 
 
 class Source(Protocol):
-    """What a `Run` asks for. Everything but `steps` and `subjects` may be loaded on first use."""
+    """What a `Run` reads from. Everything but `steps` and `subjects` may be loaded on first use."""
 
     @property
-    def steps(self) -> NDArray[np.int64]: ...
+    def steps(self) -> NDArray[np.int64]:
+        """Ascending, each once."""
+
     @property
-    def subjects(self) -> Sequence[Subject]: ...
+    def subjects(self) -> Sequence[Subject]:
+        """Those of one kind, in this order, are the columns of its series."""
+
     @property
-    def recorded(self) -> frozenset[Stat]: ...
+    def recorded(self) -> frozenset[Stat]:
+        """The statistics `load` may be called for."""
+
     @property
     def scalars(self) -> Mapping[str, NDArray[np.float64]]:
         """Aligned with `steps`; NaN where nothing was logged."""
-        ...
 
     @property
-    def events(self) -> Sequence[Event]: ...
+    def events(self) -> Sequence[Event]:
+        """By step."""
+
     @property
-    def graph(self) -> Graph | None: ...
+    def graph(self) -> Graph | None:
+        """The layer graph, or None where none was recorded."""
+
     @property
-    def info(self) -> Mapping[str, Any]: ...
-    def load(self, stat: Stat) -> Loaded: ...
+    def info(self) -> Mapping[str, Any]:
+        """Plain JSON: name, versions, options."""
+
+    def load(self, stat: Stat) -> Loaded:
+        """One statistic of all steps; called at most once per statistic, since a `Run` keeps it."""
+
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
         """Exact values of a 64-bit column (counts, hashes); 0 where there is none."""
-        ...
 
     def histograms(self, family: Family, name: str) -> Mapping[int, Histogram]:
         """By step."""
-        ...
 
     def downsample(self, stat: Stat, first: int, last: int, points: int) -> Downsampled | None:
         """From stored rollups, or None where the caller should downsample the whole series."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -77,9 +87,11 @@ class MemorySource:
 
     @property
     def recorded(self) -> frozenset[Stat]:
+        """The statistics that were given."""
         return frozenset(self.values)
 
     def load(self, stat: Stat) -> Loaded:
+        """The given arrays; without states every value counts as measured."""
         values = self.values[stat]
         states = self.states.get(stat)
         if states is None:
@@ -87,12 +99,15 @@ class MemorySource:
         return Loaded(values, states)
 
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
+        """The exact column where one was given, else the floats, with 0 for NaN."""
         if stat in self.exact:
             return self.exact[stat]
         return np.nan_to_num(self.values[stat]).astype(np.uint64)
 
     def histograms(self, family: Family, name: str) -> Mapping[int, Histogram]:
+        """By step; empty where none were given."""
         return self.bins.get((family, name), {})
 
     def downsample(self, stat: Stat, first: int, last: int, points: int) -> Downsampled | None:
+        """None: the series are in memory, the caller downsamples them."""
         return None

@@ -53,6 +53,7 @@ class Subject:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Subject":
+        """Back from `to_dict`; raises where a file holds something of the wrong type."""
         placement = data.get("placement")
         return cls(
             kind=Kind(data["kind"]),

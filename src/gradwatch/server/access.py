@@ -57,6 +57,7 @@ class AccessTokens:
     def redeem(self, token: str) -> bool:
         """Whether this is the token; if so it is used up and another takes its place."""
         with self._lock:
+            # In constant time, so that response times do not give the token away byte by byte.
             right = hmac.compare_digest(token.encode(), self._token.encode())
             if right:
                 self._token = secrets.token_urlsafe(32)
@@ -78,6 +79,7 @@ class AuthMiddleware:
         self.cookie = "gradwatch_" + "".join(c for c in min(hosts) if c.isalnum())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what is refused here; pass everything else on to the application."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -94,8 +96,10 @@ class AuthMiddleware:
     def _refusal(self, scope: Scope) -> Response | None:
         """What is wrong with the request whoever sent it, or None."""
         headers = Headers(scope=scope)
+        # The exact host defeats DNS rebinding: a foreign name that resolves to this address.
         if headers.getlist("host") not in [[host] for host in self.hosts]:
             return Response(status_code=421)
+        # Pages of other sites may not even ask: the browser would send our cookie along.
         origins = headers.getlist("origin")
         if origins and origins not in [[f"http://{host}"] for host in self.hosts]:
             return Response(status_code=403)

@@ -1,4 +1,4 @@
-"""The routes: a page, two files, what they fetch, and events that tell a page of growth.
+"""The routes: a page, two files, the data they fetch, and events for a page when a run grows.
 
 Nothing here writes, starts or loads code.
 """
@@ -37,9 +37,10 @@ class Pages:
     def __init__(self, library: Library) -> None:
         self.library = library
         self.streams = 0
-        """How many are open."""
+        """How many event streams are open; changed on the event loop alone, so without a lock."""
 
     def routes(self) -> Sequence[Route]:
+        """Every address the server answers."""
         return [
             Route("/", self.page),
             Route("/page.js", self.script),
@@ -51,20 +52,25 @@ class Pages:
         ]
 
     async def page(self, request: Request) -> Response:
+        """The page itself, without data: its script fetches those."""
         return Response(live_shell(), media_type="text/html")
 
     async def script(self, request: Request) -> Response:
+        """The page's JavaScript."""
         return Response(asset("page.js"), media_type="text/javascript")
 
     async def style(self, request: Request) -> Response:
+        """The page's style sheet."""
         return Response(asset("page.css"), media_type="text/css")
 
     async def runs(self, request: Request) -> Response:
+        """The list of runs as JSON."""
         listing = await run_in_threadpool(self.library.listing)
         text = to_json({"format": FORMAT, "runs": listing})
         return Response(text, media_type="application/json")
 
     async def view(self, request: Request) -> Response:
+        """One run's view model as JSON: all of it, some sections, or what changed."""
         try:
             asked = ViewRequest.of(request.query_params)
         except BadRequest as error:
@@ -73,9 +79,11 @@ class Pages:
         return _answer(run, await run_in_threadpool(run.view, asked), request)
 
     async def run_events(self, request: Request) -> Response:
+        """A stream of events: one run has grown, is complete, is gone."""
         return self._stream(request, run=request.path_params["key"])
 
     async def list_events(self, request: Request) -> Response:
+        """A stream of events: any run has changed, come or gone."""
         return self._stream(request, run=None)
 
     def _stream(self, request: Request, run: str | None) -> Response:
@@ -88,11 +96,12 @@ class Pages:
         return StreamingResponse(self._events(look, last), media_type="text/event-stream")
 
     async def _events(self, look: "Look", last: str) -> AsyncIterator[bytes]:
-        """Send what `look` says when it is new; never twice the same."""
+        """Send what `look` returns where it is new; never the same event twice in a row."""
         self.streams += 1
         try:
             silent = 0.0
             yield b"retry: 2000\n\n"
+            # A page that reconnects names the last event it has had.
             sent: set[ServerEvent] = {ServerEvent("grown", last)}
             while True:
                 events = await run_in_threadpool(look)
@@ -222,6 +231,7 @@ def of_list(library: Library) -> Look:
                 continue
         if library.pending():
             tries += 1
+        # `hash` of text differs between processes: after a restart every page is told once more.
         return [ServerEvent("grown", f"{hash(tuple(marks)) & (2**63 - 1):x}-{tries}")]
 
     return look

@@ -17,7 +17,7 @@ from gradwatch.views.model.titles import shown
 
 MOST_MAPS = 16
 KEPT = 24
-"""Answers of one run kept as bytes: who pans comes back."""
+"""Answers of one run kept as bytes: panning back and forth asks for the same again."""
 REMEMBERED = 64
 """Answers of one run whose sections are remembered (not the bytes, only their digests)."""
 _STEP = re.compile(r"-?\d{1,15}\Z", re.ASCII)
@@ -61,6 +61,7 @@ class ViewRequest:
 
     @property
     def needs_diagnosis(self) -> bool:
+        """Whether one of the wanted sections shows findings."""
         return self.sections is None or bool(self.sections & OF_DIAGNOSIS)
 
 
@@ -90,6 +91,7 @@ class EncodedView:
 
     @classmethod
     def of(cls, model: ViewModel) -> "EncodedView":
+        """The sections of a model, each as JSON."""
         return cls(_encoded(model.to_dict()))
 
     @cached_property
@@ -107,6 +109,7 @@ class EncodedView:
         return b"{" + b",".join(chosen) + b"}"
 
     def only(self, names: Collection[str] | None) -> "EncodedView":
+        """Just these sections; all of them for None."""
         if names is None:
             return self
         return EncodedView({name: part for name, part in self.sections.items() if name in names})
@@ -117,6 +120,7 @@ class EncodedView:
 
     @cached_property
     def digests(self) -> dict[str, bytes]:
+        """A short hash of each section, to tell which ones changed."""
         return {name: _digest(part) for name, part in self.sections.items()}
 
     @cached_property
@@ -130,9 +134,11 @@ class SentETags:
     """What pages were sent lately, by ETag, so that the next answer can be the difference."""
 
     def __init__(self) -> None:
+        # No lock: answers are sent, and so remembered, by the event loop alone.
         self._digests: OrderedDict[str, dict[str, bytes]] = OrderedDict()
 
     def remember(self, view: EncodedView) -> None:
+        """Note that a page now has this answer; the oldest notes are forgotten."""
         self._digests[view.etag] = view.digests
         self._digests.move_to_end(view.etag)
         while len(self._digests) > REMEMBERED:
@@ -154,6 +160,7 @@ class AnswerCache:
         self._lock = threading.Lock()
 
     def get(self, kind: str, mark: str, request: ViewRequest) -> EncodedView | None:
+        """The answer made for exactly this state of the run, or None."""
         with self._lock:
             answer = self._answers.get((kind, request, mark))
             if answer is not None:
@@ -167,6 +174,7 @@ class AnswerCache:
         return views[-1] if views else None
 
     def keep(self, kind: str, mark: str, request: ViewRequest, view: EncodedView) -> EncodedView:
+        """Store an answer, drop the one unused longest, and hand the new one back."""
         with self._lock:
             self._answers[kind, request, mark] = view
             while len(self._answers) > KEPT:

@@ -44,7 +44,7 @@ SPARK = 60
 
 
 class RunGone(Exception):
-    """The run is not there (any more)."""
+    """The run is not, or no longer, in its folder."""
 
 
 class Library:
@@ -59,7 +59,7 @@ class Library:
     def scan(self) -> "dict[str, ServedRun]":
         """The runs that are there now by their id, newest first."""
         runs: dict[str, ServedRun] = {}
-        with self._lock:
+        with self._lock:  # two scans at once would make two `ServedRun`s of one folder
             for root in self.roots:
                 try:
                     summaries = list_runs(root)
@@ -71,7 +71,7 @@ class Library:
                     run = self._runs.get(key) or ServedRun(key, path, item.name, self._worker)
                     run.size = item.bytes
                     runs[key] = run
-            self._runs = runs
+            self._runs = runs  # replaced, never changed: others read it without the lock
         return runs
 
     def run(self, key: str) -> "ServedRun":
@@ -144,6 +144,7 @@ class ServedRun:
 
     @property
     def resting(self) -> bool:
+        """Whether a whole model was built so lately that the next one has to wait."""
         return self._building_rest.active
 
     def mark(self) -> str:
@@ -155,7 +156,7 @@ class ServedRun:
             for file in sorted(self.path.rglob("*")):
                 stat = file.stat(follow_symlinks=False)
                 digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-        except OSError:
+        except OSError:  # a file went while we looked: the next mark differs in any case
             digest.update(b"changing")
         return digest.hexdigest()
 
@@ -203,7 +204,7 @@ class ServedRun:
         """From the run as it was opened last, with the findings where they are known."""
         with self._previewing:
             run = self.run
-            if run is None or not self.big:
+            if run is None or not self.big:  # of a big run new files are left to the worker
                 run = self._open(mark)
             diagnosis = self._diagnosis[1] if self._diagnosis else None
             kind = "preview" if diagnosis else "undiagnosed preview"
@@ -219,7 +220,7 @@ class ServedRun:
             answer = self._answers.get("first look", "", request)
             if answer is not None:
                 return answer
-            self._nobody_looks.clear()
+            self._nobody_looks.clear()  # the worker, which opens the same run, steps back
             try:
                 if self._first is None and self.run is None:
                     self._first = glance(self.path)
@@ -231,7 +232,7 @@ class ServedRun:
                 self._nobody_looks.set()
 
     def _coming(self) -> dict[str, Any]:
-        """What an answer given at once does not have yet: what is done, how far, which maps."""
+        """What an early answer lacks: the work under way, how far it is, which maps there are."""
         if self.run is None:
             return {"what": "opening", "done": round(self.done, 2), "maps": []}
         maps = choosable(self.run)
@@ -305,7 +306,7 @@ class ServedRun:
                 run = _locked(self._follower.refresh(self._opened_share), threading.RLock())
                 _ = run.steps, run.scalars, run.recorded, run.parameters  # every answer needs them
             self.run, self._run_mark = run, mark
-            self._first = None
+            self._first = None  # the coarse run of the first look has done its duty
         return self.run
 
     def _opened_share(self, share: float) -> None:
@@ -335,9 +336,9 @@ class ServedRun:
 class LockedSource:
     """A run's source that one thread reads at a time: its caches are not made for several.
 
-    What is no method is asked for once and then there without the lock, so that nobody who only
-    wants to know the steps waits while a series is loaded. Events may still grow: loading a series
-    can find damage.
+    Attributes are read once under the lock and kept, so that nobody who only wants to know the
+    steps waits while a series is loaded. Events are not kept: loading a series can find damage,
+    which adds to them.
     """
 
     def __init__(self, source: Any, lock: Any) -> None:
@@ -349,7 +350,7 @@ class LockedSource:
             value = getattr(self._source, name)
         if not callable(value):
             if name != "events":
-                self.__dict__[name] = value
+                self.__dict__[name] = value  # Python finds it there and no longer comes here
             return value
 
         def call(*arguments: Any) -> Any:
@@ -377,6 +378,7 @@ class Rest:
 
     @property
     def active(self) -> bool:
+        """Whether the rest is not over yet."""
         return time.monotonic() < self._until
 
     @contextmanager

@@ -104,14 +104,17 @@ class TimeoutProtocol(H11Protocol):
     _timers: dict[str, asyncio.TimerHandle]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Give a new visitor a few seconds to send a request, or cut one too many."""
         self._timers = {}
         super().connection_made(transport)
+        # uvicorn's own limit would wait for a whole request and answer it before it cuts.
         if len(self.connections) > MOST_CONNECTIONS:
             transport.abort()
             return
         self._start("head", HEAD_SECONDS)
 
     def data_received(self, data: bytes) -> None:
+        """Stop the clock once the request is complete, start it for the next one."""
         super().data_received(data)
         answering = self.cycle is not None and not self.cycle.response_complete
         if answering or self.transport.is_closing():
@@ -120,18 +123,22 @@ class TimeoutProtocol(H11Protocol):
             self._start("head", HEAD_SECONDS)
 
     def on_response_complete(self) -> None:
+        """Stop the clock; uvicorn's own keep-alive timer takes over."""
         self._stop("head")
         super().on_response_complete()
 
     def pause_writing(self) -> None:
+        """The visitor does not read: give it some seconds."""
         super().pause_writing()
         self._start("reading", READ_SECONDS)
 
     def resume_writing(self) -> None:
+        """It reads again."""
         super().resume_writing()
         self._stop("reading")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the timers, which would keep the connection's memory alive."""
         for name in list(self._timers):
             self._stop(name)
         super().connection_lost(exc)

@@ -39,6 +39,7 @@ LOOKS = 50
 """How often to look again where a growing run changes under the reader; mostly once is enough."""
 _FIRST_LOOK = frozenset({Type.SUBJECTS, Type.GRAPH, Type.NOTE})
 _MOST_GAPS = 1000
+"""Losses reported one by one; a forged file of holes must not make a list of millions."""
 
 
 @dataclass
@@ -111,8 +112,8 @@ class FolderIndex:
     """Journals, sealed files, small records and rollups of one writer, as far as they were read.
 
     A writer may append, seal and delete while we look, and there are no locks. Sequence numbers
-    are what makes that safe: a record that is found twice (in a journal and in what it became)
-    counts once, and one that is found nowhere is told as lost.
+    are what makes that safe: a record that is there twice (in a journal and in what it became)
+    counts once, and one that is nowhere is reported as lost.
 
     `coarse` is for a first look at a long run: the coarsest rollup and the first small records,
     among them the names of the subjects; no scalars and no events.
@@ -129,8 +130,8 @@ class FolderIndex:
         self._small_files: dict[str, JournalFile] = {}
         self._columns: dict[str, ColumnFile] = {}
 
-    def refresh(self, tell: Callable[[float], None] = lambda _: None) -> None:
-        """Look for new files and new bytes; `tell` hears how much of it is done, from 0 to 1."""
+    def refresh(self, progress: Callable[[float], None] = lambda _: None) -> None:
+        """Look for new files and new bytes; `progress` is called with the share done, 0 to 1."""
         for _ in range(3):
             names = self._names()
             for name in sorted(names):
@@ -143,7 +144,7 @@ class FolderIndex:
         for number, file in enumerate(files, start=1):
             for record in file.refresh():
                 self._take(record)
-            tell(number / len(files))
+            progress(number / len(files))
         self._forget_sealed(names)
 
     @property
@@ -185,7 +186,7 @@ class FolderIndex:
         """Records that were written before others that are there, and are gone.
 
         A writer numbers its records without gaps, so a gap is a loss, unless the record is there
-        and damaged (then it was told already) or retention says that it deleted it.
+        and damaged (then it is reported as that) or an event says that retention deleted it.
         """
         parts = [np.fromiter(self._seen, np.uint64, len(self._seen))]
         parts += [chunk.seqs for chunk in chunks]
@@ -200,7 +201,7 @@ class FolderIndex:
         return [_gap(int(first[at]), int(last[at]), chunks) for at in lost[:_MOST_GAPS]]
 
     def _retained(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which gaps lie within what retention says that it deleted."""
+        """Which gaps lie within what retention deleted, by its own account."""
         deleted = [
             pair
             for event in self.small.events
@@ -210,6 +211,7 @@ class FolderIndex:
         if not deleted:
             return np.zeros(len(first), bool)
         table = np.array(sorted(deleted), np.int64)
+        # Ranges may overlap: of all that begin before a gap, the one that reaches furthest decides.
         reach = np.maximum.accumulate(table[:, 1])
         at = np.searchsorted(table[:, 0], first, side="right") - 1
         return np.logical_and(at >= 0, reach[np.maximum(at, 0)] >= last)
@@ -232,6 +234,7 @@ class FolderIndex:
         path = self.folder.path / name
         if self.coarse and name[:1] != COARSEST and name != FIRST_SMALL:
             return
+        # A letter, five digits, an ending; whatever else lies in the folder is not read.
         match name[:1], name[6:]:
             case "j", ".gwj":
                 if name not in self._journals:
@@ -245,6 +248,8 @@ class FolderIndex:
 
     def _forget_sealed(self, names: set[str]) -> None:
         """Journals that are gone and sealed; column files that retention took."""
+        # A journal that is gone is kept until its sealed twin was read: its handle is still open,
+        # and without either its rows would seem lost.
         for name in list(self._journals):
             if name not in names and _sealed_name(name) in self._columns:
                 del self._journals[name]
@@ -258,7 +263,7 @@ class FolderIndex:
             return
         if head.seq != NO_SEQ:
             if head.seq in self._seen:
-                return
+                return  # sealed into another file since we met it first
             self._seen.add(head.seq)
         try:
             if record.payload is None:
@@ -339,6 +344,7 @@ class Attempt:
 
     @classmethod
     def of(cls, index: FolderIndex) -> "Attempt":
+        """Freeze what the index has read so far, after a second look where records seem lost."""
         chunks = index.chunks()
         missing = [] if index.coarse else index.missing(chunks)
         for _ in range(LOOKS):
@@ -361,10 +367,12 @@ class Attempt:
 
     @cached_property
     def chunk_index(self) -> ChunkIndex[Chunk]:
+        """The rows, ready to be searched by family and steps."""
         return ChunkIndex(self.chunks)
 
     @cached_property
     def rollup_index(self) -> ChunkIndex[ColumnChunk]:
+        """The rollups, ready to be searched by family and steps."""
         return ChunkIndex(self.rollups)
 
     def chunks_near(self, family: Family, first: int, last: int) -> Iterator[Chunk]:

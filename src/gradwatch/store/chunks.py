@@ -19,28 +19,36 @@ class Chunk(Protocol):
     """[step, subject] rows of a journal, a sealed file or a rollup."""
 
     @property
-    def family(self) -> Family: ...
+    def family(self) -> Family:
+        """Gradients, weights, … : what the rows are rows of."""
+
     @property
-    def steps(self) -> NDArray[np.int64]: ...
+    def steps(self) -> NDArray[np.int64]:
+        """The training step of each row."""
+
     @property
-    def seqs(self) -> NDArray[np.uint64]: ...
+    def seqs(self) -> NDArray[np.uint64]:
+        """The record number of each row, by which a row stored twice is recognised."""
+
     @property
-    def ids(self) -> NDArray[np.uint32]: ...
+    def ids(self) -> NDArray[np.uint32]:
+        """The subject of each column, by the id its writer gave it."""
+
     @property
-    def stats(self) -> frozenset[Stat]: ...
+    def stats(self) -> frozenset[Stat]:
+        """The statistics these rows have a column for."""
+
     def states(self, stat: Stat) -> NDArray[np.uint8] | None:
         """[step, subject], or None where the file no longer holds them."""
-        ...
 
     def column(self, stat: Stat) -> NDArray[np.generic] | None:
         """[step, subject(, width)], or None where the file no longer holds it."""
-        ...
 
 
 class Vanished(Exception):
     """A file that was listed is gone: sealed into another or taken by retention. Look again.
 
-    It is told apart from damage because nothing is lost: the same rows are in another file by now.
+    It differs from damage in that nothing is lost: the same rows are in another file by now.
     """
 
 
@@ -83,6 +91,7 @@ def narrowed(values: NDArray[np.float64]) -> NDArray[np.float64]:
     The rule is per value, so that a number does not change when its journal is sealed.
     """
     size = np.abs(values)
+    # Below about 1.2e-38 a float32 is subnormal and loses digits; above 3.4e38 it is infinite.
     fits = ((size >= 1e-37) & (size <= 3e38)) | (size == 0) | ~np.isfinite(values)
     with np.errstate(over="ignore", under="ignore"):
         short = values.astype(np.float32).astype(np.float64)

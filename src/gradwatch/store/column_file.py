@@ -56,18 +56,22 @@ class ColumnChunk:
 
     @property
     def level(self) -> int:
+        """0 for a sealed file's rows; 1, 2, 3 for rollups of 10, 100, 1000 rows."""
         return self.key[1]
 
     @property
     def steps(self) -> NDArray[np.int64]:
+        """The training step of each row, also of the rows inside a rollup's buckets."""
         return self.head.steps
 
     @property
     def seqs(self) -> NDArray[np.uint64]:
+        """The record number of each row."""
         return self.head.seqs
 
     @property
     def ids(self) -> NDArray[np.uint32]:
+        """The subject of each column, by the id its writer gave it."""
         return self.head.ids
 
     @cached_property
@@ -88,6 +92,7 @@ class ColumnChunk:
 
     @property
     def stats(self) -> frozenset[Stat]:
+        """The statistics with a column here; of a rollup, this reads its column heads."""
         self.file.list_columns(self)
         return frozenset(STATS[name] for name, _ in self.places if name in STATS)
 
@@ -98,10 +103,12 @@ class ColumnChunk:
         return len(self.places) >= self.head.columns
 
     def states(self, stat: Stat) -> NDArray[np.uint8] | None:
+        """A `State` byte for every [step, subject]; None where the column cannot be read."""
         states = self.part(STATE, ColumnPart.VALUE)
         return None if states is None else np.minimum(states, WORST_STATE).astype(np.uint8)
 
     def column(self, stat: Stat) -> NDArray[Any] | None:
+        """One statistic of every [step, subject]; None where it cannot be read."""
         return self.part(str(stat), ColumnPart.VALUE)
 
     def part(self, name: str, part: ColumnPart) -> NDArray[Any] | None:
@@ -110,7 +117,7 @@ class ColumnChunk:
         offset = self.places.get((name, int(part)))
         payload = None if offset is None else self.file.column(offset)
         if payload is None and not self.file.path.exists():
-            raise Vanished
+            raise Vanished  # not damage: retention was faster than we; the caller looks again
         try:
             if payload is None:
                 raise BadPayload("it cannot be read or its checksum does not hold")
@@ -223,7 +230,7 @@ class ColumnFile:
         for place, seq, first, last, _, name, type_, family, part, level, _ in entries.tolist():
             key = (family, level, seq)
             if place >= size:
-                return False
+                return False  # entries taken so far stay: the walk meets them under the same keys
             match type_:
                 case Type.CHUNK:
                     self._take_chunk(handle, key, place, first, last)
@@ -246,7 +253,7 @@ class ColumnFile:
                             self._put_back(key, offset)
                             return
                         if self._leapt(handle, key, size):
-                            break
+                            break  # the end moved: start over with heads from there
                     case Type.COLUMN:
                         named = self._column_at(handle, head, offset)
                         if named is not None:
@@ -259,7 +266,7 @@ class ColumnFile:
     def _is_cut(self, key: ChunkKey, size: int) -> bool:
         """Whether a rollup's newest chunk is not wholly there: its writer is in the middle of it.
 
-        That is no damage while somebody writes; `FolderIndex` tells it once nobody does.
+        That is no damage while somebody writes; `FolderIndex` reports it once nobody does.
         """
         head = self._heads.get(key)
         return head is not None and key[1] > 0 and self.end + head.span > size
@@ -308,6 +315,7 @@ class ColumnFile:
             parsed = unpack_head(handle.read(HEAD_BYTES, at))
             if parsed is None:
                 start, at = at, _next_head(handle, at + 1, size)
+                # The last bytes of a sealed file are the tail of its directory, no record.
                 if at < size or size - start > TAIL.size:
                     text = f"{at - start} bytes of {self.path.name} are no record"
                     self.note_damage(Damage(text))
@@ -346,6 +354,7 @@ def _record(handle: FileHandle, offset: int) -> StoredRecord | None:
 def _next_head(handle: FileHandle, at: int, size: int) -> int:
     """Where the next sound head begins, or the end."""
     while at < size:
+        # More than the window by a head, so that one across its edge is seen whole.
         raw = handle.read(_WINDOW + HEAD_BYTES, at)
         place = raw.find(MAGIC)
         while 0 <= place < _WINDOW:

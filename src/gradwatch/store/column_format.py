@@ -97,6 +97,8 @@ def decode(payload: memoryview, at: int = 0) -> tuple[NDArray[Any], int]:
 def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Rounded to the upper 16 bits, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    # Adding 0x7FFF, and one more where the kept half is odd, rounds to the nearest, ties to even.
+    # In place: these arrays are megabytes.
     rounded = bits >> np.uint32(16)
     rounded &= np.uint32(1)
     rounded += np.uint32(0x7FFF)
@@ -105,11 +107,12 @@ def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     halves = rounded.astype(np.uint16)
     bad = np.isnan(values)
     if bad.any():
-        halves[bad] = 0x7FC0
+        halves[bad] = 0x7FC0  # a NaN whose bits are all in the lower half would become infinite
     return halves
 
 
 def from_bfloat16(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Each 16-bit half as the float32 it is the upper part of: exact."""
     return (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
@@ -120,6 +123,7 @@ def _pack(plane: NDArray[np.uint8]) -> tuple[int, Buffer]:
     sample = plane[middle : middle + _SAMPLE]
     if len(plane) > 4 * _SAMPLE and len(zlib.compress(sample.data, 1)) > 0.97 * _SAMPLE:
         return RAW, plane.data  # noise: the last bits of real numbers
+    # Level 1: this runs beside a training, so speed counts for more than size.
     packed = zlib.compress(plane.data, 1)
     return (ZLIB, packed) if len(packed) < 0.95 * len(plane) else (RAW, plane.data)
 
@@ -162,6 +166,7 @@ ENTRY = np.dtype(
     ]
 )
 TAIL = struct.Struct("<QI4s")
+"""Where the directory begins, the checksum of that, and a magic word."""
 TAIL_MAGIC = b"GWE1"
 
 
@@ -222,6 +227,7 @@ def column_record(family: Family, level: int, head: ChunkHead, column: Column) -
 
 
 def unpack_chunk(payload: memoryview) -> ChunkHead:
+    """Steps, record numbers, subjects and buckets of a chunk; BadPayload if they do not agree."""
     if len(payload) < CHUNK_HEAD.size:
         raise BadPayload("a block cut short")
     steps, subjects, buckets, columns, span = CHUNK_HEAD.unpack_from(payload)
@@ -232,8 +238,9 @@ def unpack_chunk(payload: memoryview) -> ChunkHead:
         if array.dtype != np.dtype(dtype) or len(array) != count:
             raise BadPayload("a block whose lists do not fit its head")
         arrays.append(array)
-    own_steps, seqs, ids, sizes = arrays
-    head = ChunkHead(own_steps, seqs, ids, sizes, columns, span)
+    step_numbers, seqs, ids, sizes = arrays
+    head = ChunkHead(step_numbers, seqs, ids, sizes, columns, span)
+    # Summed in 64 bits: forged sizes could wrap around to the right total in 32.
     if not steps or (buckets and int(head.sizes.sum(dtype=np.uint64)) != steps):
         raise BadPayload("a block whose buckets do not fit its steps")
     return head
@@ -265,6 +272,7 @@ def unpack_tail(raw: bytes) -> int | None:
 
 
 def unpack_directory(payload: memoryview) -> tuple[NDArray[np.void], tuple[str, ...]]:
+    """The entries and the column names they point to; BadPayload if one points nowhere."""
     names, rest = unpack_names(payload)
     if len(rest) % ENTRY.itemsize:
         raise BadPayload("a directory of an unknown shape")

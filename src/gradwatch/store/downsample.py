@@ -40,25 +40,31 @@ class RollupChunk:
 
     @property
     def family(self) -> Family:
+        """Gradients, weights, … : what the rows are rows of."""
         return self.base.family
 
     @property
     def ids(self) -> NDArray[np.uint32]:
+        """The subject of each column, by the id its writer gave it."""
         return self.base.ids
 
     @property
     def stats(self) -> frozenset[Stat]:
+        """The statistics the rollup has buckets of."""
         return self.base.stats
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
+        """Every step the chosen buckets cover, including those without a value of their own."""
         return self.base.steps[self._rows]
 
     @cached_property
     def seqs(self) -> NDArray[np.uint64]:
+        """The record number of the row that each step once was."""
         return self.base.seqs[self._rows]
 
     def states(self, stat: Stat) -> NDArray[np.uint8] | None:
+        """A bucket's extremes and its last row have a state; the steps between are not sampled."""
         last = self._part(STATE, ColumnPart.VALUE)
         valued = self._part(VALUED, ColumnPart.VALUE)
         extremes = self._extremes(stat)
@@ -71,6 +77,7 @@ class RollupChunk:
         return out
 
     def column(self, stat: Stat) -> NDArray[Any] | None:
+        """A bucket's lowest, highest and last value, each on the step it was measured on."""
         last = self._part(str(stat), ColumnPart.LAST)
         extremes = self._extremes(stat)
         if last is None or extremes is None:
@@ -185,7 +192,7 @@ class Buckets(NamedTuple):
 
 
 class BucketCache:
-    """Buckets of rollups that were read lately: who pans over a long run reads each only once."""
+    """Buckets of rollups that were read lately: panning over a long run reads each only once."""
 
     def __init__(self, limit: int = 96 << 20) -> None:
         self._limit = limit
@@ -280,7 +287,8 @@ class RangeBuckets:
         if not inside.any():
             return
         inside &= ~is_in(chunk.seqs, covered)
-        if not inside.any() or self.stat not in chunk.stats:  # to ask for those may mean a walk
+        # `stats` last: for a rollup it reads the head of every column from the file.
+        if not inside.any() or self.stat not in chunk.stats:
             return
         column, states = chunk.column(self.stat), chunk.states(self.stat)
         if column is None or states is None:
@@ -300,6 +308,7 @@ def joined_buckets(
     firsts = np.concatenate([part.first for part in parts])[order]
     lasts = np.concatenate([part.last for part in parts])[order]
     ends = np.cumsum(np.concatenate([part.sizes for part in parts])[order])
+    # By rows, not by steps: where steps were skipped, equal spans would hold few rows or none.
     point = np.minimum((ends - 1) * points // max(int(ends[-1]), 1), points - 1)
     starts = np.flatnonzero(np.diff(point, prepend=-1))
     steps = firsts[starts], np.maximum.reduceat(lasts, starts)
@@ -335,10 +344,11 @@ def _last(values: NDArray[np.floating], starts: NDArray[np.intp]) -> NDArray[np.
 
 
 def _one_number(parts: list[Buckets], columns: dict[int, int], width: int) -> float | None:
-    """The number that stands in every cell, as in counts of NaN mostly; None where it differs."""
+    """The number that stands in every cell (0 in most counts of NaN); None where they differ."""
     tables = [table for part in parts for table in (part.low, part.high, part.final)]
     if len(columns) < width or any(len(part.ids) < width for part in parts):
         return None
+    # Strides of zero are what `_slim` leaves: then one cell is the whole table.
     if any(table.strides != (0, 0) or not table.size for table in tables):
         return None
     numbers = {float(table[0, 0]) for table in tables}
@@ -372,7 +382,7 @@ def _real(values: NDArray[np.generic], measured: NDArray[np.bool_]) -> NDArray[n
 
 
 def _slim(values: NDArray[np.floating]) -> NDArray[np.floating]:
-    """A table of one number (mostly: no NaN anywhere) takes the place of one."""
+    """A table of equal numbers (most counts of NaN are all 0) keeps only one cell in memory."""
     if values.size and (values == values.flat[0]).all():
         return np.broadcast_to(values.flat[0], values.shape)
     return values

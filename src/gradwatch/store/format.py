@@ -177,6 +177,7 @@ def from_json(payload: bytes | memoryview) -> Any:
         value = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise BadPayload(str(error)) from None
+    # Level by level, not by recursion, which a deep document would exhaust.
     layer = [value]
     for _ in range(DEPTH_LIMIT):
         layer = [
@@ -186,12 +187,14 @@ def from_json(payload: bytes | memoryview) -> Any:
             for item in (outer.values() if isinstance(outer, dict) else outer)
         ]
         if not layer:
+            # Few documents hold a spelled NaN: looking for its bytes spares walking the others.
             spelled = b'NaN"' in raw or b'Infinity"' in raw
             return unspelled(value) if spelled else value
     raise BadPayload("JSON too deep")
 
 
 def pack_event(event: Event) -> bytes:
+    """An event's payload; its step stands in the record's head."""
     return to_json(
         {
             "kind": str(event.kind),
@@ -204,6 +207,7 @@ def pack_event(event: Event) -> bytes:
 
 
 def unpack_event(payload: memoryview, step: int, rank: int) -> Event:
+    """The event of a payload; BadPayload where a field is missing or of the wrong type."""
     data = from_json(payload)
     try:
         inner = data.get("data") or {}
@@ -281,6 +285,7 @@ def joined_scalars(
 
 
 def pack_histogram(subject: int, histogram: Histogram) -> bytes:
+    """One subject's histogram; the payloads of several may follow each other in one record."""
     head = HIST_HEAD.pack(
         subject,
         histogram.first_exponent,

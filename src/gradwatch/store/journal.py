@@ -28,6 +28,7 @@ from gradwatch.store.format import (
 )
 from gradwatch.store.runs import FileHandle
 
+# O_EXCL: no two writers ever share a file. O_CLOEXEC: data loaders that are started do not keep it.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _READ_BYTES = 32 << 20
 _DTYPES = {"<f4", "<f8", "<u8"}
@@ -56,6 +57,7 @@ class Journal:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError:
+            # So that it ends with a whole record; where even that fails, readers stop before it.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self.size)
             self.close()
@@ -80,6 +82,7 @@ class Journal:
             return False
 
     def close(self) -> None:
+        """Give the file descriptor back; a second call does nothing."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
@@ -151,6 +154,7 @@ class JournalFile:
             for begin, end in scanner.bad:
                 self.damage.append(Damage(f"{end - begin} bytes of {self.path.name} are no record"))
             self.end += scanner.end
+            # A full buffer without one whole record: no writer makes such, and we would never end.
             if len(raw) < _READ_BYTES or not scanner.end:
                 break
         return others
@@ -211,9 +215,11 @@ class JournalChunk:
 
     @property
     def stats(self) -> frozenset[Stat]:
+        """The statistics the rows have a column for; names of a newer version are left out."""
         return frozenset(STATS[name] for name, _, _ in self.layout if name in STATS)
 
     def states(self, stat: Stat | None = None) -> NDArray[np.uint8]:
+        """A `State` byte for every [step, subject], kept in memory since the journal was read."""
         flat = np.frombuffer(b"".join(record.states for record in self.records), np.uint8)
         return np.minimum(flat, WORST_STATE).reshape(len(self.records), len(self.ids))
 

@@ -47,10 +47,12 @@ class MergedSource:
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
+        """Every step that any rank has."""
         return distinct(np.concatenate([source.steps for source in self.sources]))
 
     @cached_property
     def places(self) -> list[RankPlaces]:
+        """For each rank, where its steps stand in `steps` and which of them count."""
         newest = np.full(len(self.steps), -1)
         by_rank = []
         for source in self.sources:
@@ -62,6 +64,7 @@ class MergedSource:
 
     @cached_property
     def subjects(self) -> tuple[Subject, ...]:
+        """Every subject once, with the shape of the whole tensor rather than of a shard."""
         subjects: dict[tuple[Kind, str], Subject] = {}
         for source in self.sources:
             for subject in source.subjects:
@@ -70,6 +73,7 @@ class MergedSource:
 
     @cached_property
     def recorded(self) -> frozenset[Stat]:
+        """What at least one rank recorded."""
         return frozenset().union(*(source.recorded for source in self.sources))
 
     @cached_property
@@ -87,15 +91,18 @@ class MergedSource:
 
     @property
     def events(self) -> tuple[Event, ...]:
+        """The events of all ranks by step; each names its rank."""
         events = [event for source in self.sources for event in source.events]
         return tuple(sorted(events, key=lambda event: event.step))
 
     @property
     def graph(self) -> Graph | None:
+        """The layer graph of the lowest rank that stored one."""
         return next((s.graph for s in self.sources if s.graph is not None), None)
 
     @cached_property
     def info(self) -> dict[str, Any]:
+        """The lowest rank's notes, completed by the others'; complete only if every rank is."""
         merged: dict[str, Any] = {}
         for source in reversed(self.sources):
             merged.update(source.info)
@@ -104,9 +111,11 @@ class MergedSource:
         return merged
 
     def load(self, stat: Stat) -> Loaded:
+        """One statistic of the whole model, shards joined by the rule in `RULES`."""
         return self._of(entry(stat).kind).load(stat)
 
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
+        """Exact sums over the shards of a 64-bit column."""
         return self._of(entry(stat).kind).integers(stat)
 
     def histograms(self, family: Family, name: str) -> Mapping[int, Histogram]:
@@ -126,6 +135,7 @@ class MergedSource:
         return {step: _merged_histogram(parts[step]) for step in complete}
 
     def downsample(self, stat: Stat, first: int, last: int, points: int) -> Downsampled | None:
+        """None: the extremes that shards had in a range do not give those of the whole."""
         return None
 
     def _of(self, kind: Kind) -> "Shards":
@@ -196,7 +206,7 @@ class Shards:
         return list(shards.values())
 
     def load(self, stat: Stat) -> Loaded:
-        """The statistic of the whole; what the ranks gave is forgotten again afterwards."""
+        """The statistic of the whole; the ranks' own tables are let go again afterwards."""
         try:
             return Loaded(self._merged(stat), self._merged_states(stat))
         finally:
@@ -227,6 +237,7 @@ class Shards:
         return self._loaded[key]
 
     def _merged(self, stat: Stat) -> NDArray[np.float64]:
+        # Cosines of shards do not give that of the whole, but sketches add up: take it of those.
         if stat is Stat.GRAD_COSINE and self._most > 1:
             sketches = _sum(self._parts, Stat.GRAD_SKETCH)
             alone = self._parts(Stat.GRAD_COSINE)[0]
@@ -235,18 +246,20 @@ class Shards:
         first: NDArray[np.float64] = parts[0]
         if self._undivided.all():
             return first
-        if parts.ndim > 3:
+        if parts.ndim > 3:  # sketches
             return np.where(self._undivided[None, :, None], first, _sum(lambda _: parts, stat))
         cache = {stat: parts}
 
         def get(other: Stat) -> NDArray[np.float64]:
             if other not in cache:
+                # Updates and optimizer statistics count no elements: sizes of shards do instead.
                 sized = other is Stat.WEIGHT_COUNT and entry(stat).family is not Family.WEIGHT
                 cache[other] = self._sizes() if sized else self._parts(other)
             return cache[other]
 
         merged = RULES[stat](get, stat)
         if stat in SHARED_ROWS:
+            # A row cut across ranks is zero only if it is on each of them: at most the fewest.
             cut = np.array([self._cuts_rows(name) for name in self._names])
             merged = np.where(cut[None, :], np.fmin.reduce(parts, axis=0), merged)
         return np.where(self._undivided[None, :], first, merged)
@@ -289,12 +302,12 @@ class Shards:
 
     def _chosen(self, states: NDArray[np.uint8]) -> NDArray[np.int64]:
         """[shard, step, subject]: the rank whose value counts; −1 where none has one."""
-        known = ~np.isin(states, _UNKNOWN)
+        available = ~np.isin(states, _UNKNOWN)
         chosen = np.full((self._most, *states.shape[1:]), -1)
         for column, shards in enumerate(self._shards):
             for shard, ranks in enumerate(shards):
-                for position in reversed(ranks):
-                    chosen[shard, known[position, :, column], column] = position
+                for position in reversed(ranks):  # the lowest rank comes last and wins
+                    chosen[shard, available[position, :, column], column] = position
         return chosen
 
     def _merged_states(self, stat: Stat) -> NDArray[np.uint8]:
@@ -401,6 +414,7 @@ def _weighted_mean(values: Parts, weights: Parts, power: int = 1) -> Merged:
 
 def _ratio(get: Get, stat: Stat) -> Merged:
     """Norm of the whole update ÷ norm of the whole weight before it."""
+    # The norm before the update is not stored, but it is the update's divided by the ratio.
     updates, ratios = get(Stat.UPDATE_NORM), get(stat)
     with np.errstate(invalid="ignore", divide="ignore"):
         before = np.where(ratios > 0, updates / ratios, np.where(np.isnan(ratios), np.nan, 0.0))

@@ -36,6 +36,8 @@ class Ring:
         if not self.slots:
             self._next = 0
             return 0 if length <= self.size else -1
+        # What is free is behind the newest slot and before the oldest, or, once the newest has
+        # come round, the stretch between them. A slot is never split.
         oldest = self.slots[0].offset
         if self._next > oldest:
             if self._next + length <= self.size:
@@ -148,6 +150,7 @@ class Queue:
                 self._count_lost(self.small.popleft().step)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Queue the numbers logged for one step."""
         self.add([Scalar(step, name, float(value)) for name, value in values.items()])
 
     def refuse(self) -> None:
@@ -166,6 +169,7 @@ class Queue:
     def pressing(self) -> bool:
         """Whether the thread should not wait for the interval."""
         ring = self.ring
+        # Without the lock, on every step: a wrong answer costs one interval at most.
         return len(ring.slots) >= 64 or ring.used * 4 > ring.size or len(self.small) >= 4096
 
     def _room(self, total: int) -> int:
@@ -174,7 +178,7 @@ class Queue:
             for slot in self.ring.drop_oldest_step():
                 self._count_lost(slot.step)
             at = self.ring.reserve(total)
-        if at < 0:
+        if at < 0:  # larger than the whole ring
             self.accepted += 1
             self._count_lost(0)
         return at

@@ -24,7 +24,9 @@ from gradwatch.store.format import joined_scalars
 from gradwatch.store.rollups import LAST_ONLY
 
 _DENSE_CELLS = 1 << 27
+"""A table of up to so many cells is made whatever it holds …"""
 _SPARSEST = 1 / 256
+"""… a larger one only if at least this share of its cells is stored in the run."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class _Table:
 
     def lay(self, chunk: Chunk, stat: Stat, position: int, columns: NDArray[np.int64]) -> None:
         """Put a chunk of the attempt at `position` where it belongs."""
+        # `searchsorted` gives a row for any step, also for one outside the table: compare again.
         rows = np.minimum(np.searchsorted(self.steps, chunk.steps), len(self.steps) - 1)
         wanted = (self.owners[rows] == position) & (self.steps[rows] == chunk.steps)
         if not wanted.any():
@@ -55,6 +58,7 @@ class _Table:
             lay(self.states, rows, columns, wanted, damaged)
             return
         if self.values.dtype == np.uint64 and column.dtype.kind == "f":
+            # Another version may store a count as a float; casting NaN or a giant is undefined.
             column = np.nan_to_num(column, posinf=0.0).clip(0.0, 2.0**63).astype(np.uint64)
         with np.errstate(invalid="ignore"):  # a forged signalling NaN is no reason to warn
             lay(self.values, rows, columns, wanted, column[:, present])
@@ -71,7 +75,7 @@ class _Table:
         states[owned & (states == State.NOT_SAMPLED)] = State.DAMAGED
 
     def blank(self, fill: float) -> None:
-        """No number beside a state that has none."""
+        """Clear the numbers beside states that mean "no value": a file may hold anything there."""
         without = ~HAS_VALUE[self.states]
         if without.any():
             self.values[without] = fill
@@ -93,6 +97,7 @@ class RankSource:
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
+        """Every step that any attempt has, each once."""
         parts = [attempt.steps for attempt in self.attempts]
         return distinct(np.concatenate([*parts, np.empty(0, np.int64)]))
 
@@ -100,16 +105,19 @@ class RankSource:
     def owners(self) -> NDArray[np.int64]:
         """For every step, which attempt (by position) counts."""
         owners = np.zeros(len(self.steps), np.int64)
+        # Old attempts first, so that the newest takes the steps it repeats.
         for position, attempt in enumerate(self.attempts):
             owners[np.searchsorted(self.steps, attempt.steps)] = position
         return owners
 
     @cached_property
     def subjects(self) -> tuple[Subject, ...]:
+        """Every subject any attempt has named, as the newest attempt described it."""
         return tuple(self.by_name.values())
 
     @cached_property
     def by_name(self) -> dict[tuple[Kind, str], Subject]:
+        """The newest description of each subject, in the order in which they first appeared."""
         newest: dict[tuple[Kind, str], Subject] = {}
         for attempt in self.attempts:
             for _, subject in sorted(self._named(attempt).items()):
@@ -128,10 +136,12 @@ class RankSource:
 
     @cached_property
     def recorded(self) -> frozenset[Stat]:
+        """What at least one attempt has a column for."""
         return frozenset().union(*(attempt.stats for attempt in self.attempts))
 
     @cached_property
     def scalars(self) -> dict[str, NDArray[np.float64]]:
+        """Logged numbers by name, one per step; NaN where the attempt that counts logged none."""
         table: dict[str, NDArray[np.float64]] = {}
         for position, attempt in enumerate(self.attempts):
             names, rows = joined_scalars(attempt.small.scalars)
@@ -155,6 +165,7 @@ class RankSource:
 
     @property
     def events(self) -> tuple[Event, ...]:
+        """What was recorded as an event, and what turned out damaged, by step."""
         events = [event for attempt in self.attempts for event in attempt.small.events]
         for attempt in self.attempts:
             events += [
@@ -170,11 +181,13 @@ class RankSource:
 
     @property
     def graph(self) -> Graph | None:
+        """The layer graph of the newest attempt that stored one."""
         graphs = [a.small.graph for a in self.attempts if a.small.graph is not None]
         return graphs[-1] if graphs else None
 
     @cached_property
     def info(self) -> dict[str, Any]:
+        """The notes of all attempts, newer over older, and `run.json` over all."""
         merged: dict[str, Any] = {}
         for attempt in self.attempts:
             for note in attempt.small.notes:
@@ -182,6 +195,7 @@ class RankSource:
         merged.update(self._info)
         merged["ranks"] = 1
         merged["attempts"] = [attempt.number for attempt in self.attempts]
+        # A killed attempt was continued by the next: only the last one's end tells.
         merged["complete"] = bool(self.attempts) and self.attempts[-1].small.closed
         return merged
 
@@ -193,13 +207,16 @@ class RankSource:
     # -- reading ---------------------------------------------------------------------------------
 
     def load(self, stat: Stat) -> Loaded:
+        """One statistic of every step and subject, from the attempt that counts on each step."""
         table = self._filled(stat, np.float64, np.nan)
         return Loaded(table.values, table.states)
 
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
+        """The same of a 64-bit column, exactly; 0 where there is no value."""
         return self._filled(stat, np.uint64, 0).values
 
     def histograms(self, family: Family, name: str) -> Mapping[int, Histogram]:
+        """One parameter's histograms by step, from the attempt that counts on each step."""
         by_step: dict[int, Histogram] = {}
         for position, attempt in enumerate(self.attempts):
             for number, subject in attempt.small.subjects.items():
@@ -207,6 +224,8 @@ class RankSource:
                     continue
                 for step, histogram in attempt.small.histograms.get((family, number), {}).items():
                     at = int(np.searchsorted(self.steps, step))
+                    # A step may have a histogram and no rows; then no attempt owns it, and the
+                    # newest one's, which comes last, stays.
                     present = at < len(self.steps) and self.steps[at] == step
                     if not present or self.owners[at] == position:
                         by_step[step] = histogram
@@ -247,7 +266,7 @@ class RankSource:
         return downsample(steps, values, int(steps[0]), int(steps[-1]), points)
 
     def never(self, stat: Stat) -> bool:
-        """Whether a count is zero in the whole run, as far as its rollups tell at little cost."""
+        """Whether rollups show, at little cost, that a count is zero in the whole run."""
         if stat not in self._zero:
             covered = all(entry(stat).family in attempt.rollup_index for attempt in self.attempts)
             ends = (int(self.steps[0]), int(self.steps[-1])) if len(self.steps) else (0, 0)
@@ -265,6 +284,8 @@ class RankSource:
             full = shape if item.width == 1 else (*shape, item.width)
             states = np.full(shape, State.NOT_SAMPLED, np.uint8)
             table = _Table(steps, owners, np.full(full, fill, dtype), states)
+            # A writer seals and deletes beside us. Where a file went, its rows are in another by
+            # now: the table is begun again from a fresh index, since parts of it may be stale.
             try:
                 self._fill(stat, table)
             except Vanished:
@@ -286,7 +307,7 @@ class RankSource:
             for chunk in attempt.chunks_near(family, first, last):
                 if stat in chunk.stats:
                     table.lay(chunk, stat, position, self._columns(chunk, attempt))
-            for damage in attempt.damage:
+            for damage in attempt.damage:  # after the chunks: reading them may have found some
                 if damage.first_step is not None and damage.family in (None, family):
                     table.mark_damage(damage, position)
 
@@ -295,6 +316,7 @@ class RankSource:
         for attempt in self.attempts:
             attempt.index.refresh()
         self.attempts = [Attempt.of(attempt.index) for attempt in self.attempts]
+        # Keyed by id(attempt), which Python may give to a new attempt again.
         self._subjects_of.clear()
         self._columns_of.clear()
 
@@ -318,6 +340,7 @@ class RankSource:
         subjects = self._subjects_of.get(id(attempt))
         if subjects is None:
             subjects = dict(attempt.small.subjects)
+            # Nearly all chunks of a kind have the same list of ids: a set leaves a few to walk.
             lists = {(chunk.family.kind, chunk.ids.tobytes()) for chunk in attempt.chunks}
             for kind, ids in sorted(lists):
                 for number in np.frombuffer(ids, np.uint32).tolist():

@@ -26,25 +26,28 @@ class Follower:
         self._attempt = attempt
         self._indexes: dict[Path, FolderIndex] = {}
 
-    def refresh(self, tell: Callable[[float], None] = lambda _: None) -> Run:
-        """The run as it is now; `tell` hears how much of it is read, from 0 to 1."""
+    def refresh(self, progress: Callable[[float], None] = lambda _: None) -> Run:
+        """The run as it is now; `progress` is called with the share read so far, from 0 to 1."""
         if not self._runs:
             raise GradwatchError("Expected at least one run folder, got none.")
         documents = [_document(run) for run in self._runs]
         for run in self._runs:
             for folder in writer_folders(run):
                 if self._attempt in (None, folder.attempt):
+                    # kept between refreshes: an index knows how far it has read each file
                     self._indexes.setdefault(folder.path, FolderIndex(folder))
         if not self._indexes:
             raise GradwatchError(_nothing(self._runs, self._attempt))
         for number, index in enumerate(self._indexes.values()):
-            index.refresh(_share(tell, number, len(self._indexes)))
+            index.refresh(_share(progress, number, len(self._indexes)))
+        # of several folders the `run.json` of the first one named wins
         return Run(self._source({k: v for d in reversed(documents) for k, v in d.items()}))
 
     def _source(self, info: dict[str, Any]) -> Source:
         ranks: dict[int, list[FolderIndex]] = {}
         for index in self._indexes.values():
             ranks.setdefault(index.folder.rank, []).append(index)
+        # `Attempt.of` copies: a `Run` handed out before must not change when the indexes read on.
         sources = [
             RankSource(rank, [Attempt.of(index) for index in sorted(indexes, key=_order)], info)
             for rank, indexes in sorted(ranks.items())
@@ -67,10 +70,10 @@ def follow(path: Paths) -> Follower:
 
 
 def glance(path: str | os.PathLike[str]) -> Run | None:
-    """A long run of one process from its coarsest level alone, opened in a fraction of the time.
+    """A long run of one process from its coarsest rollup alone, opened in a fraction of the time.
 
-    The newest steps, all scalars and events are missing: it is for a first look while the run is
-    opened whole. None where a run has no such level, several writers, or names are not found.
+    The newest steps, all scalars and all events are missing: it is for a first look while the whole
+    run is opened. None where a run has no such rollup, several writers, or nameless subjects.
     """
     run = Path(path)
     folders = [f for f in writer_folders(run) if any(f.path.glob(f"{COARSEST}*.gwl"))]
@@ -79,15 +82,16 @@ def glance(path: str | os.PathLike[str]) -> Run | None:
     index = FolderIndex(folders[0], coarse=True)
     index.refresh()
     attempt = Attempt.of(index)
+    # Subjects declared late have their names in files that are not read here.
     named = all(set(chunk.ids.tolist()) <= set(index.small.subjects) for chunk in attempt.chunks)
     if not attempt.chunks or not named:
         return None
     return Run(RankSource(folders[0].rank, [attempt], _document(run)))
 
 
-def _share(tell: Callable[[float], None], number: int, count: int) -> Callable[[float], None]:
-    """What one of `count` folders tells about itself, as part of the whole."""
-    return lambda part: tell((number + part) / count)
+def _share(progress: Callable[[float], None], number: int, count: int) -> Callable[[float], None]:
+    """Turns the progress of folder `number` into that of all `count` folders."""
+    return lambda part: progress((number + part) / count)
 
 
 def _order(index: FolderIndex) -> tuple[int, str]:

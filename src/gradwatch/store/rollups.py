@@ -40,6 +40,7 @@ LAST_ONLY = frozenset({"weight_hash"})
 """Columns of which only the last value means anything."""
 _BIG = np.iinfo(np.uint64).max
 _NO_VALUE = 255
+"""In place of a state, for rows without a value: larger than any of them."""
 
 BucketTable = dict[tuple[str, ColumnPart], NDArray[np.generic]]
 """[bucket, subject] by column and part."""
@@ -55,6 +56,7 @@ class Rollup:
     table: BucketTable
 
     def columns(self) -> Iterator[Column]:
+        """The buckets as columns of a file, one per statistic and part."""
         for (name, part), values in self.table.items():
             yield Column(name, part, values)
 
@@ -123,19 +125,19 @@ def _single(
 
 
 def combine(rollup: Rollup, yield_gil: Callable[[], None]) -> tuple[Rollup, Rollup]:
-    """Whole buckets of ten, and what is left over for the next time."""
+    """Full buckets of ten, and what is left over for the next time."""
     count = len(rollup.head.sizes) // FACTOR * FACTOR
-    whole, rest = rollup.slice(0, count), rollup.slice(count, len(rollup.head.sizes))
-    sizes = whole.head.sizes.reshape(-1, FACTOR)
+    full, rest = rollup.slice(0, count), rollup.slice(count, len(rollup.head.sizes))
+    sizes = full.head.sizes.reshape(-1, FACTOR)
     starts = (np.cumsum(sizes, axis=1) - sizes).astype(np.int64)
     table: BucketTable = {}
-    for name in dict.fromkeys(name for name, _ in whole.table):
-        table.update(_combined(name, whole.table, starts))
+    for name in dict.fromkeys(name for name, _ in full.table):
+        table.update(_combined(name, full.table, starts))
         yield_gil()
     head = ChunkHead(
-        whole.head.steps,
-        whole.head.seqs,
-        whole.head.ids,
+        full.head.steps,
+        full.head.seqs,
+        full.head.ids,
         sizes.sum(axis=1).astype(np.uint32),
     )
     return Rollup(head, table), rest
@@ -164,6 +166,7 @@ def _combined(
     high_index = np.argmax(np.where(np.isnan(high), -np.inf, high) if real else high, axis=1)
     out[name, ColumnPart.LOW] = _taken(low, low_index)
     out[name, ColumnPart.HIGH] = _taken(high, high_index)
+    # A bucket has at most 1000 rows: 16 bits hold their number and the place of one among them.
     out[name, ColumnPart.COUNT] = tens(ColumnPart.COUNT).sum(axis=1, dtype=np.uint16)
     for part, index in ((ColumnPart.LOW_AT, low_index), (ColumnPart.HIGH_AT, high_index)):
         at = starts[:, :, None] + tens(part).astype(np.int64)
@@ -248,6 +251,7 @@ class RollupWriter:
                 if enough(held[key]):
                     due.append((key, held.pop(key)))
         lost = self._forgotten
+        # Every use takes a group out and puts it back, so the first one is unused for longest.
         while len(opened) > OPEN_BUCKETS * len(LEVELS):
             oldest = next(iter(opened))
             lost = min([lost, *opened.pop(oldest).head.seqs.tolist()])
@@ -318,7 +322,7 @@ class RollupWriter:
                 self._yield_gil()
             journal.sync()
         except OSError:
-            self._files[level] = None
+            self._files[level] = None  # the journal has closed itself; the next try begins another
             raise
         steps = max(int(head.steps.max()) for head, _ in records)
         low = min(int(head.seqs.min()) for head, _ in records)

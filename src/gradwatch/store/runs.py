@@ -1,4 +1,4 @@
-"""Run folders: their names, the folders of their writers, `run.json`; list, weigh, delete them."""
+"""Run folders: names, the folders of their writers, `run.json`; listing and deleting them."""
 
 import contextlib
 import os
@@ -74,7 +74,7 @@ def make_writer_folder(run: Path, rank: int, attempt: int) -> Path:
 def write_run_json(run: Path, name: str, versions: Mapping[str, str]) -> None:
     """Write `run.json` beside and put it in place, unless another writer was first."""
     target = run / "run.json"
-    if os.path.lexists(target):
+    if os.path.lexists(target):  # a dangling link too: it must not be written through
         return
     document = {
         "format": FORMAT,
@@ -100,7 +100,7 @@ def write_run_json(run: Path, name: str, versions: Mapping[str, str]) -> None:
     except FileExistsError:
         beside.unlink()
     except OSError:
-        os.replace(beside, target)
+        beside.replace(target)
 
 
 def read_run_json(run: Path) -> dict[str, Any] | None:
@@ -132,6 +132,7 @@ class FileHandle:
 
     @property
     def size(self) -> int:
+        """Bytes the file has at this moment; a writer may be appending."""
         return os.fstat(self.descriptor).st_size
 
     def read(self, length: int, offset: int) -> bytes:
@@ -189,7 +190,7 @@ def is_run(path: Path) -> bool:
 
 
 def summary(path: Path) -> RunSummary:
-    """Weigh one run."""
+    """Name, size, ranks and attempts of one run, from file names and sizes alone."""
     document = read_run_json(path) or {}
     name, created = document.get("name"), document.get("created")
     folders = writer_folders(path)
@@ -221,7 +222,8 @@ def delete_run(path: str | os.PathLike[str]) -> None:
 
 
 def _sizes(path: Path) -> Iterator[int]:
+    # Path.walk would do, but Python 3.11 lacks it
     for root, _, files in os.walk(path):
         for name in files:
             with contextlib.suppress(OSError):
-                yield os.lstat(os.path.join(root, name)).st_size
+                yield Path(root, name).lstat().st_size

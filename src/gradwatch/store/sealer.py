@@ -6,7 +6,6 @@ leaves things twice, never not at all, and the reader knows each record by its n
 """
 
 import contextlib
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -81,7 +80,7 @@ class Sealer:
         histograms = [record for record in others if record.head.type == Type.HIST]
         if chunks or histograms:
             self.write_columns(number, tables, histograms)
-        journal.unlink(missing_ok=True)
+        journal.unlink(missing_ok=True)  # last: the rows are in place in their new form
         if not self._retention:
             return []
         if chunks:
@@ -89,7 +88,7 @@ class Sealer:
         return self._rollups.due(self._retention, self._newest)
 
     def delete(self, files: list[FileRange]) -> None:
-        """Take away what was due, after it was said in an event."""
+        """Delete what was due; the caller has written the event that says so."""
         for file in files:
             with contextlib.suppress(OSError):
                 file.path.unlink(missing_ok=True)
@@ -126,10 +125,11 @@ class Sealer:
     def write_columns(
         self, number: int, tables: list[ChunkRows], histograms: list[StoredRecord]
     ) -> None:
+        """Write the sealed file `number` beside, sync it, then rename it into place."""
         target = self.folder / f"s{number:05d}.gws"
         beside = self.folder / f"s{number:05d}.part"
         with contextlib.suppress(OSError):
-            beside.unlink()
+            beside.unlink()  # an earlier try may have been cut short
         out = Journal(beside)
         try:
             directory = _Directory()
@@ -141,7 +141,7 @@ class Sealer:
             out.append(directory.record(out.size))
             out.sync()
             out.close()
-            os.rename(beside, target)
+            beside.rename(target)
         except BaseException:
             out.close()
             with contextlib.suppress(OSError):

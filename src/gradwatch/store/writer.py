@@ -28,6 +28,7 @@ from gradwatch.store.writer_thread import WriterThread
 RING_BYTES = 32 << 20
 EXIT_SECONDS = 2.0
 _SUBJECTS_PER_RECORD = 16
+# Exit and fork must reach every writer, and must not keep one alive that nobody uses.
 _LIVE: "weakref.WeakSet[Writer]" = weakref.WeakSet()
 
 
@@ -90,7 +91,7 @@ class Writer:
 
     def declare(self, subjects: Sequence[Subject]) -> NDArray[np.uint32]:
         """Ids for these subjects, old or new; a changed one keeps its id and is stored again."""
-        with self._declare_lock:
+        with self._declare_lock:  # two threads that declare the same subject must get one id
             ids = np.empty(len(subjects), np.uint32)
             changed: list[tuple[int, Subject]] = []
             for at, subject in enumerate(subjects):
@@ -139,7 +140,7 @@ class Writer:
             self._refuse(error)
 
     def histograms(self, family: Family, step: int, id: int, histogram: Histogram) -> None:
-        """Keep one histogram."""
+        """Queue one subject's histogram; the thread packs it."""
         code, number = FAMILY_CODES[family], int(id)
         place = _clamped(step)
         self._add(SmallRecord(Type.HIST, code, place, 1, lambda: pack_histogram(number, histogram)))
@@ -207,7 +208,7 @@ class Writer:
                 left = deadline - time.monotonic()
                 if left <= 0 or not thread.is_alive():
                     return False
-                thread.wake.wait(min(left, 0.5))
+                thread.wake.wait(min(left, 0.5))  # the thread could die without a last notice
         return True
 
     def close(self, timeout: float = EXIT_SECONDS) -> bool:
@@ -220,7 +221,7 @@ class Writer:
         return self.thread.safe.is_set()
 
     def _refuse(self, error: Exception) -> None:
-        """Something that cannot be kept: counted, and said once."""
+        """Count what cannot be kept; the first time, record why."""
         self._queue.refuse()
         if not self._refused:
             self._refused = True
@@ -277,6 +278,7 @@ def _silence_all() -> None:
 def _close_all() -> None:
     deadline = time.monotonic() + EXIT_SECONDS
     writers = [writer for writer in list(_LIVE) if not writer._off]
+    # Ask all of them before waiting for any: the time is for all together.
     for writer in writers:
         writer.thread.ask(closing=True)
     for writer in writers:

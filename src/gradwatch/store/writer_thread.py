@@ -70,10 +70,12 @@ class WriteBuffer:
 
     @property
     def data(self) -> memoryview:
+        """The bytes that wait to be written: whole records, one after another."""
         return self._buffer.data[: self.size]
 
     def fill(self) -> bool:
         """Take what waits, as far as it fits; whether there is anything to write."""
+        # First, so that a gap is on the disk before the rows behind it.
         lost = self._queue.take_lost()
         if lost:
             self.add(Type.EVENT, pack_event(_gap(lost)), step=lost.first_step)
@@ -90,6 +92,7 @@ class WriteBuffer:
     def _take_small(self) -> None:
         queue = self._queue
         scalars: list[Scalar] = []
+        # Looked at without the lock: no other thread ever empties the queue.
         while queue.small and self.size < WRITE_BUFFER_BYTES // 2:
             with queue.lock:
                 item = queue.small.popleft()
@@ -137,6 +140,7 @@ class WriteBuffer:
             if not ring.slots or self.size + ring.slots[0].length > len(self._buffer):
                 return False
             slot = ring.pop()
+            # Copied under the lock: the training may write over a slot as soon as it is popped.
             at, end = self.size, self.size + slot.length
             self._buffer[at:end] = ring.buffer[slot.offset : slot.offset + slot.length]
         begin = at + HEAD_BYTES
@@ -205,6 +209,7 @@ class WriterThread(threading.Thread):
         self.wake = threading.Condition()
         self.flushed = 0
         self.folder: Path | None = None
+        # From here on the thread's own, but for what `ask` sets under `wake`.
         self._run, self._run_name, self._versions = run, name, versions
         self._rank, self._attempt = rank, attempt
         self._pending = WriteBuffer(queue)
@@ -212,7 +217,7 @@ class WriterThread(threading.Thread):
         self._number = 0
         self._asked = False
         self._closing = False
-        self._said_close = False
+        self._close_written = False
         self._wait = 0.0
         self._next_try = 0.0
         self._next_sync = time.monotonic() + SYNC_SECONDS
@@ -241,7 +246,7 @@ class WriterThread(threading.Thread):
             self.wake.notify_all()
 
     def prepare(self) -> OSError | None:
-        """Make the folders; an error is kept, told, and tried again later by the thread."""
+        """Make the folders; an error is returned, and the thread tries again later."""
         try:
             self._make_folder()
         except OSError as error:
@@ -251,6 +256,7 @@ class WriterThread(threading.Thread):
     # -- the thread ------------------------------------------------------------------------------
 
     def run(self) -> None:
+        """Write once a second, or sooner when asked or when the ring fills, until closed."""
         while not self.finished.is_set():
             with self.wake:
                 if self._wait:
@@ -272,7 +278,7 @@ class WriterThread(threading.Thread):
                 self._finish()
         except OSError as error:
             self._back_off(error)
-        self._seal_full()
+        self._seal_full()  # last: it only rewrites what is on the disk already
         if self.safe.is_set():
             if self._sealer:
                 with contextlib.suppress(OSError):  # rollups are a convenience: the rows are safe
@@ -299,6 +305,7 @@ class WriterThread(threading.Thread):
     def _write(self) -> None:
         journal = self._ready_journal()
         try:
+            # The schema goes into the same write as the first rows: no journal is without it.
             journal.append(self._pending.data if journal.size else _schema() + self._pending.data)
         except OSError:
             self._give_up_journal()
@@ -351,16 +358,16 @@ class WriterThread(threading.Thread):
     def _sealed(self, path: Path, number: int) -> None:
         if self._sealer is None or self._sealer.folder != path.parent:
             self._sealer = Sealer(path.parent, self._retention, self._yield_gil)
-        gone = self._sealer.seal(path, number)
-        if gone:  # said first, deleted then: whoever reads meanwhile knows why
-            text = f"{len(gone)} files of older rows are deleted; coarser levels cover them."
-            seqs = [[file.first_seq, file.last_seq] for file in gone]
+        due = self._sealer.seal(path, number)
+        if due:  # the event first, the files then: whoever reads meanwhile knows why rows are gone
+            text = f"{len(due)} files of older rows are deleted; coarser levels cover them."
+            seqs = [[file.first_seq, file.last_seq] for file in due]
             event = Event(
-                gone[-1].last_step, EventKind.RETENTION, text, data={"seqs": seqs}, wall=time.time()
+                due[-1].last_step, EventKind.RETENTION, text, data={"seqs": seqs}, wall=time.time()
             )
             self._pending.add(Type.EVENT, pack_event(event), step=event.step)
             self._write()
-            self._sealer.delete(gone)
+            self._sealer.delete(due)
 
     def _ready_journal(self) -> Journal:
         if self._journal and not self._journal.intact:
@@ -368,6 +375,7 @@ class WriterThread(threading.Thread):
             self._give_up_journal()
         if self._journal is None:
             if self.folder is None or not self.folder.is_dir():
+                # It could not be made before, or somebody deleted it: no file has the names.
                 self._make_folder()
                 self.made_anew()
             assert self.folder is not None
@@ -391,8 +399,8 @@ class WriterThread(threading.Thread):
             raise
 
     def _finish(self) -> None:
-        if not self._said_close:
-            self._said_close = True
+        if not self._close_written:
+            self._close_written = True
             numbers = {"flushed": self.flushed, "dropped": self.queue.dropped}
             self._pending.add(Type.CLOSE, to_json(numbers))
             self._write()

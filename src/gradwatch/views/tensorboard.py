@@ -131,6 +131,7 @@ def masked(data: bytes) -> int:
 
 
 def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli) of the bytes, which zlib does not have."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8

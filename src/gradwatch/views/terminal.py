@@ -298,7 +298,7 @@ def squeezed(codes: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
 def on_one_axis(
     steps: Sequence[int], values: Sequence[float | None], window: Sequence[int], width: int
 ) -> list[float | None]:
-    """The curve on the steps of `window`, so that lines under one another tell the same time.
+    """The curve on the steps of `window`, so that lines under one another share their time axis.
 
     A column shows the highest value in it, one between two points the earlier of them.
     """

@@ -117,7 +117,7 @@ class FlowConfig(Result):
 
 @dataclass(frozen=True)
 class GradientFlow(Result):
-    """What `analyze_flow` says."""
+    """The result of `analyze_flow`."""
 
     layer_flows: dict[str, GradientLayerFlow]
     temporal_flows: tuple[TemporalGradientFlow, ...]

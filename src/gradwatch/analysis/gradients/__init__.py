@@ -50,7 +50,7 @@ class NetworkLevelAnalysis(Result):
 
 @dataclass(frozen=True)
 class GradientAnalysis(Result):
-    """What `analyze_gradients` says."""
+    """The result of `analyze_gradients`."""
 
     layer_details: dict[str, LayerDetail]
     network_level_analysis: NetworkLevelAnalysis

@@ -169,7 +169,7 @@ class ComparativeAnalysis(Result):
 
 @dataclass(frozen=True)
 class LayerDetail(Result):
-    """All that is said of one layer."""
+    """Everything the analysis has about one layer."""
 
     layer_name: str
     gradient_statistics: GradientStatistics

@@ -76,7 +76,7 @@ def _cause_of_death(done: "subprocess.CompletedProcess[bytes]") -> str:
 
 def confine(seconds: int = _CPU_SECONDS) -> None:
     """No more memory, time, files, processes or written bytes than reading an index takes."""
-    import resource
+    import resource  # only the child needs it, and not every system has it
 
     # What is mapped already (the interpreter, numpy) differs between machines, so add to it.
     try:

@@ -35,10 +35,11 @@ class OpenFile:
 
     @property
     def path(self) -> str:
+        """The path it was opened by, for messages."""
         return self.identity.path
 
     def read(self, offset: int, length: int) -> bytes:
-        """Exactly these bytes, or a sentence."""
+        """Exactly these bytes; GradwatchError where the file does not have them."""
         self._must_hold(offset, length, f"bytes {offset} to {offset + length} were asked for")
         return read_at(self.descriptor, self.begin + offset, length, self.path)
 
@@ -62,6 +63,7 @@ class OpenFile:
 def opened(path: Path) -> Iterator[OpenFile]:
     """Open a regular file; a pipe, device or folder is refused without waiting on it."""
     try:
+        # O_NONBLOCK: opening a pipe nobody writes to would wait for ever. For files it is nothing.
         descriptor = os.open(place(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise GradwatchError(f"There is no file {path}.") from None
@@ -157,6 +159,7 @@ def parse_json(raw: bytes, source: str) -> dict[str, Any]:
             refuse("a key stands there twice")
         return items
 
+    # Every list and object costs memory of its own: count them before they are made.
     if raw.count(b"{") + raw.count(b"[") > _MAX_BRACKETS:
         refuse("it has more than a million lists and objects")
     try:

@@ -1,4 +1,4 @@
-"""Reads pickles without unpickling: a stack machine that only writes down what it is told.
+"""Reads pickles without unpickling: a stack machine that only notes what it is asked to do.
 
 Nothing is imported, called or hashed. Opcodes, nesting and lengths are bounded; whatever is not
 understood is refused. The machine runs in a child process with limits of its own besides.
@@ -129,6 +129,7 @@ class PickleMachine:
             action(self)
 
     def refuse(self, reason: str) -> NoReturn:
+        """Stop reading with a sentence that names the file and the reason."""
         raise GradwatchError(f"{self.source} is not usable: {reason}.")
 
     def take(self, length: int) -> bytes:
@@ -141,28 +142,34 @@ class PickleMachine:
         return taken
 
     def number(self, form: str) -> Any:
+        """The next bytes as one number of a `struct` format."""
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
     def line(self) -> str:
+        """The text up to the next line feed, as protocol 0 writes its arguments."""
         end = self.data.find(b"\n", self.position, self.position + _MAX_LINE)
         if end < 0:
             self.refuse("a line of it does not end")
         return _text(self.take(end + 1 - self.position)[:-1])
 
     def push(self, value: Any) -> None:
+        """Put a value on top of the stack."""
         self.stack.append(value)
 
     def pop(self) -> Any:
+        """Take the topmost value away; a mark is none."""
         if not self.stack or self.stack[-1] is _MARK:
             self.refuse("it takes from an empty stack")
         return self.stack.pop()
 
     def top(self) -> Any:
+        """The topmost value, which stays."""
         if not self.stack or self.stack[-1] is _MARK:
             self.refuse("it looks at an empty stack")
         return self.stack[-1]
 
     def pop_to_mark(self) -> list[Any]:
+        """Take away everything above the newest mark, and the mark."""
         for index in range(len(self.stack) - 1, -1, -1):
             if self.stack[index] is _MARK:
                 values = self.stack[index + 1 :]
@@ -189,6 +196,7 @@ class PickleMachine:
     # -- opcodes ---------------------------------------------------------------------------------
 
     def text_number(self, parse: Callable[[str], Any]) -> Any:
+        """A number written out as text; LONG ends in an L."""
         word = self.line().rstrip("L")
         if len(word) >= 1000:
             self.refuse("a number is too long")
@@ -198,11 +206,13 @@ class PickleMachine:
             self.refuse("a number of it is none")
 
     def push_integer(self, length: int) -> None:
+        """LONG1 and LONG4: a little-endian integer of this many bytes."""
         if not 0 <= length <= _MAX_INTEGER_BYTES:
             self.refuse(f"it has a number of {length} bytes")
         self.push(int.from_bytes(self.take(length), "little", signed=True))
 
     def protocol(self) -> None:
+        """PROTO: the version of the instructions that follow."""
         if self.take(1)[0] > 5:
             self.refuse("it has a protocol above 5")
 
@@ -214,10 +224,12 @@ class PickleMachine:
             self.pop()
 
     def push_tuple(self, size: int) -> None:
+        """TUPLE1 to TUPLE3: the topmost values as one tuple."""
         values = [self.pop() for _ in range(size)]
         self.push(tuple(reversed(values)))
 
     def append(self, values: list[Any]) -> None:
+        """APPEND and APPENDS: add to the list below, or to an object that would be one."""
         target = self.top()
         if isinstance(target, list):
             target.extend(values)
@@ -227,6 +239,7 @@ class PickleMachine:
             self.refuse("it appends to something that is no list")
 
     def set_items(self, values: list[Any]) -> None:
+        """SETITEM and SETITEMS: keys and values in turn, for the dictionary below."""
         target = self.top()
         if len(values) % 2:
             self.refuse("a key of it has no value")
@@ -235,23 +248,28 @@ class PickleMachine:
         target.pairs.extend(zip(values[::2], values[1::2], strict=True))
 
     def make_dictionary(self) -> None:
+        """DICT: a dictionary of everything above the newest mark."""
         values = self.pop_to_mark()
         self.push(PickledDict())
         self.set_items(values)
 
     def store(self, key: int) -> None:
+        """PUT and MEMOIZE: remember the topmost value under a number."""
         self.memo[key] = self.top()
 
     def recall(self, key: int) -> None:
+        """GET: push what was remembered under a number."""
         if key not in self.memo:
             self.refuse("it recalls something it never stored")
         self.push(self.memo[key])
 
     def stack_global(self) -> None:
+        """STACK_GLOBAL: module and name are on the stack; pushes what they name."""
         name = self.pop()
         self.push(self.named(self.pop(), name))
 
     def call(self, function: Any, arguments: Any) -> None:
+        """Push what the call would give: a description of it, since nothing is ever called."""
         if not isinstance(function, PickledName) or not isinstance(arguments, tuple):
             self.refuse("it calls something that has no name")
         if str(function) == "collections.OrderedDict" and not arguments:
@@ -265,16 +283,19 @@ class PickleMachine:
         self.call(self.pop(), arguments)
 
     def new_with_keywords(self) -> None:
+        """NEWOBJ_EX: as NEWOBJ; the keyword arguments are dropped."""
         self.pop()
         self.reduce()
 
     def make_object(self) -> None:
+        """OBJ: class and arguments lie above the newest mark."""
         values = self.pop_to_mark()
         if not values:
             self.refuse("it makes an object of no class")
         self.call(values[0], tuple(values[1:]))
 
     def make_instance(self) -> None:
+        """INST: the class is given as text, the arguments lie above the newest mark."""
         symbol = self.named(self.line(), self.line())
         self.call(symbol, tuple(self.pop_to_mark()))
 

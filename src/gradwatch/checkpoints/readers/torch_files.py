@@ -64,7 +64,7 @@ class StorageView:
 
     storage: str
     storage_count: int
-    """Elements the storage is said to have."""
+    """Elements the storage has, by the pickle's account."""
     element: Element
     offset: int
     shape: tuple[int, ...]
@@ -72,6 +72,7 @@ class StorageView:
     note: str = ""
 
     def shard(self, storage_begin: int, file: int, start: tuple[int, ...]) -> Shard:
+        """Where its elements lie in file number `file`, as the part of a tensor at `start`."""
         begin = storage_begin + self.offset * self.element.size
         return Shard(file, begin, self.shape, self.strides, start)
 

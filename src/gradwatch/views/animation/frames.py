@@ -21,7 +21,7 @@ WORDS: dict[int, str] = {
     Code.NO_GRADIENT: "no gradient",
     Code.ZERO: "0",
 }
-"""What is said of a node whose byte is no level."""
+"""The label of a node whose byte is no level."""
 
 
 class Mark(StrEnum):

@@ -1,4 +1,4 @@
-"""The view model: what is shown of a run, thinned, with titles and units. All views draw it."""
+"""The view model: what is shown of a run, downsampled, with titles and units, for every view."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,6 +24,7 @@ FORMAT = 1
 COLUMNS = 240
 JsonObject = dict[str, Any]
 NOT_BUILT: Any = object()
+"""In place of a section that was not wanted; None would say that the run has nothing to show."""
 _KEYS = {"weight_histograms": "ridges", "not_recorded": "unseen"}
 """Keys in the JSON that differ from the name of the field: the page's script knows these."""
 _HTML = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
@@ -74,7 +75,7 @@ _FIELDS = {item.name: _KEYS.get(item.name, item.name) for item in fields(ViewMod
 SECTIONS = tuple(_FIELDS.values())
 """The keys of the sections in the JSON, in order."""
 OF_DIAGNOSIS = frozenset({"health", "findings", "timeline", "skipped", "ranks", "layers", "ridges"})
-"""Those that cannot be told before the run is diagnosed."""
+"""Sections that need the diagnosis."""
 
 
 def build(

@@ -44,10 +44,14 @@ def learning_rates(run: Run, first: int, last: int) -> list[dict[str, Any]]:
     """One curve per optimizer group."""
     if Stat.LR not in run.recorded:
         return []
-    bands = run.window(first, last, points=POINTS).stat(Stat.LR)
+    buckets = run.window(first, last, points=POINTS).stat(Stat.LR)
     groups = run.by_kind[Kind.GROUP]
     return [
-        {"name": group.name, "title": f"learning rate {group.name}".strip(), **_curve(bands, index)}
+        {
+            "name": group.name,
+            "title": f"learning rate {group.name}".strip(),
+            **_curve(buckets, index),
+        }
         for index, group in enumerate(groups[:12])
     ]
 
@@ -108,15 +112,15 @@ def update_spread(columns: Columns) -> dict[str, Any] | None:
     }
 
 
-def _curve(bands: Downsampled, column: int) -> dict[str, Any]:
+def _curve(buckets: Downsampled, column: int) -> dict[str, Any]:
     """Only buckets with a value; `log` where the values are positive and span over two decades."""
-    low, high, last = (table[:, column] for table in (bands.low, bands.high, bands.last))
+    low, high, last = (table[:, column] for table in (buckets.low, buckets.high, buckets.last))
     there = np.isfinite(last)
     low, high, last = low[there], high[there], last[there]
     positive = bool(there.any()) and float(low.min()) > 0
     log = positive and float(high.max()) / float(low.min()) > LOG_ABOVE
     return {
-        "x": bands.last_steps[there].tolist(),
+        "x": buckets.last_steps[there].tolist(),
         "low": numbers(low),
         "high": numbers(high),
         "last": numbers(last),

@@ -83,7 +83,7 @@ def _grouping(graph: Graph) -> tuple[Mapping[str, str], bool]:
 
 
 def _spans(names: Sequence[str]) -> dict[str, str]:
-    """Neighbouring blocks together, where names tell no better."""
+    """Neighbouring blocks joined, where names give no better grouping."""
     blocks = list(dict.fromkeys(map(block_of, names)))
     size = -(-len(blocks) // MOST_NODES)
     label: dict[str, str] = {}

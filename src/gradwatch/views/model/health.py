@@ -1,4 +1,4 @@
-"""What is said in words: health, findings, and what the run tells about itself.
+"""What a page shows in words: health, findings, and facts about the run itself.
 
 Is it healthy, what is wrong, since when, where first, what to try; what the run is, what recording
 it cost, what happened, what was not recorded.
@@ -23,7 +23,16 @@ CHARTED = 12
 """Findings that get charts: more would not be read, and the report has a size to keep."""
 NOT_DRAWN = frozenset({Stat.WEIGHT_HASH})
 """A hash has no size: its curve would be noise."""
-TOLD_INFO = ("name", "versions", "ranks", "loss_kind", "classes", "chance", "optimizer", "complete")
+SHOWN_INFO = (
+    "name",
+    "versions",
+    "ranks",
+    "loss_kind",
+    "classes",
+    "chance",
+    "optimizer",
+    "complete",
+)
 """The parts of `run.info` that are shown: no path, host name or environment leaves the machine."""
 NOT_RECORDED = frozenset(
     {
@@ -52,15 +61,20 @@ class Diagnosed(Protocol):
     """What the views need of a diagnosis."""
 
     @property
-    def findings(self) -> Sequence[Finding]: ...
+    def findings(self) -> Sequence[Finding]:
+        """What is wrong, the most severe first."""
+
     @property
-    def skipped(self) -> Sequence[Skipped]: ...
+    def skipped(self) -> Sequence[Skipped]:
+        """The checks that could not run, with the reason."""
+
     @property
-    def healthy(self) -> bool | None: ...
+    def healthy(self) -> bool | None:
+        """None where too little was recorded to say."""
 
 
 def health(run: Run, diagnosis: Diagnosed | None) -> dict[str, Any]:
-    """One word for the state and one line that says it."""
+    """The state in one word, and one line that explains it."""
     seen = f"{_many(len(run.layers), 'layer')}, {_many(len(run.steps), 'recorded step')}"
     if diagnosis is None:
         return {"state": "unknown", "line": f"not diagnosed: {seen}", "counts": {}}
@@ -142,6 +156,7 @@ def timeline(diagnosis: Diagnosed | None) -> list[str]:
 
 
 def skipped(diagnosis: Diagnosed | None) -> list[dict[str, str]]:
+    """The checks that could not run, for the page; none without a diagnosis."""
     return [
         {"check": s.check, "reason": s.reason} for s in (diagnosis.skipped if diagnosis else ())
     ]
@@ -152,8 +167,8 @@ def _many(count: int, word: str) -> str:
 
 
 def about(run: Run) -> dict[str, Any]:
-    """Name, size and the parts of the info that may be told."""
-    info = {key: _plainly(run.info[key]) for key in TOLD_INFO if key in run.info}
+    """Name, size and the parts of the info that may be shown."""
+    info = {key: _plainly(run.info[key]) for key in SHOWN_INFO if key in run.info}
     return {
         "name": str(run.info.get("name", "run")),
         "first_step": int(run.steps[0]) if len(run.steps) else 0,
@@ -198,7 +213,7 @@ def cost(run: Run) -> list[str]:
 
 
 def _finite(value: Any) -> float | None:
-    """What an untrusted note says, if it is a number."""
+    """The number in a note from a file, or None where it is none: files are not trusted."""
     finite = isinstance(value, int | float) and math.isfinite(value)
     return float(value) if finite else None
 

@@ -140,8 +140,8 @@ class Columns:
     run: Run
     first: NDArray[np.int64]
     last: NDArray[np.int64]
-    _thinned: dict[Stat, Downsampled] = field(default_factory=dict, compare=False)
-    """Each statistic is thinned once, however many parts of the model show it."""
+    _downsampled: dict[Stat, Downsampled] = field(default_factory=dict, compare=False)
+    """Each statistic is downsampled once, however many parts of the model show it."""
 
     def __len__(self) -> int:
         return len(self.first)
@@ -163,9 +163,9 @@ class Columns:
 
     def values(self, what: Shown) -> NDArray[np.float64]:
         """[column, subject of its kind] of one shown statistic."""
-        bands = self._bands(what.stat)
+        buckets = self._buckets(what.stat)
         highest = what.value is BucketValue.HIGHEST
-        values = self._laid(bands, bands.high if highest else bands.last, what.value)
+        values = self._laid(buckets, buckets.high if highest else buckets.last, what.value)
         if what.name != GRAD_RMS:
             return values
         # a run made from norms does not know the counts: then the norm itself is shown
@@ -183,8 +183,8 @@ class Columns:
         hit = np.zeros((len(self), len(self.run.by_kind[kind])), bool)
         for counter in counters:
             if counter in self.run.recorded and not self._never(counter):
-                bands = self._bands(counter)
-                hit |= self._laid(bands, bands.high, BucketValue.HIGHEST) > 0
+                buckets = self._buckets(counter)
+                hit |= self._laid(buckets, buckets.high, BucketValue.HIGHEST) > 0
         return hit
 
     def without_gradient(self, what: Shown, values: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -200,25 +200,25 @@ class Columns:
         absent = np.logical_or.reduceat(states == State.NO_GRADIENT, starts, axis=0)
         return gaps & absent
 
-    def _bands(self, stat: Stat) -> Downsampled:
-        if stat not in self._thinned:
+    def _buckets(self, stat: Stat) -> Downsampled:
+        if stat not in self._downsampled:
             window = self.run.window(int(self.first[0]), int(self.last[-1]), points=len(self))
-            self._thinned[stat] = window.stat(stat)
-        return self._thinned[stat]
+            self._downsampled[stat] = window.stat(stat)
+        return self._downsampled[stat]
 
     def _laid(
-        self, bands: Downsampled, values: NDArray[np.float64], value: BucketValue
+        self, buckets: Downsampled, values: NDArray[np.float64], value: BucketValue
     ) -> NDArray[np.float64]:
-        """One array of a run's bands as [column, subject].
+        """One array of a window's buckets as [column, subject].
 
         Buckets of stored rollups begin where the store cut them, not where our columns do: such a
         bucket is laid onto every column it meets.
         """
-        if len(bands.first_steps) == len(self) and (bands.first_steps == self.first).all():
+        if len(buckets.first_steps) == len(self) and (buckets.first_steps == self.first).all():
             return values
         out = np.full((len(self), values.shape[1]), np.nan)
-        begins = np.searchsorted(self.last, bands.first_steps)
-        ends = np.searchsorted(self.first, bands.last_steps, side="right")
+        begins = np.searchsorted(self.last, buckets.first_steps)
+        ends = np.searchsorted(self.first, buckets.last_steps, side="right")
         for row, (begin, end) in enumerate(zip(begins, ends, strict=True)):
             part = out[begin:end]
             if value is BucketValue.HIGHEST:
@@ -229,6 +229,7 @@ class Columns:
 
     def _never(self, counter: Stat) -> bool:
         """Whether the run's source knows without loading that nothing was ever counted."""
+        # Not part of `Source`: only run folders have rollups to know it from.
         never: Callable[[Stat], bool] | None = getattr(self.run.source, "never", None)
         return never is not None and never(counter)
 
@@ -254,7 +255,7 @@ class LevelScale:
             return cls(1e-8, 1.0, True) if log else cls(0.0, 1.0, False)
         low, high = float(usable.min()), float(usable.max())
         if log and high < low * LEAST_SPAN:  # nearly equal values belong in the middle
-            middle = math.sqrt(low) * math.sqrt(high)
+            middle = math.sqrt(low) * math.sqrt(high)  # the product itself could underflow
             half, ends = math.sqrt(LEAST_SPAN), sys.float_info
             return cls(max(middle / half, ends.min), min(middle * half, ends.max), True)
         if log:

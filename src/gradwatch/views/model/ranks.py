@@ -168,14 +168,14 @@ def _loss(run: Run, spread: dict[str, Any] | None, first: int, last: int) -> dic
         table[:, list(run.ranks).index(far)] if far is not None else np.full(len(table), np.nan)
     )
     four = np.stack([np.nanmin(table, 1), medians(table.T), np.nanmax(table, 1), own_loss], axis=1)
-    bands = downsample(steps, four, first, last, POINTS)
+    buckets = downsample(steps, four, first, last, POINTS)
     return {
-        "x": bands.last_steps.tolist(),
-        "lowest": numbers(bands.low[:, 0]),
-        "median": numbers(bands.last[:, 1]),
-        "highest": numbers(bands.high[:, 2]),
+        "x": buckets.last_steps.tolist(),
+        "lowest": numbers(buckets.low[:, 0]),
+        "median": numbers(buckets.last[:, 1]),
+        "highest": numbers(buckets.high[:, 2]),
         "farthest_rank": far,
-        "farthest": numbers(bands.last[:, 3]),
+        "farthest": numbers(buckets.last[:, 3]),
     }
 
 
