@@ -3,7 +3,7 @@
 A thread stands between the training and the service: the training never waits.
 
 Numbers are sent at most once in `INTERVAL` seconds, the newest of each name; findings at once. A
-service that fails is told of once and left alone.
+service that fails is mentioned in the log once and left alone.
 """
 
 import logging
@@ -20,9 +20,14 @@ from gradwatch.errors import Exit, GradwatchError
 class Service(Protocol):
     """Called from the outbox' thread only."""
 
-    def numbers(self, step: int, values: Mapping[str, float]) -> None: ...
-    def finding(self, step: int, title: str, text: str) -> None: ...
-    def close(self) -> None: ...
+    def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        """Send the numbers of one step."""
+
+    def finding(self, step: int, title: str, text: str) -> None:
+        """Show a finding where the service has room for text."""
+
+    def close(self) -> None:
+        """End the service's run if it was started here, not by the user."""
 
 
 class Wandb:
@@ -37,13 +42,16 @@ class Wandb:
         self._run.define_metric("gradwatch/*", step_metric="gradwatch/step")
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        """Log them on a step axis of their own, since the user's logs count their own steps."""
         self._run.log({"gradwatch/step": step, **values})
 
     def finding(self, step: int, title: str, text: str) -> None:
+        """Keep it in the run's summary and send an alert."""
         self._run.summary[f"gradwatch/{title}"] = text
         self._run.alert(title=f"gradwatch: {title}", text=text)
 
     def close(self) -> None:
+        """Finish the run if it was started here."""
         if self._own:
             self._run.finish()
 
@@ -60,13 +68,16 @@ class Mlflow:
         self._client: Any = MlflowClient()
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        """Log them by the run's id, which works from any thread."""
         for key, value in values.items():
             self._client.log_metric(self._id, key, value, step=step)
 
     def finding(self, step: int, title: str, text: str) -> None:
+        """Set a tag of the run."""
         self._client.set_tag(self._id, f"gradwatch.{title}", text)
 
     def close(self) -> None:
+        """End the run if it was started here."""
         if self._own:
             from mlflow import end_run
 
@@ -82,15 +93,18 @@ class Tensorboard:
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        """Write them to the event file at once."""
         for key, value in values.items():
             self._writer.add_scalar(key, value, step)
         self._writer.flush()
 
     def finding(self, step: int, title: str, text: str) -> None:
+        """Write it as text at the step where it begins."""
         self._writer.add_text(f"gradwatch/{title}", text, step)
         self._writer.flush()
 
     def close(self) -> None:
+        """Close the event file."""
         self._writer.close()
 
 
@@ -107,12 +121,15 @@ class Trackio:
         self._run: Any = current or trackio.init(project="gradwatch", name=name)
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        """Send the numbers of one step."""
         self._run.log(dict(values), step=step)
 
     def finding(self, step: int, title: str, text: str) -> None:
+        """Log it as text."""
         self._run.log({f"gradwatch/{title}": text}, step=step)
 
     def close(self) -> None:
+        """Finish the run if it was started here."""
         if self._own:
             self._run.finish()
 
@@ -154,6 +171,7 @@ class Outbox:
         self._items.put((step, dict(values)))
 
     def finding(self, step: int, title: str, text: str) -> None:
+        """Send a finding; it is never dropped, however slow the service is."""
         if not self._off:
             self._items.put((step, (title, text)))
 

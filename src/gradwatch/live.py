@@ -33,21 +33,25 @@ class Forwarding:
         self._outbox = outbox
 
     def finding(self, step: int, check: str, message: str) -> None:
-        """Told by the monitor inside, or by whoever judges."""
+        """Pass a finding of the live checks on to the service."""
         if self._outbox is not None:
             self._outbox.finding(step, check, message)
 
     @property
     def should_stop(self) -> bool:
+        """As the monitor inside judges."""
         return self._inner.should_stop
 
     def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
+        """Passed on: the service is sent no names."""
         self._inner.declared(subjects, ids)
 
     def noted(self, info: Mapping[str, Any]) -> None:
+        """Passed on."""
         self._inner.noted(info)
 
     def after_step(self, step: int, rows: Sequence[StepRows], scalars: Mapping[str, float]) -> None:
+        """Let the monitor judge the step first, then send a few of its numbers."""
         self._inner.after_step(step, rows, scalars)
         self._step = step
         self._values = {f"gradwatch/{k}": scalars[k] for k in FORWARDED if k in scalars}
@@ -57,6 +61,7 @@ class Forwarding:
             self._outbox.numbers(step, self._values)
 
     def close(self) -> None:
+        """Send the newest numbers once more, whatever the interval, and close both."""
         self._inner.close()
         if self._outbox is not None:
             if self._values:
@@ -130,14 +135,14 @@ def watch(
 def _both(
     forwarding: Forwarding, on_finding: Callable[[Finding], None] | None
 ) -> Callable[[Finding], None]:
-    """Tell the service, then the user."""
+    """Send each finding to the service, then hand it to the user."""
 
-    def tell(finding: Finding) -> None:
+    def report(finding: Finding) -> None:
         forwarding.finding(finding.first_step, finding.check, finding.message)
         if on_finding is not None:
             on_finding(finding)
 
-    return tell
+    return report
 
 
 def _open(forwarding: Forwarding, service: str, watcher: Watcher) -> None:

@@ -95,7 +95,7 @@ def test_a_worker_that_dies_once_is_replaced(path, monkeypatch) -> None:
     work = units(path, die_once)
     assert len(work) > 3
     found = do_work(work, ScanOptions(workers=2), str(path), 0)
-    assert os.path.exists(f"{path}.died")
+    assert Path(f"{path}.died").exists()
     alone = do_work(units(path, measure_group), ScanOptions(workers=0), str(path), 0)
     for a, b in zip(found, alone, strict=True):
         assert [part.moments.tobytes() for part in a] == [part.moments.tobytes() for part in b]

@@ -40,10 +40,7 @@ def test_the_halves_share_nothing_and_cover_everything() -> None:
 
 def test_labels_know_nothing_of_the_recorder_or_the_checks() -> None:
     folder = Path(gradwatch.zoo.__file__).parent
-    files = [
-        folder / name
-        for name in ("criteria.py", "training.py", "models.py", "tasks.py")
-    ]
+    files = [folder / name for name in ("criteria.py", "training.py", "models.py", "tasks.py")]
     for file in [*files, *(folder / "families").glob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gradwatch"):

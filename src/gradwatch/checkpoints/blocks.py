@@ -99,6 +99,7 @@ def _descriptor(file: FileId) -> int:
             descriptor = os.open(place(file.path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             raise changed(file) from None
+        # Between reading the header and now, another file may have taken the path.
         now = identified(descriptor, file.path)
         if (now.size, now.modified) != (file.size, file.modified):
             os.close(descriptor)
@@ -124,7 +125,7 @@ def changed(file: FileId) -> GradwatchError:
 def unchanged(file: FileId) -> bool:
     """Whether the file on the disk is still the one whose header was read."""
     try:
-        status = os.stat(place(file.path))
+        status = place(file.path).stat()
     except OSError:
         return False
     return (status.st_size, status.st_mtime_ns) == (file.size, file.modified)
@@ -160,6 +161,7 @@ class TensorBlock:
 
     @property
     def values(self) -> NDArray[np.floating]:
+        """The elements as numbers numpy can compute with."""
         return as_floats(self.bits, self.element)
 
 

@@ -41,9 +41,11 @@ class TensorDrift:
 
     @property
     def moved(self) -> bool:
+        """Whether a single element differs."""
         return self.sums.changed > 0
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain JSON; shares that an adapter's factors do not show are None."""
         sums, count = self.sums, max(self.sums.count, 1)
         return {
             "name": self.name,
@@ -82,9 +84,11 @@ class Drift:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
+        """Weight matrices that did not change by a bit, as one finding; none where all moved."""
         return _findings(self.tensors)
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain JSON, as `gradwatch drift --json` prints it."""
         return {
             "format": FORMAT,
             "before": self.before,

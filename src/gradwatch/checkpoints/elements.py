@@ -30,10 +30,12 @@ class Element(StrEnum):
 
     @property
     def size(self) -> int:
+        """Bytes of one element."""
         return SIZES[self]
 
     @property
     def floating(self) -> bool:
+        """Whether it is a floating-point type."""
         return self in _FLOATING
 
     @property

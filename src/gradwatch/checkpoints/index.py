@@ -39,6 +39,7 @@ class Shard:
 
     @property
     def count(self) -> int:
+        """Elements of the shard, gaps between them not counted."""
         return math.prod(self.shape)
 
     @property
@@ -65,6 +66,7 @@ class Shard:
 
     @property
     def contiguous(self) -> bool:
+        """Whether its elements lie in the file in their order, without gaps."""
         return self.strides == row_major(self.shape)
 
     @property
@@ -98,14 +100,17 @@ class TensorEntry:
 
     @property
     def count(self) -> int:
+        """Elements of the whole tensor."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
+        """Size of the elements in memory, whatever they take in the file."""
         return self.count * self.element.size
 
     @property
     def layer(self) -> str:
+        """The module that owns it, by its name."""
         return owner_of(self.name)
 
     @property
@@ -146,6 +151,7 @@ class Index:
 
     @property
     def bytes(self) -> int:
+        """Size of all tensors in memory."""
         return sum(tensor.bytes for tensor in self.tensors)
 
     @property

@@ -55,7 +55,7 @@ class TensorStats:
     moments: np.void
     histogram: Histogram | None
     content_hash: int
-    """64 bits of a hash of all elements, where asked for."""
+    """64 bits of a hash of all elements; 0 where none was wanted."""
     first_nonfinite: int | None
     """Flat index of the first NaN or Inf."""
     row_spread: float
@@ -65,18 +65,22 @@ class TensorStats:
 
     @property
     def name(self) -> str:
+        """The tensor's name."""
         return self.tensor.name
 
     @property
     def nonfinite(self) -> int:
+        """How many elements are NaN or infinite."""
         return sum(int(self.moments[name]) for name in _NONFINITE)
 
     @property
     def finite(self) -> int:
+        """How many elements are neither NaN nor infinite."""
         return int(self.moments["count"]) - self.nonfinite
 
     @property
     def zero_fraction(self) -> float:
+        """Share of the elements that are exactly zero; NaN without elements."""
         count = int(self.moments["count"])
         return int(self.moments["zeros"]) / count if count else math.nan
 
@@ -102,6 +106,7 @@ class ShardRows:
 
     @property
     def bytes(self) -> int:
+        """How much there is to read, by which work is shared out."""
         return self.shard.count * self.tensor.element.size
 
 
@@ -179,7 +184,7 @@ def _grouped(items: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[t
 
 
 def verify_group(access: Access, group: Sequence[tuple[FileId, Checksum]]) -> list[PartialStats]:
-    """Raise at the first checksum that does not fit; there is nothing else to tell."""
+    """Raise at the first checksum that does not fit; otherwise there is no result."""
     for file, checksum in group:
         verify_checksum(file, checksum)
     return []
@@ -214,6 +219,7 @@ def measure_rows(rows: ShardRows, read: ReadBytes) -> PartialStats:
         for block in blocks(read, rows.file, shard, tensor.element)
     ]
     if records:
+        # Merged here and in this order, so that the bits do not depend on how work is shared out.
         part.moments = np.array([merge(np.concatenate(records))])
     if rows.full and matrix:
         part.row_spread = _row_spread(rows, read)

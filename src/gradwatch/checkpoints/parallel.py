@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """How to work: how many processes, on which cluster, and whom to tell."""
+    """How to work: how many processes, on which cluster, and who hears of progress."""
 
     workers: int | None = None
     """None: as many as there are processors; 0: none, all in the calling process."""

@@ -35,7 +35,7 @@ class Checkpoint:
     index: Index
     tensors: tuple[TensorStats, ...]
     spectra: dict[str, Spectrum] | None = None
-    """Singular values by the name of the matrix; None where they were not asked for."""
+    """Singular values by the name of the matrix; None where they were not computed."""
 
 
 def scan(

@@ -102,6 +102,7 @@ def _all_squares(
             gram += wide @ wide.T
     if not np.isfinite(gram).all():
         return None
+    # Rounding makes some eigenvalues of a rank-deficient matrix slightly negative.
     squares = np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0)
     return squares, float(squares.sum())
 
@@ -121,6 +122,7 @@ def _largest_squares(
             total += float(np.vdot(table, table))
         if not math.isfinite(total):
             return None
+        # Made orthogonal after each pass: otherwise all columns would turn to the largest one.
         basis = np.linalg.qr(image)[0]
         probe = np.zeros((columns, width))
         for first, table in tables():

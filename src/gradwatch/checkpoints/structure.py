@@ -34,14 +34,15 @@ class _Sampling:
 
 @lru_cache(maxsize=2)
 def _sampling(rows: int, columns: int, size: int) -> _Sampling:
-    whole = rows * columns * size <= limits.WHOLE_BYTES
-    exact = whole or columns <= _GROUP * limits.SAMPLED_GROUPS
+    small = rows * columns * size <= limits.WHOLE_BYTES
+    exact = small or columns <= _GROUP * limits.SAMPLED_GROUPS
     groups, sampled = [slice(0, columns)], np.empty(0, np.int64)
     if not exact:
         starts = evenly_spread(columns - _GROUP + 1, limits.SAMPLED_GROUPS)
         groups = [slice(int(start), int(start) + _GROUP) for start in starts]
         sampled = evenly_spread(rows, limits.SAMPLED_ROWS)
     width = sum(group.stop - group.start for group in groups)
+    # A fixed seed: shards are hashed in other processes, and their rows must be comparable.
     weights = np.random.default_rng(0).integers(1, 1 << 62, width, np.uint64)
     odd = weights * np.uint64(2) + np.uint64(1)
     return _Sampling(exact, tuple(groups), sampled, odd)
@@ -83,6 +84,7 @@ class Structure:
 
     @property
     def exact(self) -> bool:
+        """Whether every column of a row is looked at, not a sample of them."""
         return self._sampling.exact
 
     @property

@@ -21,22 +21,18 @@ class Check(Protocol):
     @property
     def NAME(self) -> str:
         """The fault in kebab-case: the same word in code, command line, documentation and page."""
-        ...
 
     @property
     def NEEDS(self) -> frozenset[str]:
         """Statistics and scalars without which the check cannot look."""
-        ...
 
     @property
     def check(self) -> Callable[[Run], Outcome]:
-        """Yield what is wrong, or why one cannot tell. Keyword defaults are the thresholds."""
-        ...
+        """Yield what is wrong, or why that is not known. Keyword defaults are the thresholds."""
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
         """The documentation: what is seen, why it hurts, what helps."""
-        ...
 
 
 def finding(

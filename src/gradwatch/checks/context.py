@@ -1,7 +1,7 @@
-"""What many checks ask of a run, worked out once: masks, sampled rows, medians, the loss curve.
+"""What many checks need of a run, computed once: masks, sampled rows, medians, the loss curve.
 
-Checks speak of the finite part of a run; `end` is its length in rows, and everything here
-stops there. A column is a parameter's place in the run, a row is a step's.
+Checks judge the finite part of a run; `end` is its length in rows, and everything here stops
+there. A column is a parameter's place in the run, a row is a step's.
 """
 
 from functools import cached_property
@@ -34,6 +34,7 @@ class CheckContext:
 
     @property
     def run(self) -> Run:
+        """The run itself, which outlives its context."""
         run = self._ref()
         assert run is not None
         return run
@@ -45,6 +46,7 @@ class CheckContext:
 
     @cached_property
     def trainable(self) -> Mask:
+        """Parameters that are not frozen."""
         return self._mask([not p.frozen for p in self.parameters])
 
     @cached_property
@@ -54,10 +56,12 @@ class CheckContext:
 
     @cached_property
     def embeddings(self) -> Mask:
+        """Weights of embedding layers, of which a step touches only some rows."""
         return self._mask([p.module.startswith("Embedding") for p in self.parameters])
 
     @cached_property
     def norm_gains(self) -> Mask:
+        """The gains (not the biases) of normalisation layers."""
         named = [p.name.endswith("weight") for p in self.parameters]
         norms = [any(kind in p.module for kind in NORMS) for p in self.parameters]
         return self._mask(named) & self._mask(norms)
@@ -74,6 +78,7 @@ class CheckContext:
 
     @cached_property
     def low_precision(self) -> Mask:
+        """Parameters stored in 16 bits."""
         return self._mask([any(w in p.dtype for w in LOW_PRECISION) for p in self.parameters])
 
     @cached_property
@@ -95,6 +100,7 @@ class CheckContext:
         return order
 
     def layer(self, column: int | np.intp) -> str:
+        """The layer that owns the parameter in this column."""
         return self.parameters[column].layer
 
     def layers(self, columns: Rows | list[int]) -> tuple[str, ...]:
@@ -203,6 +209,7 @@ class CheckContext:
         return self._rows[stat]
 
     def values(self, stat: Stat, rows: Rows) -> Array:
+        """One statistic on these rows only, [row, column]."""
         taken: Array = self.run.series[stat][rows]
         return taken
 
@@ -251,7 +258,7 @@ class CheckContext:
 
     def first(self, stat: Stat) -> Array:
         """Each subject's first measured value."""
-        rows = self.rows(stat)[:64]
+        rows = self.rows(stat)[:64]  # far enough for subjects that a few first samples lack
         return _edge(self.values(stat, rows))
 
     def last(self, stat: Stat) -> Array:
@@ -263,6 +270,7 @@ class CheckContext:
 
     @cached_property
     def loss(self) -> Curve | None:
+        """The training loss; None where fewer than two values were logged."""
         return self.curve("loss")
 
     def curve(self, name: str) -> Curve | None:

@@ -130,7 +130,7 @@ def _reasons(ctx: CheckContext, same: Mask) -> list[_Reason]:
 
 
 def _unchanged(ctx: CheckContext, least: int) -> Mask | None:
-    """Whether each parameter's bits are what they were; None when that cannot be told."""
+    """Whether each parameter's bits are what they were; None where it cannot be known."""
     rows = ctx.rows(Stat.WEIGHT_HASH)
     if len(rows) >= 2 and ctx.steps[rows[-1]] - ctx.steps[rows[0]] >= least:
         bits = ctx.run.integers(Stat.WEIGHT_HASH)[rows]

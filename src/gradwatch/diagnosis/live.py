@@ -50,13 +50,20 @@ class RecordedRows(Protocol):
     """The rows of one family on one step, as the recorder hands them over."""
 
     @property
-    def family(self) -> Family: ...
+    def family(self) -> Family:
+        """Gradients, weights, … : what the rows are rows of."""
+
     @property
-    def ids(self) -> NDArray[np.uint32]: ...
+    def ids(self) -> NDArray[np.uint32]:
+        """The subject of each row."""
+
     @property
-    def rows(self) -> NDArray[np.void]: ...
+    def rows(self) -> NDArray[np.void]:
+        """One record per subject, a field per statistic."""
+
     @property
-    def states(self) -> NDArray[np.uint8]: ...
+    def states(self) -> NDArray[np.uint8]:
+        """A `State` byte for each row."""
 
 
 class RecentPast:
@@ -101,6 +108,7 @@ class RecentPast:
         at = self._seen if self._seen < FIRST else FIRST + (self._seen - FIRST) % LAST
         self._seen += 1
         self._steps[at] = step
+        # The slot held an older step: what this one does not record must not show that.
         for states in self._states.values():
             states[at] = State.NOT_SAMPLED
         for values in self._scalars.values():
@@ -242,13 +250,13 @@ class LiveDiagnosis:
         self._logged_loss |= "loss" in scalars
         bad = _nonfinite(scalars)
         self._bad_steps = self._bad_steps + 1 if bad else 0
-        first_bad = self._bad_steps == 1
+        first_bad = self._bad_steps == 1  # at once: the next steps may already hide the origin
         if first_bad or self._taken >= self._next:
             self.look(step)
             self._plan()
         if self._taken == FIRST_LOOK and not self._logged_loss:
             log.warning("gradwatch: no loss was logged; add watcher.log(loss=loss) to the loop")
-        if self._bad_steps >= 3:
+        if self._bad_steps >= 3:  # one or two may be bad batches; three in a row do not pass
             self.should_stop = True
 
     def look(self, step: int) -> None:

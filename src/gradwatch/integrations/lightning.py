@@ -20,6 +20,7 @@ class GradwatchLightningCallback(Callback):  # type: ignore[misc]
         self.watcher: Any = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin to watch: by now Lightning has made the optimizers."""
         self.watcher = watch(
             pl_module,
             *trainer.optimizers,
@@ -31,6 +32,7 @@ class GradwatchLightningCallback(Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        """Log the loss, and stop the training when the watcher says so."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if loss is not None:
             self.watcher.log(loss=loss)
@@ -38,13 +40,16 @@ class GradwatchLightningCallback(Callback):  # type: ignore[misc]
             trainer.should_stop = True
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Log `val_loss`, but not that of the sanity check before the training."""
         loss = trainer.callback_metrics.get("val_loss")
         if loss is not None and self.watcher is not None and not trainer.sanity_checking:
             self.watcher.log(val_loss=loss)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Write what is left and close the run."""
         self.watcher.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Close the run, so that what led to the exception is on disk."""
         if self.watcher is not None:
             self.watcher.close()

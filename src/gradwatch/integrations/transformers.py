@@ -21,6 +21,7 @@ class GradwatchTrainerCallback(TrainerCallback):  # type: ignore[misc]
         self.watcher: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Begin to watch: by now the Trainer has made the optimizer."""
         self.watcher = watch(
             given["model"],
             given["optimizer"],
@@ -30,15 +31,18 @@ class GradwatchTrainerCallback(TrainerCallback):  # type: ignore[misc]
         )
 
     def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Log the training and validation losses that the Trainer reports."""
         logs = given.get("logs") or {}
         losses = {ours: logs[theirs] for theirs, ours in NAMES.items() if theirs in logs}
         if losses and self.watcher is not None:
             self.watcher.log(losses)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Stop the training when the watcher says so."""
         if self.watcher is not None and self.watcher.should_stop:
             control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Write what is left and close the run."""
         if self.watcher is not None:
             self.watcher.close()

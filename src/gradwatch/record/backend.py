@@ -27,6 +27,7 @@ class SentRows:
 
     @property
     def arrived(self) -> bool:
+        """Whether the numbers are on the host, so that reading them waits for nothing."""
         return self.transfer is None or self.transfer.arrived
 
     def result(self) -> ReadyRows:

@@ -44,6 +44,7 @@ class CpuBackend(Backend):
         self._memory = RowMemory(())
 
     def prepare(self, tracked: TrackedOptimizer) -> None:
+        """Decide how much of the weights a snapshot copies, and begin to follow their rows."""
         self._snapshot.plan(tracked.tensors())
         self._memory = RowMemory(tracked.rows)
 
@@ -63,6 +64,7 @@ class CpuBackend(Backend):
         return ready([weights])
 
     def gradients(self, tracked: TrackedOptimizer, call: OptimizerStep) -> PendingRows:
+        """Rows of the gradients as they are before the step, with scaling and clipping undone."""
         if tracked is not call.tracked:  # no optimizer is given these
             return ready([self._gradients(tracked, call)])
         if call.skipped:
@@ -144,15 +146,19 @@ class CpuBackend(Backend):
             states[index] = State.MEASURED
 
     def snapshot(self, tracked: TrackedOptimizer) -> None:
+        """Copy the weights, so that `updates` can tell what the step changed."""
         self._snapshot.take(tracked.tensors())
 
     def drop_snapshot(self) -> None:
+        """Let the copy go unused: the step did not come about."""
         self._snapshot.drop()
 
     def is_skipped(self, tracked: TrackedOptimizer) -> bool:
+        """Whether a fused optimizer was handed an overflow, and so will change nothing."""
         return overflowed(tracked.optimizer)
 
     def updates(self, call: OptimizerStep) -> PendingRows:
+        """Rows of what the step changed, and of Adam's ratios, where they are due."""
         families = self._updates(
             call.tracked, update=Family.UPDATE in call.due, adam=Family.OPTIM in call.due
         )

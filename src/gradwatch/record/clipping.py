@@ -142,7 +142,7 @@ class SampledParameter:
 
 
 class GradientSampler:
-    """Counts backward passes and samples gradients; tells of those that were thrown away."""
+    """Counts backward passes and samples gradients; reports those that were thrown away."""
 
     def __init__(
         self,

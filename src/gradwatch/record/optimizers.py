@@ -1,4 +1,4 @@
-"""What an optimizer's own state tells: second moments, learning rates."""
+"""What is read from an optimizer's own state: second moments, learning rates."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the user asked for, checked where it is asked."""
+"""The arguments of `watch`, checked before anything starts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -45,6 +45,7 @@ class Options:
 
     @cached_property
     def families(self) -> frozenset[Family]:
+        """The families of statistics that the chosen parts consist of."""
         return frozenset(f for part in self.record for f in _FAMILIES.get(part, ()))
 
 

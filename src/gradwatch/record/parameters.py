@@ -163,12 +163,15 @@ class TrackedOptimizer:
 
     @property
     def optimizer(self) -> Optimizer | None:
+        """The optimizer, or None for parameters that none has, and when it is gone."""
         return self._ref() if self._ref is not None else None
 
     def tensors(self) -> list[Tensor | None]:
+        """The parameters now; None where one is gone."""
         return [info.ref() for info in self.parameters]
 
     def gradients(self) -> list[Tensor | None]:
+        """Their gradients now; None where there is none."""
         return [None if (p := info.ref()) is None else p.grad for info in self.parameters]
 
     def take_over(self, parameters: Sequence[ParameterInfo], ids: Sequence[int]) -> None:
@@ -242,13 +245,16 @@ class TrackedParameters:
 
     @property
     def model(self) -> Module | None:
+        """The model, or None when the user has let it go."""
         return self._model()
 
     @property
     def all(self) -> tuple[TrackedOptimizer, ...]:
+        """Every group of parameters, those without an optimizer last."""
         return (*self.optimizers, self.unowned)
 
     def find(self, optimizer: Optimizer) -> TrackedOptimizer | None:
+        """The parameters of this optimizer; None for one that is not tracked."""
         tracked = self._by_id.get(id(optimizer))
         return tracked if tracked is not None and tracked.optimizer is optimizer else None
 

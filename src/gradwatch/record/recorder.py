@@ -240,12 +240,13 @@ class Recorder:
     # -- to the sink and the monitor -------------------------------------------------------------
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Store numbers of a step, and show them to the live checks."""
         self.sink.scalars(step, values)
         if self.monitor is not None:
             self._scalars.update(values)
 
     def numbers(self, items: Sequence[tuple[int, str, float]]) -> None:
-        """Scalars of many steps: step, name, value; the monitor hears of the last of each name."""
+        """Scalars of many steps: step, name, value; the monitor is given the last of each name."""
         self.sink.numbers(items)
         if self.monitor is not None:
             self._scalars.update((name, value) for _, name, value in items)

@@ -18,7 +18,7 @@ Parts = list[NDArray[np.float64]]
 
 
 class FamilyRows(NamedTuple):
-    """One family of all parameters of an optimizer; histograms where they were asked for."""
+    """One family of all parameters of an optimizer; histograms where they are due."""
 
     family: Family
     rows: NDArray[np.void]
@@ -68,21 +68,20 @@ class StepMonitor(Protocol):
     """Judges a step right after it, within the budget: the live checks."""
 
     @property
-    def should_stop(self) -> bool: ...
+    def should_stop(self) -> bool:
+        """Whether the training cannot recover."""
 
     def declared(self, subjects: Sequence[Subject], ids: NDArray[np.uint32]) -> None:
         """The subjects that ids stand for, whenever some are declared."""
-        ...
 
     def noted(self, info: Mapping[str, Any]) -> None:
         """What was found out about the run: the kind of its loss, its number of classes."""
-        ...
 
-    def after_step(
-        self, step: int, rows: Sequence[StepRows], scalars: Mapping[str, float]
-    ) -> None: ...
+    def after_step(self, step: int, rows: Sequence[StepRows], scalars: Mapping[str, float]) -> None:
+        """Judge the rows of a step that has just been recorded."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The training is over."""
 
 
 # -- making rows -------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ class LossScaling:
 
     @property
     def known(self) -> bool:
+        """Whether there is a scaler, and it is still alive."""
         return self._ref is not None and self._ref() is not None
 
     def search(self, optimizer: Optimizer | None = None) -> bool:

@@ -44,6 +44,7 @@ class Signal:
         return ()
 
     def scalars(self, step: int) -> Mapping[str, float]:
+        """Numbers of the step that belong to no layer; most signals have none."""
         return {}
 
     def events(self) -> Sequence[Event]:

@@ -6,6 +6,7 @@ On the CPU; on a device the same is done at fixed coordinates, by `device/backen
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,7 @@ class BeforeAndAfter:
     """The weights and gradients as they were gathered: they own the memory of the batches."""
 
     def enlarge(self, records: NDArray[np.void], parameters: Sequence[Tensor | None]) -> None:
-        """Make the records of a sample speak of the whole tensors."""
+        """Extrapolate the records of a sample to the whole tensors."""
         if self.sampled:
             _raise_to_whole(records, self.states, parameters, self.after.counts)
 
@@ -121,9 +122,9 @@ class WeightSnapshot:
 
 
 def free_memory() -> float:
-    """Bytes that are free for use, as far as the system tells; without word, none is claimed."""
+    """Bytes of memory that are free for use; 0 where the system does not say."""
     try:
-        with open("/proc/meminfo", "rb") as lines:
+        with Path("/proc/meminfo").open("rb") as lines:
             for line in lines:
                 if line.startswith(b"MemAvailable:"):
                     return float(line.split()[1]) * 1024

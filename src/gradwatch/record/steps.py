@@ -162,6 +162,7 @@ class StepController:
             signal.detach()
 
     def due(self, step: int) -> frozenset[Family]:
+        """The families to record on this step; all of them on the first."""
         if step == self.clock.first:
             return self.options.families
         return cadence.due(step, self.options.families, k=self.pace.k, every=self.options.every)
@@ -393,7 +394,7 @@ class StepController:
         self._hooked = idle < SHORTEST_IDLE or self.recorder.scaling.known
         for tracked in self.parameters.all:
             tracked.sampler.prepare(sampling=Family.GRAD in due, hooked=self._hooked)
-        if due or self._due:  # signals that have no hooks up need not hear of it again
+        if due or self._due:  # signals without hooks need not be disarmed again
             for signal in self.recorder.signals:
                 signal.arm(step, due)
         self._due = due
@@ -427,7 +428,7 @@ class StepController:
 
 
 class ManualSteps:
-    """Steps that only the user can tell: an optimizer of another library, an update by hand.
+    """Steps that only the user can announce: an optimizer of another library, an update by hand.
 
     Nobody calls us before such an update: what must be read before it is read a step early.
     """

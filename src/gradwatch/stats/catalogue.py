@@ -43,10 +43,12 @@ class Family(StrEnum):
 
     @property
     def kind(self) -> Kind:
+        """What the family is measured on: parameters, layers or optimizer groups."""
         return _FAMILY_KIND[self]
 
     @property
     def cadence(self) -> Cadence:
+        """How often the family is recorded."""
         return _FAMILY_CADENCE[self]
 
 
@@ -147,6 +149,7 @@ class Entry:
 
     @property
     def kind(self) -> Kind:
+        """What the statistic is measured on: parameters, layers or optimizer groups."""
         return self.family.kind
 
 

@@ -17,7 +17,7 @@ FLAT_TANH, FLAT_SIGMOID = 0.97, 0.03
 
 
 class Witness:
-    """Keeps, step by step, what the definitions of the faults speak of."""
+    """Keeps, step by step, what the definitions of the faults refer to."""
 
     def __init__(self, training: Training) -> None:
         self.training = training
@@ -101,11 +101,13 @@ class Witness:
     # -- around the update -----------------------------------------------------------------------
 
     def begin_step(self, step: int) -> None:
+        """Note whether gradients of the step before are still there."""
         groups = self.training.optimizer.param_groups
         gradients = [p.grad for g in groups for p in g["params"] if p.grad is not None]
         self.stale.append(any(bool((g != 0).any()) for g in gradients))
 
     def before_step(self, step: int, loss: Tensor, inputs: Tensor) -> None:
+        """Note loss, gradients and weights before the optimizer changes them."""
         self.losses.append(float(loss))
         if inputs.is_floating_point():
             self.inputs.append(float(inputs.float().pow(2).mean().sqrt()))
@@ -127,6 +129,7 @@ class Witness:
             self.bad = (step, worst)
 
     def after_step(self, step: int, loss: Tensor, validation: float | None) -> None:
+        """Compare the weights with those before the step."""
         if validation is not None:
             self.validations.append(validation)
         for name, parameter in self.parameters.items():
@@ -162,6 +165,7 @@ class Witness:
         return self._touched.get(name)
 
     def close(self) -> None:
+        """Take the hooks off the model."""
         for handle in self._handles:
             handle.remove()
 
@@ -178,6 +182,7 @@ class Label:
 
 
 def finite(values: Iterable[float]) -> list[float]:
+    """Without NaN and infinities, in order."""
     return [value for value in values if math.isfinite(value)]
 
 
@@ -187,6 +192,7 @@ def late(values: Sequence[float]) -> float:
 
 
 def layer_of(parameter: str) -> str:
+    """The module that owns a parameter."""
     return parameter.rpartition(".")[0]
 
 
@@ -196,6 +202,7 @@ def weights(seen: Witness) -> list[str]:
 
 
 def is_embedding(seen: Witness, name: str) -> bool:
+    """Whether the parameter is a table of embeddings."""
     return isinstance(seen.modules[layer_of(name)], nn.Embedding)
 
 
@@ -215,12 +222,14 @@ def _graded(fault: str, grades: Iterable[tuple[str, bool]], onset: int = 0) -> I
 
 
 def nonfinite(seen: Witness) -> Iterator[Label]:
+    """A loss, gradient or weight became NaN or infinite; where it was first seen."""
     if seen.bad is not None:
         step, layer = seen.bad
         yield Label("nonfinite", True, frozenset({layer} if layer else ()), step)
 
 
 def exploding(seen: Witness) -> Iterator[Label]:
+    """Norms above 1000 on three steps, above a million once, or grown a thousandfold."""
     grades, onsets = [], []
     for name, values in seen.gradients.items():
         norms = finite(values[: end(seen)])
@@ -238,6 +247,7 @@ def exploding(seen: Witness) -> Iterator[Label]:
 
 
 def vanishing(seen: Witness) -> Iterator[Label]:
+    """Weights whose typical gradient is below 1/10000 of the largest layer's."""
     if converged(seen):
         return
     typical = {}
@@ -253,6 +263,7 @@ def vanishing(seen: Witness) -> Iterator[Label]:
 
 
 def spikes(seen: Witness) -> Iterator[Label]:
+    """One step's gradient is 20 times the usual and back to normal soon after."""
     total = [
         math.sqrt(sum(v[i] ** 2 for v in seen.gradients.values() if math.isfinite(v[i])))
         for i in range(end(seen))
@@ -268,6 +279,7 @@ def spikes(seen: Witness) -> Iterator[Label]:
 
 
 def no_gradient(seen: Witness) -> Iterator[Label]:
+    """Trainable parameters with no gradient, or only zeros, on 95 % of the steps."""
     grades = []
     for name, parameter in seen.parameters.items():
         values = seen.gradients[name][: max(end(seen), 1)]
@@ -278,6 +290,7 @@ def no_gradient(seen: Witness) -> Iterator[Label]:
 
 
 def not_updated(seen: Witness) -> Iterator[Label]:
+    """Parameters that end as they began although they should have been trained."""
     given = {id(p) for g in seen.training.optimizer.param_groups for p in g["params"]}
     grades = []
     for name, parameter in seen.parameters.items():
@@ -291,6 +304,7 @@ def not_updated(seen: Witness) -> Iterator[Label]:
 
 
 def dead(seen: Witness) -> Iterator[Label]:
+    """ReLU units that never fire late in the run, and embedding rows that are never used."""
     silent: list[tuple[str, float]] = []
     for name, steps in seen.fired.items():
         alive = [units for step, units in steps if step < end(seen)]
@@ -307,6 +321,7 @@ def dead(seen: Witness) -> Iterator[Label]:
 
 
 def saturated(seen: Witness) -> Iterator[Label]:
+    """Tanh and sigmoid outputs at their ends, and attention that looks at one place only."""
     hidden = {name: steps for name, steps in seen.flat.items() if name != list(seen.modules)[-1]}
     grades = []
     for name, steps in hidden.items():
@@ -337,6 +352,7 @@ def _constant(weight: torch.Tensor) -> bool:
 
 
 def symmetric(seen: Witness) -> Iterator[Label]:
+    """Weights whose rows are all alike, at the start and still at the end."""
     names = [
         n for n in weights(seen)
         if _symmetric(seen.start[n]) and _symmetric(seen.parameters[n].detach())
@@ -346,6 +362,7 @@ def symmetric(seen: Witness) -> Iterator[Label]:
 
 
 def bad_start(seen: Witness) -> Iterator[Label]:
+    """Constant weights, spreads a thousandfold apart, or a first loss far above chance."""
     task, last = seen.training.task, list(seen.modules)[-1]
     constant = {
         layer_of(n) for n in weights(seen)
@@ -377,6 +394,7 @@ def norms(seen: Witness) -> Iterator[Label]:
 
 
 def ratios(seen: Witness) -> Iterator[Label]:
+    """Updates too small to learn by, or so large that they overwrite the weights."""
     last, names = end(seen), weights(seen)
     measured = [finite(seen.ratios[n][:last]) for n in names]
     moving = [late(values) for values in measured if values and max(values) > 0]
@@ -410,10 +428,12 @@ def way(seen: Witness) -> float:
 
 
 def converged(seen: Witness) -> bool:
+    """Whether nine tenths of the way to the lowest possible loss are done."""
     return way(seen) > 0.9
 
 
 def losses(seen: Witness) -> Iterator[Label]:
+    """Divergence, spikes, oscillation and slow convergence of the loss."""
     values = finite(seen.losses[: end(seen)])
     task = seen.training.task
     if len(values) < 2:
@@ -484,6 +504,7 @@ def _slow(seen: Witness, steps: int) -> Iterator[Label]:
 
 
 def loop(seen: Witness) -> Iterator[Label]:
+    """Faults of the training loop: stale gradients, inputs, modes, outputs, precision."""
     if len(seen.stale) > 3 and sum(seen.stale) >= 0.9 * len(seen.stale):
         yield Label("stale-gradients", True)
     inputs = finite(seen.inputs)

@@ -59,7 +59,7 @@ def cnn(channels: int, classes: int, *, norm: bool = True, depth: int = 2) -> nn
 
 
 class ResidualBlock(nn.Module):
-    """x + gain · f(x), with stochastic depth when asked for."""
+    """x + gain · f(x); with `drop`, left out at random in training (stochastic depth)."""
 
     def __init__(self, width: int, *, norm: bool, zero: bool = False, drop: float = 0.0) -> None:
         super().__init__()
@@ -71,6 +71,7 @@ class ResidualBlock(nn.Module):
         self.drop = drop
 
     def forward(self, x: Tensor) -> Tensor:
+        """The input plus the branch, which stochastic depth leaves out at times."""
         if self.training and self.drop and torch.rand(()) < self.drop:
             return x
         branch: Tensor = self.outer(self.act(self.inner(self.norm(x))))
@@ -91,6 +92,7 @@ class Residual(nn.Module):
         self.head = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Class scores or predictions of a batch of vectors."""
         x = self.stem(x)
         for block in self.blocks:
             x = block(x)
@@ -110,6 +112,7 @@ class Recurrent(nn.Module):
         nn.init.orthogonal_(self.again.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        """A prediction from the state after the last moment."""
         state = torch.zeros(x.shape[0], self.again.in_features)
         for moment in x.unbind(1):
             state = self.act(self.enter(moment) + self.again(state))
@@ -126,6 +129,7 @@ class Gated(nn.Module):
         self.head = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
+        """A prediction from the state after the last moment."""
         states, _ = self.cell(x)
         out: Tensor = self.head(states[:, -1])
         return out
@@ -141,9 +145,10 @@ class Attention(nn.Module):
         self.value, self.out = nn.Linear(width, width), nn.Linear(width, width)
         self.heads, self.fused = heads, fused
         self.seen: Tensor | None = None
-        """Attention weights of the last call, for whoever labels."""
+        """Attention weights of the last call, for the witness."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """The mixed values; the attention weights stay in `seen`."""
         size, length, width = x.shape
         q, k, v = (
             part(x).view(size, length, self.heads, -1).transpose(1, 2)
@@ -175,6 +180,7 @@ class TransformerLayer(nn.Module):
         self.act = nn.GELU()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Attention, then the two linear layers, each added to its input."""
         x = x + self.attn(self.norm1(x))
         out: Tensor = x + self.down(self.act(self.up(self.norm2(x))))
         return out
@@ -198,6 +204,7 @@ class Transformer(nn.Module):
             nn.init.normal_(table.weight, std=0.3)
 
     def forward(self, words: Tensor) -> Tensor:
+        """Scores at every position, or one prediction for the whole sequence."""
         x = self.embed(words) + self.place(torch.arange(words.shape[1]))
         for layer in self.layers:
             x = layer(x)
@@ -217,6 +224,7 @@ class Bag(nn.Module):
         self.head = nn.Linear(width, outputs)
 
     def forward(self, words: Tensor) -> Tensor:
+        """A prediction from the words, whatever their order."""
         out: Tensor = self.head(self.act(self.hidden(self.embed(words).mean(1))))
         return out
 
@@ -233,6 +241,7 @@ class Adapter(nn.Module):
         self.cut = cut
 
     def forward(self, x: Tensor) -> Tensor:
+        """The frozen layer's output plus the low-rank correction."""
         low = self.down(x)
         out: Tensor = self.base(x) + self.up(low.detach() if self.cut else low)
         return out

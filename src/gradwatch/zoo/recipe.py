@@ -28,9 +28,11 @@ class Draw:
         """For batches, apart from the one that initialises the weights."""
 
     def integer(self, low: int, high: int) -> int:
+        """Uniform, both ends included."""
         return self._random.randint(low, high)
 
     def pick(self, choices: Sequence[T]) -> T:
+        """One of the choices, each equally likely."""
         return self._random.choice(choices)
 
     def rate(self, low: float, high: float) -> float:
@@ -39,10 +41,12 @@ class Draw:
 
     @property
     def width(self) -> int:
+        """Units of a hidden layer; every read draws another."""
         return self.pick((16, 24, 32, 48, 64))
 
     @property
     def batch(self) -> int:
+        """Samples in a batch; every read draws another."""
         return self.pick((16, 32, 48, 64))
 
 
@@ -122,8 +126,10 @@ class Recipe:
 
 
 def sick(kind: str, *makers: Maker) -> tuple[Recipe, ...]:
+    """Recipes whose makers plant a fault."""
     return tuple(Recipe(kind, make, True) for make in makers)
 
 
 def healthy(kind: str, *makers: Maker) -> tuple[Recipe, ...]:
+    """Recipes that train well, some of them in ways that look like a fault."""
     return tuple(Recipe(kind, make, False) for make in makers)

@@ -23,7 +23,7 @@ from gradwatch.zoo.training import Training, train
 
 @dataclass(frozen=True)
 class Trial:
-    """What is true of one training and what was said of it."""
+    """The faults one training really has, and those the checks reported."""
 
     family: str
     sick: bool
@@ -91,6 +91,7 @@ class Row:
 
     @property
     def missed(self) -> frozenset[str]:
+        """Strong faults that no check reported."""
         return self.strong - self.reported
 
     @property
@@ -125,14 +126,17 @@ class Score:
 
     @property
     def precision(self) -> float:
+        """Share of what was reported on sick trials that is true."""
         return self.hits / max(1, self.hits + self.extras)
 
     @property
     def recall(self) -> float:
+        """Share of the strong faults that was reported."""
         return self.hits / max(1, self.hits + self.misses)
 
     @property
     def f1(self) -> float:
+        """Harmonic mean of precision and recall."""
         return 2 * self.hits / max(1, 2 * self.hits + self.misses + self.extras)
 
     @property

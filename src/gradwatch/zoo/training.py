@@ -54,6 +54,7 @@ class Training:
     data: torch.Generator = field(default_factory=torch.Generator)
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Fresh samples of the task, or random rows of the fixed training set, without end."""
         while True:
             if self.dataset is None:
                 yield self.task.sample(self.batch, self.data)
@@ -62,6 +63,7 @@ class Training:
                 yield self.dataset[0][rows], self.dataset[1][rows]
 
     def loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of one batch, computed in bfloat16 where the recipe uses autocast."""
         measure = self.loss or self.task.loss
         with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
             outputs = self.model(inputs)

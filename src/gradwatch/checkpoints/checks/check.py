@@ -20,9 +20,13 @@ class WeightCheck(Protocol):
     """A module: the name of a fault, a function, and a docstring that explains it."""
 
     @property
-    def NAME(self) -> str: ...
+    def NAME(self) -> str:
+        """The fault, as findings and `gradwatch explain` name it."""
+
     @property
-    def check(self) -> Callable[[Checkpoint], Outcome]: ...
+    def check(self) -> Callable[[Checkpoint], Outcome]:
+        """Looks at a checkpoint and yields what it found."""
+
     @property
     def __doc__(self) -> str | None: ...  # type: ignore[override]
 

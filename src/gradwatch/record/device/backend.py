@@ -78,6 +78,7 @@ class DeviceBackend(Backend):
         return False
 
     def weights(self, tracked: TrackedOptimizer, *, histograms: bool) -> PendingRows:
+        """Launch the statistics of the weights; their numbers arrive later."""
         tensors, states = readable(tracked.tensors())
         load = Load()
         groups = [
@@ -91,6 +92,7 @@ class DeviceBackend(Backend):
         return PendingRows(load.parts, finish)
 
     def gradients(self, tracked: TrackedOptimizer, call: OptimizerStep) -> PendingRows:
+        """Launch the statistics of the gradients; scaling is undone when they arrive."""
         tensors, states = readable(tracked.gradients())
         there = next((tensor for tensor in tensors if tensor is not None), None)
         if there is None:
@@ -154,9 +156,11 @@ class DeviceBackend(Backend):
         self._before = picked(readable(tracked.tensors())[0])
 
     def drop_snapshot(self) -> None:
+        """Let the copy go unused: the step did not come about."""
         self._before = None
 
     def updates(self, call: OptimizerStep) -> PendingRows:
+        """Launch what compares the weights with the snapshot, and Adam's ratios."""
         tracked, step, load = call.tracked, call.step, Load()
         sent = []
         before, self._before = self._before, None

@@ -60,6 +60,7 @@ class SketchPlace:
 
     @property
     def groups(self) -> int:
+        """Whole groups of 32 neighbours behind the first, cut one."""
         return (self.count - self.head) // SKETCH_WIDTH
 
     @property

@@ -146,6 +146,7 @@ def cleaned(tensor: Tensor) -> Tensor:
 
 
 def at_least_single(tensor: Tensor) -> Tensor:
+    """In 32 bits or more: sums of 16-bit numbers would round to nothing."""
     return tensor if tensor.itemsize >= 4 else tensor.float()
 
 

@@ -37,6 +37,7 @@ class Transfer:
 
     @property
     def arrived(self) -> bool:
+        """Whether all copies are done; asks the device without waiting for it."""
         return all(event is None or event.query() for _, event in self._copies.values())
 
     def wait(self) -> None:

@@ -43,6 +43,7 @@ def zero_share(zeros: float | Tensor, count: float) -> WeightedStat:
 
 
 def is_relu(node: Node) -> bool:
+    """Whether autograd's node is a ReLU, whose zeros mean that a unit did not fire."""
     return _READERS.get(node.name()) is _relu
 
 

@@ -65,6 +65,7 @@ class LayerCall:
     """Whether only some elements of its output were looked at."""
 
     def reach(self, gradients: Any) -> None:
+        """Called by autograd when a gradient comes to the output: the call took part."""
         self.reached = True
 
 
@@ -87,6 +88,7 @@ class Activations(HookedSignal):
         self._reasons_told: set[str] = set()
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
+        """Put hooks on the layers for a step on which activations are due."""
         self._unhook()
         self._calls = []
         self._step = step
@@ -175,6 +177,7 @@ class Activations(HookedSignal):
     # -- at the optimizer's step -----------------------------------------------------------------
 
     def collect(self, step: int) -> Iterator[Reading]:
+        """Statistics of the layers that took part; of those on a device, sent for."""
         armed = bool(self._handles)
         self._unhook()
         calls, self._calls = counted(self._calls), []
@@ -201,6 +204,7 @@ class Activations(HookedSignal):
         return Family.ACT, subjects, rows, states
 
     def detach(self) -> None:
+        """Take the hooks off and let the outputs go."""
         super().detach()
         self._calls = []
 

@@ -39,10 +39,12 @@ class AutogradWalker:
         """Nodes that only reshape a parameter, and its layer."""
 
     def clear(self) -> None:
+        """Forget the nodes: those of the next forward pass are others."""
         self._sources.clear()
         self._parameter_layers.clear()
 
     def has_seen(self, node: Node) -> bool:
+        """Whether a walk has passed this node already."""
         return node._sequence_nr() in self._sources
 
     def mark(self, nodes: Iterable[Node], layer: str) -> None:

@@ -30,6 +30,7 @@ class CompiledHook(PicklesAsNothing):
         self.kept = torch.zeros(len(_STATS), dtype=wide(device), device=device)
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Traced into the compiled graph: statistics of the output, into a fixed tensor."""
         # Decided while tracing: torch.compile makes a graph of its own where gradients are off.
         if not isinstance(output, Tensor) or not torch.is_grad_enabled():
             return
@@ -68,6 +69,7 @@ class CompiledActivations(HookedSignal):
         self._due = False
 
     def attach(self) -> None:
+        """Put a hook on every layer; it must be there before the model is compiled."""
         model = self._model()
         if model is None:
             return
@@ -78,12 +80,14 @@ class CompiledActivations(HookedSignal):
                 self._handles.append(module.register_forward_hook(hook))
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
+        """Mark every layer as not having run on this step."""
         self._due = Family.ACT in due
         if self._due:
             for _, hook in self._hooks.values():
                 hook.kept[0] = 0.0  # a count of zero: this layer has not run
 
     def collect(self, step: int) -> Iterator[Reading]:
+        """What the hooks kept; from a device it is sent for."""
         if not self._due or not self._hooks:
             return
         kept = [hook.kept for _, hook in self._hooks.values()]

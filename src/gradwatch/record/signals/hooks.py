@@ -58,10 +58,12 @@ class HookedSignal(Signal):
         self._failure_told = False
 
     def take_spent(self) -> float:
+        """Seconds the hooks took since the last call, for the budget."""
         spent, self.spent = self.spent, 0.0
         return spent
 
     def events(self) -> list[Event]:
+        """What happened since the last call; a failure is reported once."""
         events, self._events = self._events, []
         if self.failure is not None and not self._failure_told:
             self._failure_told = True
@@ -70,10 +72,12 @@ class HookedSignal(Signal):
         return events
 
     def pending(self, step: int) -> Sequence[PendingRows]:
+        """Rows still on their way from a device; handed over once."""
         pending, self._pending = self._pending, []
         return pending
 
     def detach(self) -> None:
+        """Take the hooks off and forget what is on its way."""
         self._remove_hooks()
         self._pending.clear()
 
@@ -137,6 +141,7 @@ class Hook(PicklesAsNothing):
         self.listener = listener
 
     def __call__(self, *seen: Any) -> None:
+        """Call the listener, count its time, and switch the signal off if it fails."""
         # torch.compile traces this call: it must see no clock and no listener, which would break
         # the graph. What is left is one assignment, done while tracing.
         if torch.compiler.is_compiling():
@@ -164,6 +169,7 @@ class LightHook(Hook):
     __slots__ = ()
 
     def __call__(self, *seen: Any) -> None:
+        """As `Hook`, with the checks that cost time left to the failure."""
         if torch.compiler.is_compiling():
             self.signal.context.traced = True
             return

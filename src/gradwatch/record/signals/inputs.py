@@ -46,6 +46,7 @@ class InputTotals:
             self._largest = max(self._largest, largest)
 
     def scalars(self) -> dict[str, float]:
+        """RMS, largest magnitude and non-finite count; empty where no float input was seen."""
         if not self._seen:
             return {}
         rms = math.sqrt(self._squares / self._finite) if self._finite else math.nan
@@ -74,6 +75,7 @@ class Inputs(HookedSignal):
         """Three of each: its non-finite elements, its largest magnitude, its norm."""
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
+        """Listen to the model's inputs on steps on which something is recorded."""
         self._totals = InputTotals()
         self._device_counts, self._device_parts = [], []
         self._step = step

@@ -50,6 +50,7 @@ class LayerGraph(HookedSignal):
         self._unchanged: set[str] = set()
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
+        """Listen to one more forward pass, until the graph is complete."""
         self._unhook()
         self._step = step
         model = self._model()
@@ -198,6 +199,7 @@ class LayerGraph(HookedSignal):
         self.context.order.update(self.graph.order)
 
     def detach(self) -> None:
+        """Take the hooks off; where no forward was seen, assume the order of registration."""
         super().detach()
         if self.graph is None and self._layers:
             self._assume()

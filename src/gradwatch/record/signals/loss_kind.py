@@ -220,6 +220,7 @@ class LossGuess(HookedSignal):
         self._guess: Mapping[str, Any] = {}
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
+        """Look at the output of one of the first steps; afterwards the guess stands."""
         self._unhook()
         self._step = step
         self._rows = self._gradient = None

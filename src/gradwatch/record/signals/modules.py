@@ -25,6 +25,7 @@ class WatchedLayer:
 
     @property
     def module(self) -> nn.Module | None:
+        """The module, or None when the user has let it go."""
         return self.reference()
 
 

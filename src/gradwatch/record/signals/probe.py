@@ -189,6 +189,7 @@ class Probe(HookedSignal):
                 self._modes_changed = True
 
     def detach(self) -> None:
+        """Take the hooks off and forget the hits."""
         super().detach()
         self._hits.clear()
         self._settled.clear()
