@@ -110,7 +110,7 @@ def _place(run: str | os.PathLike[str] | None, what: str) -> tuple[str, Path]:
     if not isinstance(text, str) or not text:
         raise usage_error(f"`run` must be a name or a path, got {run!r}.")
     # pathlib sees no name in "."; a run of that name goes into `runs` like any other
-    if isinstance(run, str) and os.path.basename(text) == text:
+    if isinstance(run, str) and os.path.basename(text) == text:  # noqa: PTH119
         return text, HOME / folder_name(text)
     return Path(text).name, Path(text)
 
