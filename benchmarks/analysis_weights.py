@@ -14,7 +14,7 @@ import numpy as np
 
 from gradwatch import kernel
 from gradwatch.analysis.animator import GradientFlowAnimator
-from gradwatch.analysis.tensors import from_arrays
+from gradwatch.analysis.elements import from_arrays
 from gradwatch.analysis.weights import analyze_weights
 
 ROUNDS = int(os.environ.get("GRADWATCH_BENCH_ROUNDS", "7"))

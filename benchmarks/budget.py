@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gradwatch.record import Watcher, watch
-from gradwatch.record.cadence import ALLOWANCE
+from gradwatch.record.clock import ALLOWANCE
 
 SECONDS = float(os.environ.get("GRADWATCH_BENCH_SECONDS", "30"))
 BUDGET = 0.01

@@ -1,7 +1,6 @@
 """`docs/what-is-recorded.md`, made from the catalogue: `python -m tools.what_is_recorded`."""
 
-from gradwatch.stats.catalogue import Cadence, Entry, Family, family_stats
-from gradwatch.stats.states import State
+from gradwatch.stats.catalogue import Cadence, Entry, Family, State, family_stats
 
 _HEAD = """\
 # What is recorded

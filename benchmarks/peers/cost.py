@@ -17,7 +17,7 @@ from statistics import fmean, median
 import torch
 
 import gradwatch.kernel as kernel
-import gradwatch.record.cadence as pace
+import gradwatch.record.clock as pace
 from benchmarks.models import Bench, gpt, mlp, resnet
 from benchmarks.peers.diagnosers import quiet
 from benchmarks.peers.watchers import CYCLE, Folder, Make, Ours, Watching, available

@@ -22,9 +22,8 @@ from torch import Tensor
 from benchmarks.peers.diagnosers import Diagnoser, available, quiet
 from benchmarks.peers.names import TABLES, Names, claims
 from gradwatch.zoo.families import half
-from gradwatch.zoo.recipe import Recipe
 from gradwatch.zoo.score import TAXONOMY, Row, attempt, prepare, row_of
-from gradwatch.zoo.training import Training, train
+from gradwatch.zoo.training import Recipe, Training, train
 
 OURS = "gradwatch"
 OUR_TABLE: Names = {name: (name,) for name in TAXONOMY}

@@ -8,8 +8,7 @@ import pytest
 
 from gradwatch import kernel
 from gradwatch.analysis import elements
-from gradwatch.analysis.elements import Grid, Spread, cell_exponent, scan, spread
-from gradwatch.analysis.tensors import from_arrays
+from gradwatch.analysis.elements import Grid, Spread, cell_exponent, from_arrays, scan, spread
 
 RNG = np.random.default_rng(12)
 N = 5000

@@ -5,10 +5,9 @@ import pytest
 from tests.checkpoints.files import bfloat16, write_safetensors
 
 from gradwatch.checkpoints import ScanOptions, limits, scan
-from gradwatch.checkpoints.measure import measure_tensors
+from gradwatch.checkpoints.measure import evenly_spread, measure_tensors
 from gradwatch.checkpoints.readers import open_index
 from gradwatch.checkpoints.scanning import measure_checkpoints
-from gradwatch.checkpoints.structure import evenly_spread
 
 RNG = np.random.default_rng(1)
 WIDE = RNG.standard_normal((97, 33)).astype(np.float32) * 1e-3

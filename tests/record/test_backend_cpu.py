@@ -253,7 +253,7 @@ def test_a_sparse_gradient_too_large_to_be_dense_is_exact(monkeypatch: pytest.Mo
 
 
 def test_large_models_are_compared_at_fixed_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwatch.record.snapshot.free_memory", lambda: 1000.0)
+    monkeypatch.setattr("gradwatch.record.backend_cpu.free_memory", lambda: 1000.0)
     model = nn.Linear(200, 100)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     sink = MemorySink()

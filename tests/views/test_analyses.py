@@ -11,7 +11,7 @@ from tests.making import make_run
 from gradwatch.analysis.flow import analyze_flow
 from gradwatch.analysis.gradients import analyze_gradients
 from gradwatch.analysis.weights import analyze_weights
-from gradwatch.views.analyses import MOST_ROWS, flow_tables, gradient_tables, weight_tables
+from gradwatch.cli.analyze import MOST_ROWS, flow_tables, gradient_tables, weight_tables
 
 LAYERS = 2 * MOST_ROWS
 

@@ -11,9 +11,18 @@ from tests.views.samples import HOSTILE, network, sick_diagnosis
 from gradwatch.errors import GradwatchError
 from gradwatch.run import Run
 from gradwatch.views.animation import AnimationOptions, animate
-from gradwatch.views.animation.colours import BAD, Scheme, colour, ink_on, luminance, ramp
-from gradwatch.views.animation.frames import Mark, flow_frames
-from gradwatch.views.animation.picture import LEFT, Painter
+from gradwatch.views.animation.picture import (
+    BAD,
+    LEFT,
+    Mark,
+    Painter,
+    Scheme,
+    colour,
+    flow_frames,
+    ink_on,
+    luminance,
+    ramp,
+)
 from gradwatch.views.model import build
 
 

@@ -12,9 +12,8 @@ from gradwatch.cli.zoo import command, table
 from gradwatch.finding import Severity
 from gradwatch.zoo.criteria import Witness, labels
 from gradwatch.zoo.families import FAMILIES, half
-from gradwatch.zoo.recipe import Draw
 from gradwatch.zoo.score import Row, Score, Trial, attempt
-from gradwatch.zoo.training import train
+from gradwatch.zoo.training import Draw, train
 
 BY_NAME = {family.name: family for family in FAMILIES}
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis import Rules
-from gradwatch.analysis.tensors import ELEMENTS, last_rows
+from gradwatch.analysis.elements import ELEMENTS, last_rows
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.original import weights as original
 from gradwatch.result import Result, missing

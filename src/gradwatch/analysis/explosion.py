@@ -13,7 +13,7 @@ from typing import Literal, overload
 import numpy as np
 
 from gradwatch.analysis import Rules
-from gradwatch.analysis.tensors import Given, MeasuredTensor, from_arrays, named
+from gradwatch.analysis.elements import Given, MeasuredTensor, from_arrays, named
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.original import weights as original
 from gradwatch.result import AdviceCode, Result, missing

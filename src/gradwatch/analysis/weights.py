@@ -13,21 +13,19 @@ import numpy as np
 
 from gradwatch.analysis import Rules
 from gradwatch.analysis.elements import (
+    ELEMENTS,
+    Given,
     Grid,
+    MeasuredTensor,
     Outliers,
     cell_exponent,
     common_exponent,
-    scan,
-    spread,
-)
-from gradwatch.analysis.tensors import (
-    ELEMENTS,
-    Given,
-    MeasuredTensor,
     first_nonfinite,
     from_arrays,
     from_run,
     named,
+    scan,
+    spread,
 )
 from gradwatch.kernel import merge
 from gradwatch.original import weights as original

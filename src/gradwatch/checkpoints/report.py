@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gradwatch.checkpoints.casts import Cast, casts, overall_casts
 from gradwatch.checkpoints.checks import findings_for
-from gradwatch.checkpoints.measure import TensorStats
+from gradwatch.checkpoints.measure import Cast, TensorStats, casts, overall_casts
 from gradwatch.checkpoints.parallel import ScanOptions
 from gradwatch.checkpoints.scanning import Checkpoint, Paths, measure_checkpoints, run_of
 from gradwatch.checkpoints.spectrum import spectra

@@ -14,8 +14,7 @@ Threshold: twice (1.3 times, or twice at any time, is mentioned).
 import numpy as np
 
 from gradwatch.checks.check import Outcome, finding
-from gradwatch.checks.context import context
-from gradwatch.checks.curve import Curve
+from gradwatch.checks.context import Curve, context
 from gradwatch.checks.loss_spike import jumped
 from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run

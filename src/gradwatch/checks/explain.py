@@ -1,9 +1,12 @@
 """A check's page: its docstring, its settings and what the zoo measured of it."""
 
 import inspect
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from gradwatch.checks.check import Check
-from gradwatch.checks.figures import CHECK_FIGURES, HEALTHY_RUNS
 
 
 def summary(check: Check) -> str:
@@ -33,9 +36,21 @@ def settings(check: Check) -> str:
 
 def measured(name: str) -> str:
     """False alarms and hits on the zoo's reported half, kept beside this module."""
-    row = CHECK_FIGURES.get(name)
+    row = _figures()["checks"].get(name)
     if row is None:
         return ""
     alarms, hits, sick = row
-    line = f"Measured on the zoo: a warning in {alarms} of {HEALTHY_RUNS} healthy runs"
+    line = (
+        f"Measured on the zoo: a warning in {alarms} of {_figures()['healthy_runs']} healthy runs"
+    )
     return f"{line}; found in {hits} of {sick} runs that have it." if sick else f"{line}."
+
+
+@cache
+def _figures() -> dict[str, Any]:
+    """Written by `gradwatch zoo score --figures`.
+
+    For each check: healthy runs with a warning, sick runs found, sick runs that have the fault.
+    """
+    figures: dict[str, Any] = json.loads(Path(__file__).with_name("figures.json").read_text())
+    return figures

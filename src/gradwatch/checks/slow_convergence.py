@@ -15,8 +15,7 @@ Threshold: a fifth of the start (half is mentioned), after at least 40 logged st
 """
 
 from gradwatch.checks.check import Outcome, finding
-from gradwatch.checks.context import CheckContext, context
-from gradwatch.checks.curve import Curve
+from gradwatch.checks.context import CheckContext, Curve, context
 from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat

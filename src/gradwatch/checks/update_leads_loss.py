@@ -17,8 +17,7 @@ information.
 import numpy as np
 
 from gradwatch.checks.check import Outcome, finding
-from gradwatch.checks.context import context
-from gradwatch.checks.curve import Curve
+from gradwatch.checks.context import Curve, context
 from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat

@@ -9,7 +9,7 @@ from gradwatch.files import refuse_taken
 from gradwatch.store import open_run
 from gradwatch.text import plain
 from gradwatch.views.animation import FORMATS, AnimationOptions, animate
-from gradwatch.views.animation.colours import Scheme
+from gradwatch.views.animation.picture import Scheme
 from gradwatch.views.model import diagnosed
 
 

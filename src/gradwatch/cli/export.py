@@ -12,8 +12,7 @@ from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.store import open_run
 from gradwatch.text import plain
-from gradwatch.views.export import exported, write_csv, write_json, write_parquet
-from gradwatch.views.tensorboard import write_tensorboard
+from gradwatch.views.export import exported, write_csv, write_json, write_parquet, write_tensorboard
 
 FORMATS = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
 

@@ -9,9 +9,8 @@ from rich.table import Table
 from gradwatch.analysis.weights import analyze_weights
 from gradwatch.checkpoints import CheckpointReport, ScanOptions, examine
 from gradwatch.checkpoints.blocks import arrays_of
-from gradwatch.checkpoints.casts import overall_casts
 from gradwatch.checkpoints.checks import WEIGHT_CHECKS
-from gradwatch.checkpoints.measure import TensorStats
+from gradwatch.checkpoints.measure import TensorStats, overall_casts
 from gradwatch.cli.diagnose import fail_on, lines
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.diagnosis import Diagnosis

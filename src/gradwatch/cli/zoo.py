@@ -81,7 +81,7 @@ def run(name: str, seed: int, keep: Path | None) -> int:
 @click.option(
     "--figures",
     type=click.Path(path_type=Path),
-    help="Write the figures of each check as the module their pages are made with.",
+    help="Write the figures of each check as JSON, which their pages are made with.",
 )
 @click.option("--verbose", is_flag=True, help="Every trial that was not judged as labelled.")
 def score(
@@ -98,25 +98,17 @@ def score(
     for line in table(result, verbose=verbose):
         click.echo(line)
     if figures is not None:
-        write_text(figures, module(result), overwrite=True)
+        write_text(figures, figures_text(result), overwrite=True)
     return Exit.HEALTHY
 
 
-def module(result: "Score") -> str:
-    """The figures as Python text, for `gradwatch/checks/figures.py`."""
-    rows = "".join(
-        f'    "{name}": ({false}, {found}, {have}),\n'
-        for name, (false, found, have, _) in result.by_check().items()
+def figures_text(result: "Score") -> str:
+    """The figures as JSON, for `gradwatch/checks/figures.json`: a line for each check."""
+    rows = ",\n".join(
+        f'  "{name}": [{false}, {hits}, {sick}]'
+        for name, (false, hits, sick, _) in result.by_check().items()
     )
-    return (
-        '"""What the zoo measured of each check on its reported half.\n\n'
-        'Written by `gradwatch zoo score --figures`.\n"""\n\n'
-        f"HEALTHY_RUNS = {len(result.healthy)}\n"
-        '"""Healthy trainings behind the false-alarm figures."""\n\n'
-        f"CHECK_FIGURES: dict[str, tuple[int, int, int]] = {{\n{rows}}}\n"
-        '"""For each check: healthy runs with a warning, sick runs found, sick runs that have '
-        'the fault."""\n'
-    )
+    return f'{{\n "healthy_runs": {len(result.healthy)},\n "checks": {{\n{rows}\n }}\n}}\n'
 
 
 def table(result: "Score", *, verbose: bool) -> list[str]:

@@ -1,7 +1,6 @@
 """From a run to what is wrong with it: one root, its consequences, and what could not be seen."""
 
-from gradwatch.diagnosis.diagnose import diagnose
-from gradwatch.diagnosis.diagnosis import Diagnosis, Onset
+from gradwatch.diagnosis.diagnose import Diagnosis, Onset, diagnose
 from gradwatch.diagnosis.live import LiveDiagnosis
 
 __all__ = ["Diagnosis", "LiveDiagnosis", "Onset", "diagnose"]

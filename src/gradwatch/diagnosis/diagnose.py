@@ -1,18 +1,110 @@
 """`diagnose(run)`: every check looks, and what follows from one root is folded under it."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gradwatch.checks import CHECKS, Check
-from gradwatch.diagnosis.diagnosis import Diagnosis
+from gradwatch.checks.context import CheckContext, Curve, context
 from gradwatch.diagnosis.folding import fold
-from gradwatch.diagnosis.timeline import timeline
-from gradwatch.finding import Finding, Severity, Skipped
+from gradwatch.finding import MOST_FOLLOWING, SENTENCE, Finding, Severity, Skipped
+from gradwatch.notebook import details, items
 from gradwatch.run import Run
-from gradwatch.stats import Stat
+from gradwatch.stats import Kind, Stat, entry
+from gradwatch.text import markup
+
+FORMAT = 1
+"""Number of the JSON's form; it grows when a field changes its meaning or goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """When one signal of one layer left its usual range, and by how much."""
+
+    step: int
+    signal: str
+    layer: str
+    """Empty for a signal of the whole run, such as the loss."""
+    factor: float
+
+    def __str__(self) -> str:
+        what = f"{self.layer} {self.signal}" if self.layer else self.signal
+        return f"{what} ×{self.factor:.3g} at step {self.step}"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Findings, most important first; each holds under `consequences` what follows from it."""
+
+    findings: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...]
+    """What could not be looked at, and why."""
+    checked: tuple[str, ...]
+    """Names of the checks that looked."""
+    healthy: bool | None
+    """True only if nothing is above INFO and loss and gradients were seen; None is "unknown"."""
+    timeline: tuple[Onset, ...] = ()
+    """In which order signals left their usual range, when the run lost its stability."""
+    steps: int = 0
+    layers: int = 0
+    name: str = ""
+
+    @property
+    def worst(self) -> Severity | None:
+        """The highest severity of all findings."""
+        return max((item.severity for item in self.findings), default=None)
+
+    @property
+    def verdict(self) -> str:
+        """healthy, sick or unknown."""
+        return {True: "healthy", False: "sick", None: "unknown"}[self.healthy]
+
+    def everything(self) -> Iterator[Finding]:
+        """All findings, consequences included."""
+        for finding in self.findings:
+            yield finding
+            yield from finding.consequences
+
+    def at_least(self, severity: Severity) -> tuple[Finding, ...]:
+        """The findings of this severity or above."""
+        return tuple(item for item in self.findings if item.severity >= severity)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON, with a format number."""
+        return {
+            "format": FORMAT,
+            "run": self.name,
+            "verdict": self.verdict,
+            "healthy": self.healthy,
+            "steps": self.steps,
+            "layers": self.layers,
+            "findings": [item.to_dict() for item in self.findings],
+            "timeline": [
+                {"step": o.step, "signal": o.signal, "layer": o.layer, "factor": o.factor}
+                for o in self.timeline
+            ],
+            "skipped": [{"check": item.check, "reason": item.reason} for item in self.skipped],
+            "checked": list(self.checked),
+        }
+
+    def _repr_html_(self) -> str:
+        """A heading, a list of findings, a folded list of what was skipped."""
+        shown = "".join(_html_item(finding) for finding in self.findings[:MOST_FOLLOWING])
+        more = len(self.findings) - MOST_FOLLOWING
+        tail = f"<p>{more} more findings</p>" if more > 0 else ""
+        if self.skipped:
+            reasons = (f"{markup(s.check, 60)}: {markup(s.reason, SENTENCE)}" for s in self.skipped)
+            tail += details(f"{len(self.skipped)} checks could not look", items(reasons))
+        return f"<div><b>{markup(self.verdict, SENTENCE)}</b><ul>{shown}</ul>{tail}</div>"
+
+
+def _html_item(finding: Finding) -> str:
+    follows = "".join(_html_item(item) for item in finding.consequences[:MOST_FOLLOWING])
+    advice = f"<br><i>{markup(finding.advice[0], SENTENCE)}</i>" if finding.advice else ""
+    return f"<li>{finding.html_line()}{advice}{f'<ul>{follows}</ul>' if follows else ''}</li>"
+
 
 _HINTS = {
     "loss": "the loss was not logged: add watcher.log(loss=loss) to the training loop",
@@ -106,3 +198,64 @@ def _batches(info: Mapping[str, Any]) -> dict[int, tuple[int | str, ...]]:
             case [int(step), list(ids)]:
                 batches[step] = tuple(sample for sample in ids if isinstance(sample, int | str))
     return batches
+
+
+UNSTABLE = frozenset(
+    {"loss-spike", "divergence", "nonfinite", "exploding-gradient", "gradient-spikes"}
+)
+SIGNALS = ((Stat.UPDATE_NORM, "update"), (Stat.GRAD_NORM, "gradient"), (Stat.ACT_STD, "outputs"))
+
+
+def timeline(
+    run: Run, root: Finding | None, *, times: float = 2.0, before: int = 40, most: int = 8
+) -> tuple[Onset, ...]:
+    """For an unstable run: the first steps at which layers left `times` their usual size."""
+    if root is None:
+        return ()
+    findings = [root, *root.consequences]
+    unstable = [finding.first_step for finding in findings if finding.check in UNSTABLE]
+    ctx = context(run)
+    if not unstable or ctx.loss is None:
+        return ()
+    first, last = min(unstable) - before, min(unstable) + 10
+    onsets: list[Onset] = []
+    for stat, word in SIGNALS:
+        onsets += _of_layers(ctx, stat, word, first, last, times)
+    onsets += _of_loss(ctx.loss, first, last, times)
+    onsets.sort(key=lambda onset: (onset.step, -onset.factor))
+    return tuple(onsets[:most])
+
+
+def _of_layers(
+    ctx: CheckContext, stat: Stat, word: str, first_step: int, last_step: int, times: float
+) -> list[Onset]:
+    """The earliest two layers of one signal."""
+    compared = ctx.beside_usual(stat, first_step, last_step, window=60, least=10)
+    if compared is None:
+        return []
+    near, usual = compared
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.nan_to_num(ctx.values(stat, near) / usual, posinf=0.0)
+    if entry(stat).kind is Kind.PARAMETER:
+        ratio[:, ~ctx.weights] = 0.0
+    high = ratio > times
+    columns = np.flatnonzero(high.any(axis=0))
+    first = high.argmax(axis=0)
+    columns = columns[np.argsort(first[columns], kind="stable")][:2]
+    subjects = ctx.run.by_kind[entry(stat).kind]
+    names = [subject.layer or subject.name for subject in subjects]
+    return [
+        Onset(int(ctx.steps[near[first[c]]]), word, names[c], float(ratio[first[c], c]))
+        for c in columns
+    ]
+
+
+def _of_loss(loss: Curve, first_step: int, last_step: int, times: float) -> list[Onset]:
+    before = loss.values[loss.steps < first_step][-60:]
+    usual = float(np.median(before)) if len(before) >= 10 else 0.0
+    if usual <= 0:
+        return []
+    near = (loss.steps >= first_step) & (loss.steps <= last_step)
+    ratio = loss.values / usual
+    high = np.flatnonzero(near & (ratio > times))[:1]
+    return [Onset(int(loss.steps[i]), "loss", "", float(ratio[i])) for i in high]

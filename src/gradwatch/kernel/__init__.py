@@ -30,9 +30,9 @@ from gradwatch.kernel.batch import (
     Dtype,
     Measurement,
     batch_of,
+    merge,
     per_tensor,
 )
-from gradwatch.kernel.merging import merge
 
 try:
     from gradwatch.kernel import _native

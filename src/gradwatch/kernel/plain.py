@@ -20,8 +20,11 @@ from gradwatch.kernel.batch import (
     Arrays,
     Batch,
     Dtype,
+    blank,
+    merge,
+    row,
+    scaled,
 )
-from gradwatch.kernel.merging import blank, merge, row, scaled
 
 PIECE = 1 << 20
 """Elements handled at a time, so that temporaries stay small beside the tensors."""

@@ -16,7 +16,7 @@ from gradwatch.record.backend import Backend, OptimizerStep, SentRows
 from gradwatch.record.backend_cpu import CpuBackend
 from gradwatch.record.device.backend import DeviceBackend
 from gradwatch.record.device.transfer import Transfer
-from gradwatch.record.optimizers import learning_rates
+from gradwatch.record.optimizers import LossScaling, learning_rates
 from gradwatch.record.options import Options, Record
 from gradwatch.record.parameters import TrackedOptimizer
 from gradwatch.record.rows import (
@@ -29,7 +29,6 @@ from gradwatch.record.rows import (
     StepRows,
     nothing,
 )
-from gradwatch.record.scaling import LossScaling
 from gradwatch.record.signal import Signal
 from gradwatch.run import Event, EventKind, Subject
 from gradwatch.stats import Family, State

@@ -9,19 +9,24 @@ from weakref import WeakSet
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from gradwatch.record import cadence
 from gradwatch.record.backend import OptimizerStep, SentRows
-from gradwatch.record.cadence import ALLOWANCE, Pace
 from gradwatch.record.clipping import GradientSampler
-from gradwatch.record.clock import StepClock
+from gradwatch.record.clock import (
+    ALLOWANCE,
+    Pace,
+    StepClock,
+    families_due,
+    idle_steps,
+    takes_histograms,
+    takes_sketches,
+)
 from gradwatch.record.guard import ErrorGuard
-from gradwatch.record.metadata import RunMetadata
+from gradwatch.record.metadata import LoggedScalar, LogPlacement, RunMetadata, ScalarBuffer
+from gradwatch.record.optimizers import LossScaling
 from gradwatch.record.options import Options
 from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters
 from gradwatch.record.recorder import Recorder
 from gradwatch.record.rows import StepMonitor
-from gradwatch.record.scalars import LoggedScalar, LogPlacement, ScalarBuffer
-from gradwatch.record.scaling import LossScaling
 from gradwatch.record.signal import Signal
 from gradwatch.run import Event, EventKind
 from gradwatch.stats import Family
@@ -165,7 +170,7 @@ class StepController:
         """The families to record on this step; all of them on the first."""
         if step == self.clock.first:
             return self.options.families
-        return cadence.due(step, self.options.families, k=self.pace.k, every=self.options.every)
+        return families_due(step, self.options.families, k=self.pace.k, every=self.options.every)
 
     # -- the hooks on optimizers -----------------------------------------------------------------
 
@@ -205,7 +210,7 @@ class StepController:
         self._supersede_wrappers(tracked)
         sketches = cosines = True
         if step != self.clock.first:
-            sketches, cosines = cadence.sketched(step, k=self.pace.k, every=self.options.every)
+            sketches, cosines = takes_sketches(step, k=self.pace.k, every=self.options.every)
         call = OptimizerStep(
             tracked,
             step,
@@ -363,7 +368,7 @@ class StepController:
     # -- from one step to the next ---------------------------------------------------------------
 
     def _is_full(self, step: int) -> bool:
-        return step == self.clock.first or cadence.full(
+        return step == self.clock.first or takes_histograms(
             step, k=self.pace.k, every=self.options.every
         )
 
@@ -390,7 +395,7 @@ class StepController:
     def _arm(self, step: int) -> None:
         """Put up the hooks that the coming step needs, or begin a stretch of idle steps."""
         due = self.due(step)
-        idle = 0 if due else cadence.idle_steps(step, k=self.pace.k, every=self.options.every)
+        idle = 0 if due else idle_steps(step, k=self.pace.k, every=self.options.every)
         self._hooked = idle < SHORTEST_IDLE or self.recorder.scaling.known
         for tracked in self.parameters.all:
             tracked.sampler.prepare(sampling=Family.GRAD in due, hooked=self._hooked)

@@ -18,10 +18,10 @@ from gradwatch.record import hooks
 from gradwatch.record.clock import StepClock
 from gradwatch.record.guard import ErrorGuard, log
 from gradwatch.record.hooks import OptimizerHooks
+from gradwatch.record.optimizers import LossScaling
 from gradwatch.record.options import Options
 from gradwatch.record.parameters import unwrap
 from gradwatch.record.rows import StepMonitor
-from gradwatch.record.scaling import LossScaling
 from gradwatch.record.signal import Signal
 from gradwatch.record.steps import StepController
 from gradwatch.store import Writer

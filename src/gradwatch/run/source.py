@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from gradwatch.graph import Graph
 from gradwatch.run.downsample import Downsampled
-from gradwatch.run.event import Event
-from gradwatch.run.histogram import Histogram
-from gradwatch.run.subject import Subject
+from gradwatch.run.subject import Event, Histogram, Subject
 from gradwatch.stats import Family, Stat
 
 

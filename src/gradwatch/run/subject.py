@@ -2,8 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gradwatch.stats import Kind
 
@@ -105,3 +109,60 @@ def block_of(layer: str) -> str:
 
 def _ints(values: Any) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
+
+
+class EventKind(StrEnum):
+    """What happened. The recorder writes most of these; the store adds gaps, drops and damage."""
+
+    STARTED = "started"
+    CLOSED = "closed"
+    OPTIMIZER_ADOPTED = "optimizer adopted"
+    PARAMETER_ADDED = "parameter added"
+    PARAMETER_REMOVED = "parameter removed"
+    FROZEN = "frozen"
+    UNFROZEN = "unfrozen"
+    MODE_CHANGED = "mode changed"
+    SKIPPED_STEP = "skipped step"
+    NOT_RECORDED = "not recorded"
+    AUDIT = "audit"
+    COST = "cost"
+    STRETCHED = "cadence stretched"
+    GAP = "gap"
+    DAMAGE = "damage"
+    RETENTION = "retention"
+    SWITCHED_OFF = "switched off"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event; `data` is plain JSON."""
+
+    step: int
+    kind: EventKind
+    text: str
+    subject: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    wall: float = 0.0
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts per power of two of |x|: bin e holds 2^e ≤ |x| < 2^(e+1).
+
+    Bins of both signs, zeros and non-finite elements together are the tensor's count, always.
+    """
+
+    first_exponent: int
+    negative: NDArray[np.uint64]
+    positive: NDArray[np.uint64]
+    zeros: int = 0
+    nan: int = 0
+    positive_inf: int = 0
+    negative_inf: int = 0
+
+    @property
+    def count(self) -> int:
+        """Elements of the tensor, zeros and non-finite ones included."""
+        finite = int(self.negative.sum()) + int(self.positive.sum())
+        return finite + self.zeros + self.nan + self.positive_inf + self.negative_inf

@@ -2,17 +2,18 @@
 
 from gradwatch.stats.catalogue import (
     ENTRIES,
+    HAS_VALUE,
     SKETCH_WIDTH,
     Cadence,
     Entry,
     Family,
     Kind,
     Stat,
+    State,
     entry,
     family_stats,
     row_dtype,
 )
-from gradwatch.stats.states import HAS_VALUE, State
 
 __all__ = [
     "ENTRIES",

@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.graph import Graph
-from gradwatch.run.event import Event, EventKind
-from gradwatch.run.histogram import Histogram
-from gradwatch.run.subject import Subject
+from gradwatch.run.subject import Event, EventKind, Histogram, Subject
 from gradwatch.stats import Family, Stat
 from gradwatch.store.chunks import Chunk, Damage, distinct
 from gradwatch.store.column_file import ColumnChunk, ColumnFile

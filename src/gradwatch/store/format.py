@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.jsonio import dumps, unspelled
-from gradwatch.run.event import Event, EventKind
-from gradwatch.run.histogram import Histogram
+from gradwatch.run.subject import Event, EventKind, Histogram
 from gradwatch.stats import Family
 
 FORMAT = 1

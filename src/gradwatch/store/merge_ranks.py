@@ -15,13 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.graph import Graph
-from gradwatch.kernel.merging import MomentSums
+from gradwatch.kernel.batch import MomentSums
 from gradwatch.run.downsample import Downsampled
-from gradwatch.run.event import Event
-from gradwatch.run.histogram import Histogram
 from gradwatch.run.run import Run
 from gradwatch.run.source import Loaded
-from gradwatch.run.subject import Subject
+from gradwatch.run.subject import Event, Histogram, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, entry
 from gradwatch.store.chunks import distinct
 from gradwatch.store.rank import RankSource

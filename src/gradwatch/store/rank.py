@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from gradwatch.errors import GradwatchError
 from gradwatch.graph import Graph
 from gradwatch.run.downsample import Downsampled, downsample
-from gradwatch.run.event import Event, EventKind
-from gradwatch.run.histogram import Histogram
 from gradwatch.run.run import Run
 from gradwatch.run.source import Loaded
-from gradwatch.run.subject import Subject
+from gradwatch.run.subject import Event, EventKind, Histogram, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, entry
 from gradwatch.store.attempt import LOOKS, Attempt
 from gradwatch.store.chunks import Chunk, Damage, Vanished, distinct, lay

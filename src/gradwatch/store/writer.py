@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.graph import Graph
-from gradwatch.run.event import Event, EventKind
-from gradwatch.run.histogram import Histogram
-from gradwatch.run.subject import Subject
+from gradwatch.run.subject import Event, EventKind, Histogram, Subject
 from gradwatch.stats import Family, Kind, row_dtype
 from gradwatch.store.format import FAMILY_CODES, Type, pack_event, pack_histogram, to_json
 from gradwatch.store.queue import Queue, Scalar, SmallRecord

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.run.event import Event, EventKind
+from gradwatch.run.subject import Event, EventKind
 from gradwatch.stats import Family
 from gradwatch.store.format import (
     FAMILY_CODES,

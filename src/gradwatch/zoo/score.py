@@ -17,8 +17,7 @@ from gradwatch.live import watch
 from gradwatch.store import open_run
 from gradwatch.zoo.criteria import Label, Witness, labels
 from gradwatch.zoo.families import FAMILIES
-from gradwatch.zoo.recipe import Draw, Recipe
-from gradwatch.zoo.training import Training, train
+from gradwatch.zoo.training import Draw, Recipe, Training, train
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ Why it hurts: what overflows becomes infinite, what underflows loses its digits 
 What helps: bfloat16 instead of float16; a scale for each tensor or channel with fp8.
 """
 
-from gradwatch.checkpoints.casts import casts
 from gradwatch.checkpoints.checks.check import Outcome, TensorFault, graded, is_buffer
+from gradwatch.checkpoints.measure import casts
 from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat

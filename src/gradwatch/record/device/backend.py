@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gradwatch.kernel import MOMENTS
 from gradwatch.record.backend import Backend, OptimizerStep
+from gradwatch.record.backend_cpu import SAMPLE, pick
 from gradwatch.record.clipping import UNKNOWN, GradTransform, clip_scalars, transform_between
 from gradwatch.record.device.gradients import GradientMemory, restoring, send_gradients
 from gradwatch.record.device.statistics import (
@@ -41,7 +42,7 @@ from gradwatch.record.device.statistics import (
     zero_rows,
 )
 from gradwatch.record.device.transfer import Load
-from gradwatch.record.optimizers import SecondMoment, second_moments
+from gradwatch.record.optimizers import LossScaling, SecondMoment, second_moments
 from gradwatch.record.parameters import TrackedOptimizer
 from gradwatch.record.rows import (
     FamilyRows,
@@ -54,8 +55,6 @@ from gradwatch.record.rows import (
     nothing,
     ready,
 )
-from gradwatch.record.scaling import LossScaling
-from gradwatch.record.snapshot import SAMPLE, pick
 from gradwatch.record.tensors import KERNEL_DTYPES, aligned, local, number, on_accelerator
 from gradwatch.stats import Family, State
 

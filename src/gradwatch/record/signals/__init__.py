@@ -7,11 +7,10 @@ from torch import nn
 from gradwatch.record.signal import Signal
 from gradwatch.record.signals.activations import Activations
 from gradwatch.record.signals.compiled_activations import CompiledActivations
-from gradwatch.record.signals.hooks import ModelContext
+from gradwatch.record.signals.hooks import ModelContext, is_compiled, watched_layers
 from gradwatch.record.signals.inputs import Inputs
 from gradwatch.record.signals.layer_graph import LayerGraph
 from gradwatch.record.signals.loss_kind import LossGuess, describe_loss
-from gradwatch.record.signals.modules import is_compiled, watched_layers
 from gradwatch.record.signals.probe import Probe
 
 __all__ = [

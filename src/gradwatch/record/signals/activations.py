@@ -17,8 +17,7 @@ from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals import activation_functions
 from gradwatch.record.signals.activation_functions import WeightedStat, zero_share
 from gradwatch.record.signals.autograd import AutogradWalker, Node, Sources, nodes_of
-from gradwatch.record.signals.hooks import HookedSignal, ModelContext
-from gradwatch.record.signals.modules import WatchedLayer, layers, owners
+from gradwatch.record.signals.hooks import HookedSignal, ModelContext, WatchedLayer, layers, owners
 from gradwatch.record.signals.tensors import (
     device_readable,
     first_floating,

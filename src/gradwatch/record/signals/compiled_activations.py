@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from gradwatch.record.device.statistics import wide
 from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals.activations import OF_FUNCTIONS
-from gradwatch.record.signals.hooks import HookedSignal, ModelContext, PicklesAsNothing
-from gradwatch.record.signals.modules import layers
+from gradwatch.record.signals.hooks import HookedSignal, ModelContext, PicklesAsNothing, layers
 from gradwatch.stats import Family, State, row_dtype
 
 _STATS = ("count", "mean", "std", "abs_max", "zero_fraction", "nonfinite")

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from gradwatch.record.device.statistics import cleaned, wide
 from gradwatch.record.rows import PendingRows, Reading, ReadyRows
-from gradwatch.record.signals.hooks import HookedSignal, ModelContext
-from gradwatch.record.signals.modules import root_is_compiled
+from gradwatch.record.signals.hooks import HookedSignal, ModelContext, root_is_compiled
 from gradwatch.record.signals.tensors import (
     device_readable,
     readable,

@@ -12,8 +12,14 @@ from gradwatch.graph import Graph, Node
 from gradwatch.record.rows import Reading
 from gradwatch.record.signals.autograd import AutogradWalker, Sources, nodes_of
 from gradwatch.record.signals.autograd import Node as AutogradNode
-from gradwatch.record.signals.hooks import HookedSignal, ModelContext
-from gradwatch.record.signals.modules import WatchedLayer, layers, owners, root_is_compiled
+from gradwatch.record.signals.hooks import (
+    HookedSignal,
+    ModelContext,
+    WatchedLayer,
+    layers,
+    owners,
+    root_is_compiled,
+)
 from gradwatch.record.signals.tensors import tensors_in
 from gradwatch.stats import Family
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from gradwatch.record.rows import Reading
 from gradwatch.record.signals.autograd import Node, saved_dim, saved_tensor
-from gradwatch.record.signals.hooks import HookedSignal, ModelContext
-from gradwatch.record.signals.modules import root_is_compiled
+from gradwatch.record.signals.hooks import HookedSignal, ModelContext, root_is_compiled
 from gradwatch.record.signals.tensors import first_floating, readable
 from gradwatch.stats import Family
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from gradwatch.record.device.statistics import wide
 from gradwatch.record.rows import PendingRows, Reading, ReadyRows
-from gradwatch.record.signals.hooks import HookedSignal, ModelContext
-from gradwatch.record.signals.modules import WatchedLayer, layers
+from gradwatch.record.signals.hooks import HookedSignal, ModelContext, WatchedLayer, layers
 from gradwatch.record.signals.tensors import (
     PROBED,
     device_readable,

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import write_whole
 from gradwatch.run import Run
-from gradwatch.views.animation.colours import Scheme
-from gradwatch.views.animation.frames import FlowFrames, as_text, flow_frames
+from gradwatch.views.animation.picture import FlowFrames, Scheme, as_text, flow_frames
 from gradwatch.views.model import ViewModel, build
 from gradwatch.views.model.health import Diagnosed
 from gradwatch.views.model.titles import GRAD_RMS

@@ -5,8 +5,9 @@ table from colours to it, which is much faster than quantising every frame.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -16,10 +17,202 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from gradwatch.text import number, plain, shortened
-from gradwatch.views.animation.colours import BAD, Colour, Scheme, colour, ink_on, ramp
-from gradwatch.views.animation.frames import FlowFrame, FlowFrames, Mark, level, words_of
 from gradwatch.views.model import ViewModel
-from gradwatch.views.model.heat import Code, LevelScale
+from gradwatch.views.model.heat import LEVELS, Code, LevelScale, codes_of, row_of
+from gradwatch.views.model.titles import GRAD_RMS
+
+BAR = 40
+WORDS: dict[int, str] = {
+    Code.NONFINITE: "nan/inf",
+    Code.NO_GRADIENT: "no gradient",
+    Code.ZERO: "0",
+}
+"""The label of a node whose byte is no level."""
+
+
+class Mark(StrEnum):
+    """Signs over a node; each has a shape of its own."""
+
+    NONFINITE = "non-finite"
+    EXPLODING = "exploding"
+    VANISHING = "vanishing"
+    DEAD = "dead"
+
+
+_BY_CHECK = {
+    "nonfinite": Mark.NONFINITE,
+    "exploding-gradient": Mark.EXPLODING,
+    "vanishing-gradient": Mark.VANISHING,
+    "dead-units": Mark.DEAD,
+    "no-gradient": Mark.DEAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FlowFrame:
+    """What one frame shows: the gradient of every node, the flow through every edge."""
+
+    step: int
+    codes: tuple[int, ...]
+    flows: tuple[float, ...]
+    """0 … 1 for every edge."""
+    marks: tuple[frozenset[Mark], ...]
+
+
+@dataclass(frozen=True)
+class FlowFrames:
+    """All frames of a run and the scale their bytes are on."""
+
+    frames: tuple[FlowFrame, ...]
+    scale: LevelScale
+    title: str
+
+
+def flow_frames(model: ViewModel) -> FlowFrames:
+    """A frame for each column of the gradient map; a node shows its highest layer."""
+    codes, scale = codes_of(model.heat, GRAD_RMS)
+    gradients = model.heat["maps"][GRAD_RMS]
+    nodes, edges = model.flow["nodes"], model.flow["edges"]
+    rows = [
+        [row for i in node["layers"] if (row := row_of(gradients, model.layers[i])) is not None]
+        for node in nodes
+    ]
+    table = np.stack([codes[r].max(axis=0) if r else np.zeros(codes.shape[1]) for r in rows])
+    intervals = _intervals(model)
+    frames = []
+    for column, at in enumerate(gradients["columns"]):
+        step = model.heat["first"][at]
+        now = table[:, column].astype(int)
+        marks = tuple(_marks(intervals[i], step, int(now[i])) for i in range(len(nodes)))
+        frames.append(FlowFrame(step, tuple(now.tolist()), _flows(now, edges), marks))
+    return FlowFrames(tuple(frames), scale, gradients["title"])
+
+
+def level(code: int) -> float | None:
+    """0 … 1, or None for a byte that is no level."""
+    return (code - Code.LOWEST) / LEVELS if Code.LOWEST <= code <= Code.HIGHEST else None
+
+
+def words_of(code: int, scale: LevelScale) -> str:
+    """The gradient a byte stands for, in a few characters."""
+    at = level(code)
+    if at is None:
+        return WORDS.get(code, "")
+    return number(float(scale.low * (scale.high / scale.low) ** at))
+
+
+def _flows(codes: NDArray[np.int64], edges: Sequence[Sequence[int]]) -> tuple[float, ...]:
+    """The lesser end of each edge; a node without weights passes on what comes back to it."""
+    passed = codes.tolist()
+    for source, target in sorted(edges, key=lambda edge: -edge[0]):
+        if codes[source] == Code.EMPTY and source < target:
+            passed[source] = max(passed[source], passed[target])
+    out = []
+    for source, target in edges:
+        ends = [level(passed[source]), level(passed[target])]
+        out.append(min((end for end in ends if end is not None), default=0.0))
+    return tuple(out)
+
+
+def _intervals(model: ViewModel) -> list[list[tuple[Mark, int, int]]]:
+    """Per node: marks with the steps they hold, from the findings."""
+    by_layer: dict[str, list[tuple[Mark, int, int]]] = {}
+    for finding in model.findings:
+        mark = _BY_CHECK.get(finding["check"])
+        if mark is not None:
+            interval = mark, finding["first_step"], finding["last_step"]
+            for name in finding["layers"]:
+                by_layer.setdefault(name, []).append(interval)
+    return [
+        [item for i in node["layers"] for item in by_layer.get(model.layers[i]["name"], ())]
+        for node in model.flow["nodes"]
+    ]
+
+
+def _marks(intervals: Sequence[tuple[Mark, int, int]], step: int, code: int) -> frozenset[Mark]:
+    marks = {mark for mark, first, last in intervals if first <= step <= last}
+    if code == Code.NONFINITE:
+        marks.add(Mark.NONFINITE)
+    return frozenset(marks)
+
+
+def as_text(model: ViewModel, frames: FlowFrames) -> Iterator[str]:
+    """Heading, then each frame as a bar per node."""
+    low, high = number(frames.scale.low), number(frames.scale.high)
+    yield f"{plain(model.run['name'])}: {model.health['state']}, {model.health['line']}\n"
+    yield f"{frames.title}, log scale: empty bar {low}, full bar {high}\n"
+    for frame in frames.frames:
+        yield f"\n=== step {frame.step} ===\n"
+        for node, code, marks in zip(model.flow["nodes"], frame.codes, frame.marks, strict=True):
+            at = level(code) or 0.0
+            bar = "!" * BAR if code == Code.NONFINITE else "█" * round(at * BAR)
+            name, words = shortened(node["name"], 24), words_of(code, frames.scale)
+            line = f"{name:<24} |{bar:<{BAR}}| {words:<9} {', '.join(sorted(marks))}"
+            yield line.rstrip() + "\n"
+
+
+Colour = tuple[int, int, int]
+
+
+class Scheme(StrEnum):
+    """What the colours are made for."""
+
+    VIRIDIS = "viridis"
+    CIVIDIS = "cividis"  # for colour-blind eyes
+    CONTRAST = "contrast"  # for projectors and weak eyes
+    MONO = "mono"  # for paper
+
+
+_STOPS = {
+    Scheme.VIRIDIS: "440154 472d7b 3b528b 2c728e 21918c 28ae80 5ec962 addc30 fde725",
+    Scheme.CIVIDIS: "00204c 1b3a6d 414d6b 61636d 7c7b78 9b9476 bcae6c dfc95b ffea46",
+    Scheme.CONTRAST: "000000 3b0070 7a00a8 c4006c f03a1a ff8400 ffc300 fff17a ffffff",
+    Scheme.MONO: "0d0d0d 2a2a2a 484848 656565 838383 a1a1a1 bfbfbf dddddd fafafa",
+}
+BAD: dict[Scheme, Colour] = {
+    Scheme.VIRIDIS: (229, 56, 59),
+    Scheme.CIVIDIS: (213, 94, 0),
+    Scheme.CONTRAST: (0, 220, 255),
+    Scheme.MONO: (255, 255, 255),
+}
+"""Non-finite: a colour that is nowhere in the ramp (and always with its mark)."""
+
+
+@cache
+def ramp(scheme: Scheme) -> tuple[Colour, ...]:
+    """256 colours from low to high."""
+    stops = [tuple(bytes.fromhex(stop)) for stop in _STOPS[scheme].split()]
+    out = []
+    for index in range(256):
+        at = index / 255 * (len(stops) - 1)
+        low = min(int(at), len(stops) - 2)
+        pairs = zip(stops[low], stops[low + 1], strict=True)
+        red, green, blue = (round(a + (b - a) * (at - low)) for a, b in pairs)
+        out.append((red, green, blue))
+    return tuple(out)
+
+
+def colour(scheme: Scheme, level: float) -> Colour:
+    """The colour of a level from 0 to 1."""
+    return ramp(scheme)[max(0, min(255, round(level * 255)))]
+
+
+DARK_BELOW = 0.179
+"""Black is read better above this luminance, white below it: either way at least 4.5 : 1."""
+
+
+def ink_on(background: Colour) -> Colour:
+    """Black or white, whichever can be read."""
+    return (0, 0, 0) if luminance(background) > DARK_BELOW else (255, 255, 255)
+
+
+def luminance(colour: Colour) -> float:
+    """How light a colour is to the eye, 0 … 1 (WCAG's relative luminance)."""
+    red, green, blue = (
+        part / 3294.6 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
 
 WIDTH = 960
 LEFT, TOP = 24, 94

@@ -12,7 +12,7 @@ from gradwatch.zoo.families import (
     residual,
     transformer,
 )
-from gradwatch.zoo.recipe import Recipe
+from gradwatch.zoo.training import Recipe
 
 FAMILIES: tuple[Recipe, ...] = (
     *mlp_scale.FAMILIES,

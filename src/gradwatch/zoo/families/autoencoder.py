@@ -5,9 +5,8 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from gradwatch.zoo.models import Act, linears, mlp
-from gradwatch.zoo.recipe import Draw, Setup, healthy, sick
 from gradwatch.zoo.tasks import Task, manifold
-from gradwatch.zoo.training import Training
+from gradwatch.zoo.training import Draw, Setup, Training, healthy, sick
 
 
 def _autoencoder(

@@ -5,9 +5,8 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from gradwatch.zoo.models import cnn, of_kind
-from gradwatch.zoo.recipe import MOMENTUM, Draw, Setup, healthy, sick
 from gradwatch.zoo.tasks import bars
-from gradwatch.zoo.training import Training
+from gradwatch.zoo.training import MOMENTUM, Draw, Setup, Training, healthy, sick
 
 
 def _pictures(

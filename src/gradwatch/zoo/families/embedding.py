@@ -4,9 +4,8 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from gradwatch.zoo.models import Bag
-from gradwatch.zoo.recipe import Draw, Setup, healthy, sick
 from gradwatch.zoo.tasks import Task, tokens
-from gradwatch.zoo.training import Training
+from gradwatch.zoo.training import Draw, Setup, Training, healthy, sick
 
 
 def _bag(draw: Draw, task: Task) -> Setup[Bag]:

@@ -5,9 +5,8 @@ from torch import nn
 from torch.optim import Adam
 
 from gradwatch.zoo.models import Adapter, mlp
-from gradwatch.zoo.recipe import MOMENTUM, Draw, Setup, healthy, sick
 from gradwatch.zoo.tasks import blobs
-from gradwatch.zoo.training import Training
+from gradwatch.zoo.training import MOMENTUM, Draw, Setup, Training, healthy, sick
 
 
 def _adapted(draw: Draw, cut: int | None = None) -> Setup[nn.Sequential]:

@@ -7,9 +7,8 @@ from torch.nn import functional
 from torch.optim import Adam, AdamW
 
 from gradwatch.zoo.models import linears, mlp
-from gradwatch.zoo.recipe import MOMENTUM, Draw, Setup, healthy, perceptron
 from gradwatch.zoo.tasks import blobs, curve
-from gradwatch.zoo.training import Training
+from gradwatch.zoo.training import MOMENTUM, Draw, Setup, Training, healthy, perceptron
 
 
 def adam_classifier(draw: Draw) -> Training:

@@ -8,9 +8,8 @@ from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW
 
 from gradwatch.zoo.models import linears, mlp
-from gradwatch.zoo.recipe import Draw, Setup, one_step, perceptron, sick
 from gradwatch.zoo.tasks import blobs, curve
-from gradwatch.zoo.training import Training
+from gradwatch.zoo.training import Draw, Setup, Training, one_step, perceptron, sick
 
 
 def never_zeroed(draw: Draw) -> Training:

@@ -5,9 +5,8 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from gradwatch.zoo.models import linears
-from gradwatch.zoo.recipe import MOMENTUM, Draw, one_step, perceptron, sick
 from gradwatch.zoo.tasks import blobs, curve
-from gradwatch.zoo.training import Training
+from gradwatch.zoo.training import MOMENTUM, Draw, Training, one_step, perceptron, sick
 
 
 def vanishing_sigmoid(draw: Draw) -> Training:

@@ -4,9 +4,8 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from gradwatch.zoo.models import Gated, Recurrent
-from gradwatch.zoo.recipe import Draw, Setup, healthy, sick
 from gradwatch.zoo.tasks import sequences
-from gradwatch.zoo.training import Training
+from gradwatch.zoo.training import Draw, Setup, Training, healthy, sick
 
 
 def _recurrent(draw: Draw, kind: type[Recurrent] = Recurrent, length: int = 12) -> Setup[Recurrent]:

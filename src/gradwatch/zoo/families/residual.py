@@ -6,9 +6,8 @@ import torch
 from torch.optim import Adam
 
 from gradwatch.zoo.models import Residual, ResidualBlock, of_kind
-from gradwatch.zoo.recipe import MOMENTUM, Draw, Setup, healthy, one_step, sick
 from gradwatch.zoo.tasks import Task, blobs, curve
-from gradwatch.zoo.training import Training
+from gradwatch.zoo.training import MOMENTUM, Draw, Setup, Training, healthy, one_step, sick
 
 
 def _residual(

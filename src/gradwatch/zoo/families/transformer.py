@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
 
 from gradwatch.zoo.models import Attention, Transformer, of_kind
-from gradwatch.zoo.recipe import Draw, Setup, healthy, sick
 from gradwatch.zoo.tasks import chain, tokens
-from gradwatch.zoo.training import Training
+from gradwatch.zoo.training import Draw, Setup, Training, healthy, sick
 
 
 def _language_model(

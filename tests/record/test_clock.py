@@ -2,8 +2,14 @@
 
 import pytest
 
-from gradwatch.record.cadence import ALLOWANCE, Pace, due, full, sketched
-from gradwatch.record.clock import StepClock
+from gradwatch.record.clock import (
+    ALLOWANCE,
+    Pace,
+    StepClock,
+    families_due,
+    takes_histograms,
+    takes_sketches,
+)
 from gradwatch.record.guard import OverheadTimer
 from gradwatch.stats import Family
 
@@ -12,40 +18,42 @@ FAMILIES = frozenset(Family)
 
 def test_the_first_steps_record_everything() -> None:
     for step in range(10):
-        assert due(step, FAMILIES, k=64, every=None) == FAMILIES
-        assert full(step, k=64, every=None)
+        assert families_due(step, FAMILIES, k=64, every=None) == FAMILIES
+        assert takes_histograms(step, k=64, every=None)
 
 
 def test_families_follow_their_powers_of_two() -> None:
     for k in (1, 2, 8):
         for step in range(10, 400):
-            found = due(step, FAMILIES, k=k, every=None)
+            found = families_due(step, FAMILIES, k=k, every=None)
             assert (Family.GRAD in found) == (step % k == 0)
             assert (Family.UPDATE in found) == (step % (4 * k) == 0)
             assert (Family.WEIGHT in found) == (step % (16 * k) == 0)
-            assert full(step, k=k, every=None) == (step % (16 * k) == 0)
+            assert takes_histograms(step, k=k, every=None) == (step % (16 * k) == 0)
 
 
 def test_a_coarser_cadence_is_part_of_the_finer_one() -> None:
     for step in range(10, 1000):
-        assert due(step, FAMILIES, k=4, every=None) <= due(step, FAMILIES, k=2, every=None)
+        assert families_due(step, FAMILIES, k=4, every=None) <= families_due(
+            step, FAMILIES, k=2, every=None
+        )
 
 
 def test_cosines_are_taken_between_neighbours() -> None:
     for k in (1, 4):
         recorded = range(12 * k, 60 * k, k)
-        found = {step: sketched(step, k=k, every=None) for step in recorded}
+        found = {step: takes_sketches(step, k=k, every=None) for step in recorded}
         assert sum(has for has, _ in found.values()) == len(recorded) // 2
         for step, (has, cosine) in found.items():
             if cosine and step > recorded[0]:
                 assert has
                 assert found[step - k][0]
-    assert sketched(3, k=8, every=None) == sketched(7, k=1, every=7) == (True, True)
+    assert takes_sketches(3, k=8, every=None) == takes_sketches(7, k=1, every=7) == (True, True)
 
 
 def test_every_is_taken_at_its_word() -> None:
-    assert [s for s in range(20) if due(s, FAMILIES, k=8, every=5)] == [0, 5, 10, 15]
-    assert due(15, FAMILIES, k=8, every=5) == FAMILIES
+    assert [s for s in range(20) if families_due(s, FAMILIES, k=8, every=5)] == [0, 5, 10, 15]
+    assert families_due(15, FAMILIES, k=8, every=5) == FAMILIES
 
 
 class FakeTimer(OverheadTimer):
@@ -64,7 +72,7 @@ def drive(pace: Pace, timer: FakeTimer, steps: range, step_time: float, costs: l
     """Train on paper: `costs` of an idle, a gradient, an update and a full step."""
     idle, grad, update, everything = costs
     for step in steps:
-        found = due(step, FAMILIES, k=pace.k, every=None)
+        found = families_due(step, FAMILIES, k=pace.k, every=None)
         cost = idle
         if Family.WEIGHT in found:
             cost = everything
