@@ -7,7 +7,9 @@ import json
 import re
 import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -16,8 +18,23 @@ FAMILIES = ["", "grad", "weight", "update", "optim", "act", "probe", "group"]
 KINDS = dict.fromkeys(FAMILIES, "parameter") | {"act": "layer", "probe": "layer", "group": "group"}
 VALUED = (0, 5, 6, 7)
 
+Record = tuple[int, str, int, int, int, int, int, bytes]
+"""Kind, family, level, flags, sequence number, step, rows, payload."""
+Cell = tuple[Any, int]
+"""A value, a number or a row of numbers, and its state."""
 
-def records(data: bytes):
+
+class Rows(NamedTuple):
+    """The rows of one family at one step: states and values of each column."""
+
+    family: str
+    step: int
+    ids: np.ndarray
+    states: dict[str, np.ndarray]
+    columns: dict[str, np.ndarray]
+
+
+def records(data: bytes) -> Iterator[Record]:
     at = 0
     while (at := data.find(b"GWR1", at)) >= 0:
         head = data[at : at + 40]
@@ -33,7 +50,7 @@ def records(data: bytes):
         at += 40 + -(-length // 8) * 8
 
 
-def array(payload: bytes, at: int):
+def array(payload: bytes, at: int) -> tuple[np.ndarray, int]:
     code, planes, _, count = struct.unpack_from("<BBHI", payload, at)
     marks = struct.unpack_from(f"<{planes}I", payload, at + 8)
     at += 8 + 4 * planes
@@ -61,16 +78,31 @@ def rounded(values: np.ndarray) -> np.ndarray:
     return values
 
 
+Head = list[np.ndarray]
+"""Steps, sequence numbers, subjects' numbers and bucket sizes of a chunk."""
+Columns = dict[tuple[str, int], np.ndarray]
+"""The arrays of a chunk by column name and part."""
+
+
 class Folder:
     """One writer's folder. `cells[stat][step, kind, name]` is (value, state)."""
 
     def __init__(self, path: Path) -> None:
-        self.subjects, self.scalars, self.events, self.notes = {}, {}, [], []
-        self.histograms, self.closed = {}, False
-        self.steps, self.cells, self._seqs, rows, seen = set(), {}, set(), [], set()
+        self.subjects: dict[int, dict[str, Any]] = {}
+        self.scalars: dict[tuple[int, str], float] = {}
+        self.events: list[dict[str, Any]] = []
+        self.notes: list[dict[str, Any]] = []
+        self.histograms: dict[tuple[str, int, int], tuple[int, np.ndarray, list[int]]] = {}
+        self.closed = False
+        self.steps: set[int] = set()
+        self.cells: dict[str, dict[tuple[int, str, int], Cell]] = {}
+        self._seqs: set[int] = set()
+        rows: list[tuple[int, Rows]] = []
+        seen: set[int] = set()
         for prefix in "sjxabc":
             for file in sorted(path.glob(f"{prefix}*.gw?")):
-                schemas, chunks = {}, {}
+                schemas: dict[str, list[tuple[str, str, int]]] = {}
+                chunks: dict[tuple[str, int, int], tuple[Head, Columns]] = {}
                 for record in records(file.read_bytes()):
                     kind, family, level, flags, seq, step, _, payload = record
                     if kind == 2:
@@ -90,26 +122,28 @@ class Folder:
                         self._small(kind, family, flags, step, payload)
                 for (family, level, _), chunk in sorted(chunks.items(), key=lambda b: b[0][2]):
                     rows += (self._columns if level == 0 else self._rollup)(family, *chunk)
-        for _, (family, step, ids, states, columns) in sorted(rows, key=lambda row: row[0]):
-            self._put(family, step, ids, states, columns)
+        for _, at_step in sorted(rows, key=lambda row: row[0]):
+            self._put(*at_step)
 
-    def _step(self, payload, step, schema, family):
+    def _step(
+        self, payload: bytes, step: int, schema: list[tuple[str, str, int]], family: str
+    ) -> Rows:
         n, _ = struct.unpack_from("<II", payload)
         ids = np.frombuffer(payload, "<u4", n, 8)
         states = np.frombuffer(payload, "u1", n, 8 + 4 * n)
         dtype = np.dtype([(s, t) if w == 1 else (s, t, w) for s, t, w in schema])
         table = np.frombuffer(payload, dtype, n, 8 + -(-5 * n // 8) * 8)
-        columns = {s: rounded(np.ascontiguousarray(table[s])[None])[0] for s in dtype.names}
-        return family, step, ids, dict.fromkeys(columns, states), columns
+        columns = {s: rounded(np.ascontiguousarray(table[s])[None])[0] for s, _, _ in schema}
+        return Rows(family, step, ids, dict.fromkeys(columns, states), columns)
 
-    def _chunk(self, payload):
+    def _chunk(self, payload: bytes) -> Head:
         at, arrays = 24, []
         for _ in range(4):
             values, at = array(payload, at)
             arrays.append(values)
         return arrays
 
-    def _columns(self, family, head, columns):
+    def _columns(self, family: str, head: Head, columns: Columns) -> list[tuple[int, Rows]]:
         steps, seqs, ids, _ = head
         shaped = {
             n: v.reshape(len(ids), len(steps), -1).squeeze(2)
@@ -122,7 +156,7 @@ class Folder:
         return [
             (
                 int(seq),
-                (
+                Rows(
                     family,
                     int(step),
                     ids,
@@ -133,10 +167,10 @@ class Folder:
             for i, (step, seq) in enumerate(zip(steps, seqs, strict=True))
         ]
 
-    def _rollup(self, family, head, columns):
+    def _rollup(self, family: str, head: Head, columns: Columns) -> list[tuple[int, Rows]]:
         steps, seqs, ids, sizes = head
         shaped = {key: v.reshape(len(ids), len(sizes)) for key, v in columns.items()}
-        ends, made = np.cumsum(sizes), []
+        ends, made = np.cumsum(sizes), list[tuple[int, Rows]]()
         known = set(self._seqs)
         for bucket, (end, size) in enumerate(zip(ends.tolist(), sizes.tolist(), strict=True)):
             inside = range(end - size, end)
@@ -144,7 +178,7 @@ class Folder:
                 continue
             self._seqs |= {int(seqs[i]) for i in inside}
             for i in (i for i in inside if int(seqs[i]) not in known):
-                states, values = {}, {}
+                states, values = dict[str, np.ndarray](), dict[str, np.ndarray]()
                 for name in {name for name, part in columns if part == 3}:
                     final = i == end - 1
                     states[name] = np.where(final, shaped["state", 0][:, bucket], 1).astype(int)
@@ -156,10 +190,10 @@ class Folder:
                             hit &= shaped[name, 4][:, bucket] > 0
                             values[name][hit] = shaped[name, part][hit, bucket]
                             states[name][hit] = shaped["valued", 0][hit, bucket]
-                made.append((int(seqs[i]), (family, int(steps[i]), ids, states, values)))
+                made.append((int(seqs[i]), Rows(family, int(steps[i]), ids, states, values)))
         return made
 
-    def _small(self, kind, family, flags, step, payload):
+    def _small(self, kind: int, family: str, flags: int, step: int, payload: bytes) -> None:
         if kind == 1:
             self.subjects.update(dict(json.loads(payload)))
         elif kind == 4:
@@ -183,7 +217,14 @@ class Folder:
         elif kind == 9:
             self.notes.append(json.loads(payload))
 
-    def _put(self, family, step, ids, states, columns):
+    def _put(
+        self,
+        family: str,
+        step: int,
+        ids: np.ndarray,
+        states: dict[str, np.ndarray],
+        columns: dict[str, np.ndarray],
+    ) -> None:
         self.steps.add(step)
         for stat, values in columns.items():
             table = self.cells.setdefault(stat, {})
@@ -191,16 +232,26 @@ class Folder:
                 table[step, KINDS[family], number] = values[i], int(states[stat][i])
 
 
-def read(run: Path) -> dict:
+class Rank(TypedDict):
+    """What all folders of one rank hold together; the last attempt owns a step."""
+
+    steps: list[int]
+    cells: dict[str, dict[tuple[int, str], Cell]]
+    scalars: dict[str, dict[int, float]]
+    folders: list[Folder]
+
+
+def read(run: Path) -> dict[int, Rank]:
     """Rank → steps, cells ({(step, name): (value, state)}), scalars (name → {step: value})."""
-    ranks: dict = {}
+    ranks: dict[int, list[Folder]] = {}
     for path in sorted(run.iterdir()):
         if path.is_dir() and re.fullmatch("[0-9]{1,6}-[0-9]{1,6}-[0-9a-f]{8}", path.name):
             ranks.setdefault(int(path.name.split("-")[0]), []).append(Folder(path))
-    out = {}
+    out: dict[int, Rank] = {}
     for rank, folders in ranks.items():
         owner = {step: folder for folder in folders for step in folder.steps}
-        cells, scalars = {}, {}
+        cells: dict[str, dict[tuple[int, str], Cell]] = {}
+        scalars: dict[str, dict[int, float]] = {}
         for folder in folders:
             names = {number: data["name"] for number, data in folder.subjects.items()}
             for stat, table in folder.cells.items():

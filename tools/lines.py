@@ -54,7 +54,7 @@ def in_catalogue(module: str) -> bool:
 
 def imports_of(tree: ast.Module, modules: dict[str, Path]) -> set[str]:
     """The modules of ours that are imported anywhere in this one."""
-    names = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names if alias.name in modules)

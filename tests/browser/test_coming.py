@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.browser.test_report import value_in
+from tests.browser.runs import value_in
 from tests.server.visiting import listening
 from tests.views.samples import network
 from tests.views.stored import stored

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.browser.test_report import RUNS, many_layers, value_in
+from tests.browser.runs import RUNS, many_layers, value_in
 from tests.server.visiting import listening
 from tests.views.samples import Told, network, sick_diagnosis
 from tests.views.stored import stored

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.browser.test_report import many_layers, weights_only
+from tests.browser.runs import many_layers, weights_only
 from tests.making import make_run
 from tests.server.visiting import listening
 from tests.views.samples import HOSTILE, Told, network, sick_diagnosis

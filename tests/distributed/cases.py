@@ -21,7 +21,8 @@ class Net(nn.Module):
         self.last = nn.Linear(5, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.tanh(self.odd(torch.tanh(self.first(x)))))
+        out: torch.Tensor = self.last(torch.tanh(self.odd(torch.tanh(self.first(x)))))
+        return out
 
 
 def network(dtype: torch.dtype = torch.float32) -> Net:

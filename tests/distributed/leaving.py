@@ -17,13 +17,14 @@ STEPS, LEAVES_AT = 12, 5
 def silently(folder: Path, rank: int) -> None:
     """Rank 1 adds a little to one weight of `odd` after step 4; nobody is told which folder."""
     os.chdir(folder)
-    model = ddp(network(), dist.get_world_size())
+    inner = network()
+    model = ddp(inner, dist.get_world_size())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with gradwatch.watch(model, optimizer, every=1):
         for step in range(STEPS):
             if step == LEAVES_AT and rank == 1:
                 with torch.no_grad():
-                    model.module.odd.weight[2, 3] += 1e-6
+                    inner.odd.weight[2, 3] += 1e-6
             optimizer.zero_grad()
             loss_of(model, *batch(step, 0, rank)).backward()
             optimizer.step()

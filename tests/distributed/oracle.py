@@ -1,7 +1,6 @@
 """The truth: the same training in one process, in float64, over all ranks' batches."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from tests.distributed.cases import CLIP, STEPS, Case, batch, loss_of, network
@@ -43,5 +42,6 @@ def truth(case: Case) -> Truth:
     return found
 
 
-def _kept(tensor: Any) -> torch.Tensor:
+def _kept(tensor: torch.Tensor | None) -> torch.Tensor:
+    assert tensor is not None
     return tensor.detach().clone()

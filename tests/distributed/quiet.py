@@ -3,11 +3,13 @@
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from tests.distributed.cases import batch, ddp, fsdp, loss_of, network
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import gradwatch
@@ -15,7 +17,9 @@ import gradwatch
 STEPS = 4
 
 
-def collectives(folder: Path, spread, rank: int, *, watched: bool) -> Counter[str]:
+def collectives(
+    folder: Path, spread: Callable[..., nn.Module], rank: int, *, watched: bool
+) -> Counter[str]:
     model = spread(network(), dist.get_world_size())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     watcher = None

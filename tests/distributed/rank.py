@@ -38,10 +38,14 @@ def train(case: Case, folder: Path, rank: int) -> None:
     (folder / f"{case.name}.{rank}.json").write_text(json.dumps({"local": local[0]}))
 
 
-def _quiet(case: Case, model: torch.nn.Module, micro: int) -> contextlib.AbstractContextManager:
+def _quiet(
+    case: Case, model: torch.nn.Module, micro: int
+) -> contextlib.AbstractContextManager[None]:
     """DDP averages on the last micro-batch only."""
     last = micro == case.micro_batches - 1
-    return contextlib.nullcontext() if last or not hasattr(model, "no_sync") else model.no_sync()
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel) and not last:
+        return model.no_sync()
+    return contextlib.nullcontext()
 
 
 def _local_norm(case: Case, step: int, rank: int) -> float:
@@ -50,7 +54,9 @@ def _local_norm(case: Case, step: int, rank: int) -> float:
     for micro in range(case.micro_batches):
         loss = loss_of(alone, *batch(step, micro, case.data_rank(rank))) / case.micro_batches
         loss.backward()
-    return float(alone.first.weight.grad.double().norm())
+    gradient = alone.first.weight.grad
+    assert gradient is not None
+    return float(gradient.double().norm())
 
 
 def main() -> None:

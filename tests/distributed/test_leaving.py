@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+from tests.distributed.launching import launch
 from tests.distributed.leaving import LEAVES_AT
-from tests.distributed.test_parallel import launch
 
 import gradwatch
 from gradwatch.checks.replica_divergence import check

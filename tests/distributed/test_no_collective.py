@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.distributed.test_parallel import launch
+from tests.distributed.launching import launch
 
 
 def test_we_never_talk_to_other_ranks(tmp_path: Path) -> None:

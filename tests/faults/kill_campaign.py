@@ -107,22 +107,23 @@ def examine(path: Path, seed: int, acknowledged: int) -> list[str]:
 def main() -> None:
     folder, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     sabotage = "sabotage" in sys.argv
-    result = {"counted": 0, "fired": 0, "failures": [], "acknowledged": 0, "sealed": 0}
+    counts = {"counted": 0, "fired": 0, "acknowledged": 0, "sealed": 0}
+    failures: list[str] = []
     for number in range(kills * 2):
-        if result["counted"] == kills:
+        if counts["counted"] == kills:
             break
         path = folder / f"kill{number}"
         killed, acknowledged = one_kill(path, seed + number, sabotage)
         if not acknowledged:
             continue
-        result["counted"] += 1
-        result["fired"] += killed
-        result["acknowledged"] += acknowledged
-        result["sealed"] += len(list(path.glob("*/s*.gws")))
+        counts["counted"] += 1
+        counts["fired"] += killed
+        counts["acknowledged"] += acknowledged
+        counts["sealed"] += len(list(path.glob("*/s*.gws")))
         found = examine(path, seed + number, acknowledged)
-        result["failures"] += [f"kill {number}: {text}" for text in found]
+        failures += [f"kill {number}: {text}" for text in found]
         shutil.rmtree(path)
-    print(json.dumps(result))
+    print(json.dumps({**counts, "failures": failures}))
 
 
 if __name__ == "__main__":

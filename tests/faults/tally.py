@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import pytest
+
 
 @dataclass
 class Tally:
@@ -15,7 +17,7 @@ class Tally:
     def fail(self, text: str) -> None:
         self.failures.append(text)
 
-    def settle(self, capsys, least: int) -> None:
+    def settle(self, capsys: pytest.CaptureFixture[str], least: int) -> None:
         """Print the three numbers and hold the suite to them."""
         with capsys.disabled():
             print(

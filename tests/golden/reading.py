@@ -30,7 +30,8 @@ SENTENCES = frozenset(
 
 
 def cases(file: str) -> list[dict[str, Any]]:
-    return json.loads((FOLDER / f"{file}.json").read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = json.loads((FOLDER / f"{file}.json").read_text(encoding="utf-8"))
+    return found
 
 
 def case(file: str, name: str) -> dict[str, Any]:

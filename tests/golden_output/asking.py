@@ -260,7 +260,7 @@ def _exports(run: str) -> Answers:
         said.append(text("export", run, "--tensorboard", "events") + _tags(Path("events")))
     with Path("run.csv").open(encoding="utf-8", newline="") as file:
         rows = [tuple(row) for row in csv.reader(file)]
-    table = pyarrow.parquet.read_table("run.parquet")  # type: ignore[no-untyped-call]
+    table = pyarrow.parquet.read_table("run.parquet")
     found: Answers = {
         "export.csv.json": _table(rows[0], list(zip(*rows[1:], strict=True))),
         "export.json": json.loads(Path("run.json").read_text("utf-8"), parse_constant=_refuse),

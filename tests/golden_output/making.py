@@ -112,7 +112,7 @@ def train(
             spoil(step, inputs, labels)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         watcher.log(loss=loss, shown=step % 7)
         optimizer.step()
     assert watcher.recording

@@ -1,12 +1,12 @@
 """Every golden case under both rule books, as trees whose lists are keyed like maps."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from tests.golden.reading import numbers
-from tests.original.histories import histories
-from tests.original.test_weights import tensor
+from tests.original.inputs import histories, tensor
 
 from gradwatch.analysis.animator import GradientFlowAnimator
 from gradwatch.analysis.explosion import detect_gradient_explosion
@@ -46,7 +46,7 @@ def leaves(tree: Any) -> dict[tuple[str, ...], Any]:
 
 def at(tree: Any, pattern: str) -> dict[tuple[str, ...], Any]:
     """What stands at a pattern: the words its stars stand for → value."""
-    found = {(): tree}
+    found: dict[tuple[str, ...], Any] = {(): tree}
     for part in pattern.split("."):
         step: dict[tuple[str, ...], Any] = {}
         for names, item in found.items():
@@ -115,7 +115,7 @@ def _settings(case: dict[str, Any]) -> dict[str, Any]:
     return {"window": analyzer["window"], "stability_threshold": analyzer["threshold"]}
 
 
-ORIGINAL = {
+ORIGINAL: dict[str, Callable[[dict[str, Any]], Any]] = {
     "weight_distribution": _distribution,
     "gradient_explosion": _explosion,
     "animator": _animation,
@@ -143,7 +143,7 @@ def _run(case: dict[str, Any]) -> Run:
     )
 
 
-_OURS = {
+_OURS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "weight_distribution": lambda case: analyze_weights(
         [tensor(layer) for layer in numbers(case["input"])["layers"]]
     ),

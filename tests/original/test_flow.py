@@ -2,7 +2,7 @@
 
 import pytest
 from tests.golden.reading import Sentences, cases, differences
-from tests.original.histories import histories
+from tests.original.inputs import histories
 
 from gradwatch.original.flow import analyze_flow
 

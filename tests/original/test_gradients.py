@@ -5,16 +5,12 @@ from typing import Any
 
 import pytest
 from tests.golden.reading import Sentences, case, cases, differences
-from tests.original.histories import histories
+from tests.original.inputs import ORDERED, UNORDERED, histories
 
 from gradwatch.original.arithmetic import NAN_STOPS, History
 from gradwatch.original.gradients import GradientAnalysis, analyze_gradients
 
 SENTENCES = Sentences()
-ORDERED = ("median", "percentile_95", "percentile_5")
-"""What needs the norms in order."""
-UNORDERED = {"nan_every7_len120", "nan_one_len120"}
-"""NaN among more than 20 norms, where the original's sort happens not to panic."""
 
 
 def analysed(case: dict[str, Any]) -> GradientAnalysis:

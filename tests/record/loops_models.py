@@ -188,7 +188,8 @@ class Picture(nn.Module):
 
 @loop()
 def channels_last(start: Start) -> None:
-    model = Picture().to(memory_format=torch.channels_last)
+    model = Picture()
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     _, truth = start(model, optimizer)
     for step in range(STEPS):
@@ -220,6 +221,7 @@ def transposed_weight(start: Start) -> None:
 def compiled_model(start: Start) -> None:
     model = mlp()
     compiled = torch.compile(model, backend="aot_eager")
+    assert isinstance(compiled, nn.Module)
     optimizer = torch.optim.AdamW(compiled.parameters(), 0.01)
     _, truth = start(compiled, optimizer, bare=model)
     for step in range(STEPS):

@@ -83,7 +83,7 @@ class Sam(torch.optim.Optimizer):
         self.inner.step()
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         with torch.enable_grad():
             self.first_step()
             closure()
@@ -193,8 +193,9 @@ def group_added(start: Start) -> None:
 @loop()
 def stepped_in_backward(start: Start) -> None:
     model = mlp()
+    optimizers: dict[Tensor, torch.optim.Optimizer]
     optimizers = {p: torch.optim.SGD([p], 0.1) for p in model.parameters()}
-    names = {p: name for name, p in model.named_parameters()}
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     _, truth = start(model, *optimizers.values())
 
     def step_one(parameter: Tensor) -> None:
@@ -220,7 +221,8 @@ def no_torch_optimizer(start: Start) -> None:
         truth.before()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= 0.1 * parameter.grad
+                assert parameter.grad is not None
+                parameter.sub_(0.1 * parameter.grad)
         truth.after()
         watcher.step()
         truth.made(stale=False)

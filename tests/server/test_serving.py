@@ -4,7 +4,6 @@ import contextlib
 import select
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,14 +12,13 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from tests.server.visiting import listening
+from tests.server.visiting import WAIT, listening, served
 from tests.views.samples import network
 from tests.views.stored import stored
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gradwatch.server import app, serving
 
-WAIT = 60.0
 HALF = b"GET / HTTP/1.1\r\nHost: "
 
 
@@ -189,22 +187,6 @@ def test_more_streams_than_allowed_are_refused(
                 with client.stream("GET", "/api/events") as found:
                     status = found.status_code
             assert status == 200
-
-
-@contextlib.contextmanager
-def served(root: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    """The real command in a process of its own, and a visitor who opened its link."""
-    words = [sys.executable, "-m", "gradwatch", "serve", str(root), "--port", "0"]
-    with (
-        subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process,
-        httpx.Client(timeout=WAIT, follow_redirects=True) as client,
-    ):
-        try:
-            assert process.stdout is not None
-            client.base_url = client.get(process.stdout.readline().strip()).url.join("/")
-            yield process, client
-        finally:
-            process.terminate()
 
 
 def peak_of(process: subprocess.Popen[str]) -> float:

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.server.test_serving import WAIT, served
+from tests.server.visiting import WAIT, served
 
 import gradwatch
 

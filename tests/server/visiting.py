@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from gradwatch.server.runs import Library
 from gradwatch.server.serving import Address, settings
 
 HOST = "127.0.0.1:8321"
+WAIT = 60.0
 
 
 class Visit:
@@ -85,7 +88,7 @@ class Visit:
 
     def id_of(self, name: str) -> str:
         runs = self.get("/api/runs").json()["runs"]
-        return next(run["id"] for run in runs if run["name"] == name)
+        return next(str(run["id"]) for run in runs if run["name"] == name)
 
 
 @contextlib.contextmanager
@@ -106,3 +109,19 @@ def listening(root: Path, port: int = 0) -> Iterator[tuple[str, AccessTokens, li
         server.should_exit = True
         thread.join(30)
         made.close()
+
+
+@contextlib.contextmanager
+def served(root: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    """The real command in a process of its own, and a visitor who opened its link."""
+    words = [sys.executable, "-m", "gradwatch", "serve", str(root), "--port", "0"]
+    with (
+        subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process,
+        httpx.Client(timeout=WAIT, follow_redirects=True) as client,
+    ):
+        try:
+            assert process.stdout is not None
+            client.base_url = client.get(process.stdout.readline().strip()).url.join("/")
+            yield process, client
+        finally:
+            process.terminate()

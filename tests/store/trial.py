@@ -25,7 +25,7 @@ def subjects(count: int, kind: Kind = Kind.PARAMETER, stem: str = "layer") -> li
 def random_rows(rng: np.random.Generator, family: Family, count: int) -> np.ndarray:
     """Rows with numbers of every size, some not finite, some beyond 32 bits."""
     rows = np.zeros(count, row_dtype(family))
-    for name in rows.dtype.names:
+    for name in rows.dtype.names or ():
         shape = rows[name].shape
         if rows[name].dtype.kind == "u":
             rows[name] = rng.integers(0, 2**63, shape, dtype=np.uint64) >> rng.integers(
@@ -43,7 +43,8 @@ def random_rows(rng: np.random.Generator, family: Family, count: int) -> np.ndar
 
 def kept(values: np.ndarray) -> np.ndarray:
     """What the store promises to give back of a column of rows (docs/format.md, Rounding)."""
-    return second_reader.rounded(np.ascontiguousarray(values)[None])[0].astype(float)
+    rounded: np.ndarray = second_reader.rounded(np.ascontiguousarray(values)[None])[0]
+    return rounded.astype(float)
 
 
 @contextmanager
@@ -110,7 +111,7 @@ class Trial:
         columns = [run.index(name) for name in names]
         for (_, step), (rows, states) in self.truth.items():
             (at,) = np.flatnonzero(run.steps == step)
-            for name in rows.dtype.names:
+            for name in rows.dtype.names or ():
                 stat = Stat(name)
                 if stat not in run.recorded:
                     continue
@@ -154,9 +155,9 @@ def both_readers_agree(path: Path) -> int:
                 if whole is not None and np.asarray(value).dtype.kind == "u":
                     assert int(whole[at]) == int(value)
                 compared += 1
-        for name, table in other["scalars"].items():
-            for step, value in table.items():
-                assert np.array_equal(run.scalars[name][row[step]], value, equal_nan=True)
+        for name, logged in other["scalars"].items():
+            for at_step, scalar in logged.items():
+                assert np.array_equal(run.scalars[name][row[at_step]], scalar, equal_nan=True)
                 compared += 1
     return compared
 

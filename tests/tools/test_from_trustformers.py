@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.golden.reading import SENTENCES, cases
 from tests.original.both_books import HAS_OURS, at, is_finite, keyed, leaves, original, ours, seen
-from tests.original.test_gradients import ORDERED, UNORDERED
+from tests.original.inputs import ORDERED, UNORDERED
 from tools.from_trustformers import LEVELS, MARKS, SYSTEMS, attribute, page
 
 from gradwatch.errors import GradwatchError

@@ -71,7 +71,7 @@ def network(
     subjects += [Subject(Kind.LAYER, layer, layer, order=i) for i, layer in enumerate(named)]
     subjects.append(Subject(Kind.GROUP, "0"))
     depth = np.repeat(np.arange(layers), 2)
-    decades = 10.0 ** (-(layers - 1 - depth)) if fading else np.ones(2 * layers)
+    decades = np.power(10.0, -(layers - 1.0 - depth)) if fading else np.ones(2 * layers)
     norm = decades * np.exp(random.normal(0, 0.2, (steps, 2 * layers)))
     nan = np.zeros_like(norm)
     if broken_from is not None:

@@ -17,15 +17,13 @@ class Stored:
         self.run = run
         self.path = path
         self.writer = Writer.create(path, name=name)
-        self.ids = {
-            subject: int(i) for subject, i in zip(run.subjects, self._declare(), strict=True)
-        }
+        self.ids = dict(zip(run.subjects, self._declare(), strict=True))
         if run.source.graph is not None:
             self.writer.graph(run.source.graph)
         self.done = 0
 
     def _declare(self) -> Iterable[int]:
-        return self.writer.declare(list(self.run.subjects)).tolist()
+        return [int(number) for number in self.writer.declare(list(self.run.subjects))]
 
     def upto(self, steps: int) -> None:
         for row in range(self.done, steps):

@@ -143,10 +143,10 @@ def _executor(options: ScanOptions, units: int) -> Iterator[Executor]:
             "Dask is not installed; `pip install gradwatch[dask]` adds it.", Exit.USAGE
         ) from None
     try:
-        client = Client(options.dask, timeout=30, set_as_default=False)  # type: ignore[no-untyped-call]
+        client = Client(options.dask, timeout=30, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise GradwatchError(f"There is no Dask scheduler at {options.dask}: {error}.") from None
-    with client, client.get_executor(pure=False) as cluster:  # type: ignore[no-untyped-call]
+    with client, client.get_executor(pure=False) as cluster:
         yield cluster
 
 

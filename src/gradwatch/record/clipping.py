@@ -256,8 +256,8 @@ class GradientSampler:
         # Parameters are pickled and copied without their hooks; torch warns unless told it may.
         before.__torch_unserializable__ = True  # type: ignore[attr-defined]
         if watches_start:
-            sampled.handles.append(parameter.register_hook(before))  # type: ignore[no-untyped-call]
-        handle = parameter.register_post_accumulate_grad_hook(after)  # type: ignore[no-untyped-call]
+            sampled.handles.append(parameter.register_hook(before))
+        handle = parameter.register_post_accumulate_grad_hook(after)
         sampled.handles.append(handle)
 
     def _before(self, sampled: SampledParameter) -> None:

@@ -8,8 +8,10 @@ from tests.record.sinks import MemorySink
 from gradwatch.run import Histogram
 from gradwatch.stats import Family, State
 
-SCALARS = ("clip_factor", "backwards", "stale", "skipped", "loss", "loss_nonfinite", "input_rms")
-SCALARS += ("input_abs_max", "input_nonfinite")
+SCALARS = (
+    *("clip_factor", "backwards", "stale", "skipped", "loss", "loss_nonfinite"),
+    *("input_rms", "input_abs_max", "input_nonfinite"),
+)
 OTHERS = ("weight_hash", "act_entropy")
 """A hash is another one on devices, by design; entropies are not taken there."""
 
@@ -30,7 +32,7 @@ def differences(near: MemorySink, far: MemorySink) -> list[str]:
         if far_state is not state:
             found.append(f"{key}: {far_state} instead of {state}")
         found += [
-            f"{name} {key}" for name in row.dtype.names if not _same(row, other, name, key[0])
+            f"{name} {key}" for name in row.dtype.names or () if not _same(row, other, name, key[0])
         ]
     for step, scalars in near.logged.items():
         for name in SCALARS:
@@ -64,7 +66,7 @@ def _same(row: np.void, other: np.void, name: str, family: Family) -> bool:
         least = 1e-5 * float(np.nan_to_num(row["grad_norm"]))
         return np.allclose(row[name], other[name], rtol=1e-4, atol=least, equal_nan=True)
     size = f"{family}_std"
-    std = float(np.nan_to_num(row[size])) if size in row.dtype.names else 0.0
+    std = float(np.nan_to_num(row[size])) if size in (row.dtype.names or ()) else 0.0
     if name.endswith(("skewness", "kurtosis", "cosine")):
         return _close(row[name], other[name], 1e-3, 1e-3)
     return _close(row[name], other[name], 1e-5, max(1e-5 * std, 1e-12))

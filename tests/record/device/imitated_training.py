@@ -40,7 +40,8 @@ class Net(nn.Module):
         if self.sick_from is not None and self.calls >= self.sick_from:
             h = h * float("inf")
         self.calls += 1
-        return self.last(self.odd(h))
+        out: Tensor = self.last(self.odd(h))
+        return out
 
 
 @dataclass
@@ -111,7 +112,8 @@ def train(
 def update_by_hand(model: nn.Module) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter -= 1e-3 * parameter.grad
+            assert parameter.grad is not None
+            parameter.sub_(1e-3 * parameter.grad)
 
 
 def same_weights(one: Remains, other: Remains) -> bool:

@@ -50,7 +50,7 @@ def lbfgs() -> Loop:
             loss.backward()
             return loss
 
-        return torch.as_tensor(optimizer.step(closure))  # type: ignore[arg-type]
+        return torch.as_tensor(optimizer.step(closure))
 
     return Loop(model, [optimizer], step)
 
@@ -68,7 +68,7 @@ def convolutional(*, inplace: bool = False, last: bool = False) -> Loop:
         nn.Linear(32, 5),
     )
     if last:
-        model = model.to(memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return plain(model, sgd(model, momentum=0.9), IMAGES, classes)
 
 
@@ -94,7 +94,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y, shares = self.attention(x, x, x)
-        return y + shares.mean()
+        out: Tensor = y + shares.mean()
+        return out
 
 
 def attention() -> Loop:
@@ -195,7 +196,7 @@ def gradient_penalty() -> Loop:
         data = X().requires_grad_()
         value = model(data).sum()
         (slope,) = torch.autograd.grad(value, data, create_graph=True)
-        loss = (slope.norm(dim=1) - 1).pow(2).mean()
+        loss: Tensor = (slope.norm(dim=1) - 1).pow(2).mean()
         loss.backward()
         optimizer.step()
         return loss
@@ -308,7 +309,7 @@ def gan() -> Loop:
     def step(index: int) -> Tensor:
         fake = model["g"](X())
         optimizers[0].zero_grad()
-        loss = model["d"](fake.detach()).mean() - model["d"](torch.randn(12, 4)).mean()
+        loss: Tensor = model["d"](fake.detach()).mean() - model["d"](torch.randn(12, 4)).mean()
         loss.backward()
         optimizers[0].step()
         optimizers[1].zero_grad()
@@ -327,7 +328,8 @@ def sharpness_aware() -> Loop:
         data = X()
         squares(model(data)).backward()
         with torch.no_grad():
-            moves = [0.05 * p.grad / p.grad.norm() for p in model.parameters()]
+            slopes = [p.grad for p in model.parameters() if p.grad is not None]
+            moves = [0.05 * slope / slope.norm() for slope in slopes]
             for parameter, move in zip(model.parameters(), moves, strict=True):
                 parameter.add_(move)
         optimizer.zero_grad()
@@ -368,7 +370,8 @@ class Complex(nn.Module):
         self.out, self.nothing = nn.Linear(6, 4), nn.Parameter(torch.empty(0))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=6))
+        out: Tensor = self.out(torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=6))
+        return out
 
 
 def complex_and_empty() -> Loop:
@@ -378,10 +381,14 @@ def complex_and_empty() -> Loop:
 
 def users_hooks() -> Loop:
     """The user's own hooks change outputs and gradients; ours must not disturb them."""
+
+    def halved(module: nn.Module, to: Any, given: Any) -> tuple[Tensor]:
+        return (to[0] * 0.5,)
+
     model = mlp()
     model[0].register_forward_hook(lambda module, args, output: output * 1.5)
-    model[1].register_full_backward_hook(lambda module, to, given: (to[0] * 0.5,))
-    model[2].weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+    model[1].register_full_backward_hook(halved)
+    model.get_parameter("2.weight").register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
     return plain(model, sgd(model), X)
 
 
@@ -402,6 +409,7 @@ def saved_on_cpu() -> Loop:
 
 def optimizer_in_backward() -> Loop:
     model = mlp()
+    optimizers: dict[Tensor, torch.optim.Optimizer]
     optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
 
     def apply(parameter: Tensor) -> None:
@@ -455,7 +463,7 @@ def growing() -> Loop:
             model.append(nn.Linear(4, 4))
             optimizer.add_param_group({"params": model[-1].parameters(), "lr": 0.001})
         if index == 60:
-            old = model[0].weight
+            old = model.get_parameter("0.weight")
             model[0].weight = nn.Parameter(old.detach().clone())
             optimizer.param_groups[0]["params"][0] = model[0].weight
 

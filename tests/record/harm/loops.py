@@ -89,7 +89,8 @@ class Block(nn.Module):
         q, k, v = self.qkv(self.ln1(x)).view(b, t, 3, 2, c // 2).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(y.transpose(1, 2).reshape(b, t, c))
-        return x + self.out(F.gelu(self.fc(self.ln2(x))))
+        out: Tensor = x + self.out(F.gelu(self.fc(self.ln2(x))))
+        return out
 
 
 class Gpt(nn.Module):
@@ -107,7 +108,8 @@ class Gpt(nn.Module):
         x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
         for block in self.blocks:
             x = self.through(block, x)
-        return self.head(x).flatten(0, 1)
+        out: Tensor = self.head(x)
+        return out.flatten(0, 1)
 
 
 class Recurrent(nn.Module):
@@ -117,4 +119,5 @@ class Recurrent(nn.Module):
         self.out = nn.Linear(12, 20)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.out(self.rnn(self.embed(ids))[0]).flatten(0, 1)
+        out: Tensor = self.out(self.rnn(self.embed(ids))[0])
+        return out.flatten(0, 1)
