@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gradwatch.graph import Graph
 from gradwatch.run import Event, MemorySource, Run, Subject
@@ -16,7 +17,7 @@ def make_run(
     names: Sequence[str] = (),
     layers: Sequence[str] = (),
     subjects: Sequence[Subject] = (),
-    scalars: Mapping[str, Sequence[float]] | None = None,
+    scalars: Mapping[str, ArrayLike] | None = None,
     states: Mapping[str, Any] | None = None,
     steps: Sequence[int] | None = None,
     events: Sequence[Event] = (),

@@ -62,15 +62,74 @@ def table(columns: Sequence[Any], steps: int) -> np.ndarray:
     return np.column_stack([np.broadcast_to(np.asarray(c, float), (steps,)) for c in columns])
 
 
+# -- runs that the tests of several checks share ---------------------------------------------------
+
+NAMES = ["in.weight", "mid.weight", "out.weight"]
+STUCK = np.full(60, 1.6)
+FALLING = np.linspace(1.6, 0.05, 60)
+
+
+def gradients(*columns: Any, steps: int = 60, **options: Any) -> Run:
+    """Gradient norms of three layers."""
+    return make_run({"grad_norm": table(columns, steps)}, names=NAMES, **options)
+
+
+def norms(*columns: Any, steps: int = 40) -> Run:
+    """Weight norms of three layers."""
+    return make_run({"weight_norm": table(columns, steps)}, names=NAMES)
+
+
+def updates(*columns: Any, loss: np.ndarray = STUCK) -> Run:
+    """Update ratios of three layers."""
+    return make_run({"update_ratio": table(columns, 60)}, names=NAMES, scalars={"loss": loss})
+
+
+def flat(first: Any, last: float = 0.0, entropy: float = 0.8) -> Run:
+    """A hidden layer and an output, and how much of each lies where its function is flat."""
+    return make_run(
+        {
+            "act_flat_fraction": table([first, last], 40),
+            "act_entropy": table([entropy, np.nan], 40),
+        },
+        subjects=[weight("a"), weight("out"), layer("a"), layer("out")],
+        graph=net("a", "out"),
+    )
+
+
+def run_of(loss: np.ndarray, chance: float | None = None, **series: Any) -> Run:
+    """A loss, with series that two layers share."""
+    values = {name: table([column, column], len(loss)) for name, column in series.items()}
+    return make_run(
+        values,
+        names=["a.weight", "b.weight"],
+        scalars={"loss": loss},
+        info={} if chance is None else {"chance": chance},
+    )
+
+
+def falling(random: np.random.Generator, steps: int = 200, noise: float = 0.02) -> np.ndarray:
+    """The loss of a training that learns."""
+    return np.geomspace(1.6, 0.1, steps) * (1 + noise * random.normal(size=steps))
+
+
 __all__ = [
+    "FALLING",
+    "NAMES",
+    "STUCK",
     "Severity",
+    "falling",
+    "flat",
+    "gradients",
     "layer",
     "make_run",
     "net",
+    "norms",
     "only",
     "quiet",
+    "run_of",
     "said",
     "skipped",
     "table",
+    "updates",
     "weight",
 ]

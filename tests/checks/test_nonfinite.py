@@ -1,94 +1,10 @@
-"""Checks of the training loop, and of non-finite values."""
+"""What `nonfinite` finds, and what it leaves alone."""
 
 import numpy as np
-import pytest
-from tests.checks.shapes import Severity, layer, make_run, net, only, quiet, said, table, weight
+from tests.checks.shapes import layer, make_run, net, only, quiet, said, weight
 
 from gradwatch.graph import Graph, Node
 from gradwatch.run import Run
-
-
-def test_stale_gradients_on_every_step_but_the_first() -> None:
-    finding = only("stale-gradients", make_run({}, scalars={"stale": [0, *[1] * 30]}))
-    assert finding.severity is Severity.CRITICAL
-    assert finding.layers == ()
-
-
-def test_stale_gradients_at_the_border() -> None:
-    mostly = [0, *[1] * 27, *[0] * 3]
-    assert said("stale-gradients", make_run({}, scalars={"stale": mostly}))
-    assert not said("stale-gradients", make_run({}, scalars={"stale": [0, *[1, 1, 1, 0] * 8]}))
-    assert not said("stale-gradients", make_run({}, scalars={"stale": [0] * 30}))
-
-
-def scale(values: object) -> Run:
-    return make_run({}, subjects=[weight("a"), weight("b")], scalars={"input_rms": values})  # type: ignore[dict-item]
-
-
-def test_inputs_far_from_one() -> None:
-    assert only("input-scale", scale([300.0] * 10)).layers == ("a",)
-    assert not said("input-scale", scale([90.0] * 10))
-    assert not said("input-scale", scale([1.0] * 10))
-
-
-def test_one_odd_batch_is_mentioned() -> None:
-    finding = only("input-scale", scale([1.0] * 9 + [50.0]))
-    assert (finding.severity, finding.first_step) == (Severity.INFO, 9)
-
-
-def modes(share: float, frozen: bool = False) -> Run:
-    training = (np.arange(40) >= 40 * share).astype(float)
-    subjects = [weight("bn", (8,), module="BatchNorm1d", frozen=frozen), layer("bn")]
-    return make_run({"probe_training": table([training], 40)}, subjects=subjects)
-
-
-def test_batch_norm_in_evaluation_mode() -> None:
-    assert only("norm-misuse", modes(1.0)).layers == ("bn",)
-    assert said("norm-misuse", modes(0.9))
-    assert not said("norm-misuse", modes(0.8))
-
-
-def test_batch_norm_frozen_on_purpose() -> None:
-    assert not said("norm-misuse", modes(1.0, frozen=True))
-
-
-@pytest.mark.parametrize(
-    ("fed", "expected"), [("probabilities", True), ("logits", False), (None, False)]
-)
-def test_probabilities_into_cross_entropy(fed: str | None, expected: bool) -> None:
-    chain = net("a", "out", "soft", kinds=["Linear", "Linear", "Softmax"])
-    run = make_run(
-        {}, subjects=[weight("a"), weight("out")], graph=chain, scalars={"loss": [1.5] * 5},
-        info={"loss_fed_with": fed} if fed else {},
-    )  # fmt: skip
-    found = said("output-misuse", run)
-    assert bool(found) is expected
-    assert not expected or found[0].layers == ("soft", "out")
-
-
-def clipped(factors: list[float], ratio: float) -> Run:
-    values = {"update_ratio": table([ratio], len(factors))}
-    return make_run(values, subjects=[weight("a")], scalars={"clip_factor": factors})
-
-
-def test_clipping_on_every_step() -> None:
-    finding = only("clipping-every-step", clipped([1e-4] * 60, 1e-7))
-    assert finding.severity is Severity.WARNING
-    assert quiet("clipping-every-step", clipped([1e-4] * 60, 1e-3)), "Adam does not mind"
-    assert quiet("clipping-every-step", clipped([0.3] * 60, 1e-7))
-    assert not said("clipping-every-step", clipped([0.3, 1.0] * 30, 1e-7))
-
-
-def test_a_scaler_that_keeps_overflowing() -> None:
-    assert said("loss-scale-overflow", make_run({}, scalars={"skipped": [0, 0, 1, 0] * 20}))
-    searching = [1] * 15 + [0] * 65
-    assert not said("loss-scale-overflow", make_run({}, scalars={"skipped": searching}))
-    assert not said(
-        "loss-scale-overflow", make_run({}, scalars={"skipped": [0] * 30 + [1] + [0] * 49})
-    )
-
-
-# -- NaN and Inf -------------------------------------------------------------------------------
 
 
 def broken(**changes: object) -> Run:

@@ -1,0 +1,34 @@
+"""What `divergence` finds, and what it leaves alone."""
+
+import numpy as np
+from tests.checks.shapes import Severity, make_run, only, run_of, said
+
+
+def test_divergence_begins_where_the_loss_leaves_for_good() -> None:
+    loss = np.r_[np.linspace(2, 1, 50), np.geomspace(1, 50, 50)]
+    finding = only("divergence", run_of(loss))
+    assert finding.severity is Severity.CRITICAL
+    assert 65 <= finding.first_step <= 72
+
+
+def test_divergence_at_the_border() -> None:
+    assert only("divergence", run_of(np.linspace(1, 1.6, 50))).severity is Severity.INFO
+    assert not said("divergence", run_of(np.linspace(1, 1.2, 50)))
+
+
+def test_a_loss_that_falls_without_bound() -> None:
+    finding = only("divergence", run_of(-np.geomspace(1.6, 900, 80)))
+    assert "without bound" in finding.message
+
+
+def test_a_likelihood_below_zero_is_not_unbounded() -> None:
+    assert not said("divergence", run_of(np.linspace(1.5, -4, 80)))
+
+
+def test_divergence_into_nan() -> None:
+    loss = np.r_[1.0, 5.0, 40.0, 900.0, np.nan, np.nan]
+    run = make_run(
+        {}, names=["a.weight"], steps=list(range(6)),
+        scalars={"loss": loss, "loss_nonfinite": np.isnan(loss).astype(float)},
+    )  # fmt: skip
+    assert "then NaN" in only("divergence", run).message
