@@ -1,5 +1,8 @@
 """`gradwatch explain` knows the checks of trainings and of checkpoints."""
 
+import subprocess
+import sys
+
 import pytest
 from click.testing import CliRunner
 
@@ -22,3 +25,10 @@ def test_every_check_has_a_page(name: str) -> None:
 def test_the_list_has_each_once() -> None:
     lines = CliRunner().invoke(gradwatch, ["explain"]).stdout.splitlines()
     assert sorted(line.split()[0] for line in lines) == NAMES
+
+
+def test_a_wrong_name_is_guessed() -> None:
+    words = [sys.executable, "-m", "gradwatch", "explain", "dead-unit"]
+    wrong = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+    assert wrong.returncode == 2
+    assert "dead-units" in wrong.stderr
