@@ -71,7 +71,7 @@ def test_pickled_whole_it_loads_where_we_are_not_installed(tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr
     loop.optimizers[0].zero_grad()
-    assert float(done.stdout) == float(loop.model(data).pow(2).mean())
+    assert float(done.stdout) == loop.model(data).pow(2).mean().item()
     watcher.close()
 
 
