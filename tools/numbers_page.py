@@ -31,8 +31,8 @@ step whose shards are not all there is marked *partial*. `run.ranks[r]` is one r
 
 ## One process
 
-`tests/record/test_loops.py`: every form of loop below records the true raw gradient, weight and
-update; where the raw gradient cannot be known (clipping by value), the series says *clipped*.
+`tests/record/test_record_loops.py`: every form of loop below records the true raw gradient, weight
+and update; where the raw gradient cannot be known (clipping by value), the series says *clipped*.
 
 """
 

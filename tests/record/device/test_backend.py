@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.record.comparing import compare_run
 from tests.record.loops import LOOPS, loss_of, mlp
 from tests.record.sinks import MemorySink, watch_into
-from tests.record.test_loops import compare_run
 from torch import nn
 
 from gradwatch.record.device.transfer import Transfer

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gradwatch.stats import Family
 
@@ -49,3 +49,12 @@ def drive(
 
 def hook_count(modules: Iterable[nn.Module]) -> int:
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)
+
+
+class Divide(nn.Module):
+    """Divides by the number of positive entries: NaN for a row without any."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = x.relu()
+        out: Tensor = kept / (kept > 0).sum(-1, keepdim=True)
+        return out

@@ -1,21 +1,20 @@
 """The probe names the module that makes the first NaN; modes are read on every step."""
 
 import torch
-from tests.record.signals.driving import EVERYTHING, ONLY_PROBE, collected, drive, hook_count
+from tests.record.signals.driving import (
+    EVERYTHING,
+    ONLY_PROBE,
+    Divide,
+    collected,
+    drive,
+    hook_count,
+)
 from torch import Tensor, nn
 
 from gradwatch.record.signals import ModelContext, Probe
 from gradwatch.run import EventKind
 
 torch.set_num_threads(1)
-
-
-class Divide(nn.Module):
-    """Divides by the number of positive entries: NaN for a row without any."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        kept = x.relu()
-        return kept / (kept > 0).sum(-1, keepdim=True)
 
 
 def net() -> nn.Sequential:

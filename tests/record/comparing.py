@@ -1,15 +1,11 @@
-"""Every form of loop against a float64 truth: gradient, weights, update, factor, step number."""
+"""Holds what a watcher recorded of a loop against the loop's own truth in float64."""
 
 from typing import Any
 
 import numpy as np
 import pytest
-import tests.record.loops_models
-import tests.record.loops_optimizers
-import tests.record.loops_scaled  # noqa: F401  (each adds its rows to the table)
-import torch
 from numpy.typing import NDArray
-from tests.record.loops import LOOPS, Loop
+from tests.record.loops import Loop
 from tests.record.sinks import MemorySink, watch_into
 from tests.record.truth import Step, Truth
 from torch import nn
@@ -17,12 +13,6 @@ from torch import nn
 from gradwatch.record import Watcher
 from gradwatch.record.hooks import bare_optimizer
 from gradwatch.stats import Family, State
-
-
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.name)
-def test_what_is_recorded_is_what_happened(loop: Loop) -> None:
-    torch.set_num_threads(1)
-    compare_run(loop, loop.tolerance)
 
 
 def compare_run(loop: Loop, tolerance: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.record.device.comparing import differences, moved
-from tests.record.device.conftest import pretend_on_device
+from tests.record.device.pretending import pretend_on_device
 from tests.record.sinks import MemorySink, watch_into
 from torch import Tensor, nn
 

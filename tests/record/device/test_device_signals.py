@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.record.device.conftest import pretend_on_device
-from tests.record.signals.test_probe import Divide
+from tests.record.device.pretending import pretend_on_device
+from tests.record.signals.driving import Divide
 from tests.record.sinks import MemorySink, watch_into
 from torch import Tensor, nn
 
