@@ -34,7 +34,7 @@ def train(model: nn.Module, optimizer: Any, steps: int, watcher: Any = None) -> 
         loss = loss_of(model, step)
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
         if watcher is not None:
             watcher.log(loss=loss)
     return losses
@@ -52,7 +52,7 @@ def test_one_line_in_a_plain_loop_makes_a_run_that_opens(tmp_path: Path) -> None
         norms.append([float(p.grad.double().norm()) for p in model.parameters()])
         optimizer.step()
         watcher.log(loss=loss)
-        losses.append(float(loss))
+        losses.append(loss.item())
     watcher.close()
     run = open_run(watcher.run_dir)
     assert run.names == tuple(name for name, _ in model.named_parameters())

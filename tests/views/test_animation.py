@@ -1,5 +1,6 @@
 """Moving pictures: what is drawn, and what the files hold."""
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -115,10 +116,12 @@ def test_the_video_has_the_size_of_its_frames(tmp_path: Path) -> None:
     video = pytest.importorskip("imageio_ffmpeg")
     run = network(3, 8)
     animate(run, None, tmp_path / "a.mp4", AnimationOptions(frames=8))
-    frames = video.read_frames(str(tmp_path / "a.mp4"))
-    meta = next(frames)
-    assert meta["size"] == (painter(run).plan.width, painter(run).plan.height)
-    assert len(list(frames)) == 8
+    pixels = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    words = [video.get_ffmpeg_exe(), "-i", tmp_path / "a.mp4", *pixels]
+    done = subprocess.run(words, capture_output=True, check=True)
+    width, height = painter(run).plan.width, painter(run).plan.height
+    assert f" {width}x{height}" in done.stderr.decode()
+    assert len(done.stdout) == 8 * width * height * 3
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
 
 
