@@ -15,6 +15,7 @@ from gradwatch.errors import GradwatchError
 from gradwatch.run import Event, EventKind
 from gradwatch.stats import Family, row_dtype
 from gradwatch.store import Writer, folder_name, list_runs, open_run, queue
+from gradwatch.store.format import FORMAT
 
 ROOT = Path(__file__).parents[2]
 FILE_CALLS = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.truncate", "os.listdir"}
@@ -216,12 +217,15 @@ def test_hostile_trees_are_left_alone(tmp_path):
     assert time.monotonic() - began < WAIT
 
 
-def test_a_newer_format_is_refused_politely(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(FORMAT + 1, "a newer gradwatch"), (FORMAT - 1, "that wrote it")]
+)
+def test_another_format_is_refused_politely(tmp_path, number, remedy):
     trial = Trial(tmp_path / "run").steps(range(3))
     trial.close()
     path = tmp_path / "run" / "run.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(GradwatchError, match="newer gradwatch"):
+    path.write_text(path.read_text().replace(f'"format": {FORMAT}', f'"format": {number}'))
+    with pytest.raises(GradwatchError, match=remedy):
         open_run(tmp_path / "run")
 
 

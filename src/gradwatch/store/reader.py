@@ -100,13 +100,14 @@ def _order(index: FolderIndex) -> tuple[int, str]:
 
 
 def _document(run: Path) -> dict[str, Any]:
-    """`run.json` with what a reader needs; refused only where the format is newer."""
+    """`run.json` with what a reader needs; refused only where the format is another."""
     document = read_run_json(run) or {}
     number = document.get("format", FORMAT)
-    if isinstance(number, int) and number > FORMAT:
+    if isinstance(number, int) and number != FORMAT:
+        remedy = "a newer gradwatch" if number > FORMAT else "the gradwatch that wrote it"
         raise GradwatchError(
-            f"Expected a run of format {FORMAT} or older, {str(run)!r} is of format {number}. "
-            "Open it with a newer gradwatch."
+            f"Expected a run of format {FORMAT}, {str(run)!r} is of format {number}. "
+            f"Open it with {remedy}."
         )
     name = document.get("name")
     return {**document, "format": FORMAT, "name": name if isinstance(name, str) else run.name}
