@@ -1,4 +1,7 @@
-"""`drift`: what moved between two checkpoints, and what did not."""
+"""`drift`: what moved between two checkpoints, and what did not.
+
+An adapter (LoRA) is compared with the weights it changes: the change is B·A, never written out.
+"""
 
 import math
 import re

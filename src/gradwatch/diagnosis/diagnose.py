@@ -1,4 +1,7 @@
-"""`diagnose(run)`: every check looks, and what follows from one root is folded under it."""
+"""`diagnose(run)`: every check looks, and what follows from one root is folded under it.
+
+The result is a `Diagnosis`: findings, what could not be looked at, and the order of events.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,8 @@
-"""One root instead of a list of alarms: what follows from another finding is put under it."""
+"""One root instead of a list of alarms: what follows from another finding is put under it.
+
+`CAUSES` says which fault can follow from which, the most telling cause first; time and data flow
+still have to agree.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""The checks that run beside the training: bounded in time, each finding reported once."""
+"""The checks that run beside the training: bounded in time, each finding reported once.
+
+They look at the recent past: the first steps and the last few hundred, kept in memory.
+"""
 
 import logging
 import math

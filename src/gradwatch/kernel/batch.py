@@ -1,4 +1,7 @@
-"""What the kernel is given (addresses of tensors) and what it gives back (packed records)."""
+"""What the kernel is given (addresses of tensors) and what it gives back (packed records).
+
+The records of the parts of a tensor are joined by Pébay's formulas.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Parameters on the CPU: one call of the kernel for all tensors of an optimizer, ready at once."""
+"""Parameters on the CPU: one call of the kernel for all tensors of an optimizer, ready at once.
+
+Updates compare the weights with a snapshot that was taken before the step.
+"""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""Which step it is: a step ends when an optimizer that has stepped in it steps again."""
+"""Which step it is, and what is due on it.
+
+A step ends when an optimizer that has stepped in it steps again. Families are due on powers of two
+of its number, stretched where the budget asks for it.
+"""
 
 import weakref
 from collections.abc import Hashable, Iterable

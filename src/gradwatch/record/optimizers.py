@@ -1,4 +1,4 @@
-"""What is read from an optimizer's own state: second moments, learning rates."""
+"""What is read from optimizers and gradient scalers: second moments, learning rates, loss scale."""
 
 import gc
 import weakref

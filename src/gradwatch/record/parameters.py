@@ -1,4 +1,4 @@
-"""Which parameters are recorded, and which optimizer steps each of them."""
+"""Which parameters are recorded, what they are called, and which optimizer steps each of them."""
 
 import hashlib
 import weakref

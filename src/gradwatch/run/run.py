@@ -1,4 +1,7 @@
-"""`Run`: what was recorded, as read-only arrays that are loaded on first use."""
+"""`Run`: what was recorded, as read-only arrays that are loaded on first use.
+
+Below it, how arrays or norms that somebody hands in become a run without any store.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property

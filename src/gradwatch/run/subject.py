@@ -1,4 +1,7 @@
-"""Everything that has a series: parameters, layers, groups."""
+"""What a run holds beside its series: subjects, events, histograms.
+
+A subject is everything that has a series: a parameter, a layer, a group of an optimizer.
+"""
 
 import re
 from collections.abc import Mapping

@@ -1,7 +1,9 @@
-"""A run's numbers for other tools: CSV, strict JSON, Parquet.
+"""A run's numbers for other tools: CSV, strict JSON, Parquet, TensorBoard.
 
 CSV and Parquet are one long table, a row for every value that was recorded. JSON holds each series
-as a table of steps and subjects.
+as a table of steps and subjects. TensorBoard's event files are written without TensorBoard: a list
+of records, each with its length and two masked CRC-32C sums, which hold one `Event` message of
+tensorflow/core/util/event.proto; the few fields needed are encoded here.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""The definitions of the faults, applied to what the witness saw. Nothing here knows the checks."""
+"""The definitions of the faults, applied to what a witness saw of the tensors at every step.
+
+Nothing here knows the recorder or the checks.
+"""
 
 import math
 from collections import defaultdict

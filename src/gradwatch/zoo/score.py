@@ -1,4 +1,4 @@
-"""Precision, recall and the rest over many trials."""
+"""Trials of recipes, trained and diagnosed; precision, recall and the rest over many of them."""
 
 import tempfile
 import zlib

@@ -1,4 +1,4 @@
-"""One training: a model, a task, an optimizer and the oddities of its loop."""
+"""One training: a model, a task, an optimizer and the oddities of its loop; recipes make them."""
 
 import math
 import random

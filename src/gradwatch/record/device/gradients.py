@@ -1,4 +1,9 @@
-"""Everything there is to know of gradients on accelerators, sent off together."""
+"""Everything there is to know of gradients on accelerators, sent off together.
+
+A sketch (`kernel.sketch` says what it is) is made of whole groups of 32 neighbours. Which groups
+are taken and with which signs never changes, so both are laid out once and kept on the device:
+about 0.16 bytes per element of a tensor of more than 65,536 elements, 1.5 to 9 of a smaller one.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -34,7 +34,11 @@ unsupported: set[tuple[str, str]] = set()
 
 @dataclass(frozen=True)
 class ShapeGroup:
-    """One tensor per line of the matrix; a large one is alone in it, and the matrix a view."""
+    """Tensors of one size and device, so that one operation serves them all.
+
+    A launch costs a device as much as some ten thousand elements, and most tensors of a network are
+    smaller than that. One tensor per line of the matrix; a large one is alone in it, a view.
+    """
 
     indices: tuple[int, ...]
     matrix: Tensor

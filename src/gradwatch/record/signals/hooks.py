@@ -1,4 +1,7 @@
-"""Signals that hook modules. The hooks catch errors, count their time and pickle as nothing."""
+"""Signals that hook modules, and the layers of a model that they hook.
+
+The hooks catch errors, count their time and pickle as nothing.
+"""
 
 import contextlib
 import logging
