@@ -18,10 +18,10 @@ FLAGS = [
 ]
 SUITE = (
     "moments",
-    "histograms",
+    "histogram",
     "rows",
-    "steps",
-    "sketches",
+    "step",
+    "sketch",
     "hashes",
     "grid",
     "boundary",
