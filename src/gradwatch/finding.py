@@ -50,7 +50,7 @@ class Finding:
     check: str
     severity: Severity
     layers: tuple[str, ...]
-    """The layers to open first, origin first; empty when the whole run is meant."""
+    """Every layer it is about, the one to open first in front; empty for the whole run."""
     first_step: int
     last_step: int
     message: str
@@ -58,6 +58,8 @@ class Finding:
     cause: str = ""
     advice: tuple[str, ...] = ()
     consequences: tuple["Finding", ...] = ()
+    tensors: tuple[str, ...] = ()
+    """The parameters it is about; empty where it is about all of the layers' parameters."""
     batch: tuple[int | str, ...] = ()
     """Ids of the samples of the first step, where the training logged them (`log(batch=ids)`)."""
 
@@ -120,6 +122,7 @@ class Finding:
             "cause": self.cause,
             "advice": list(self.advice),
             "consequences": [item.to_dict() for item in self.consequences],
+            "tensors": list(self.tensors),
             "batch": list(self.batch),
         }
 
@@ -137,6 +140,7 @@ class Finding:
             cause=str(data["cause"]),
             advice=tuple(str(line) for line in data["advice"]),
             consequences=tuple(cls.from_dict(item) for item in data["consequences"]),
+            tensors=tuple(str(name) for name in data.get("tensors", ())),
             batch=tuple(data.get("batch", ())),
         )
 

@@ -11,8 +11,6 @@ from gradwatch.run import Run
 
 Outcome = Iterator[Finding | Skipped]
 """What a check yields: what is wrong, or why it could not look."""
-MOST_LAYERS = 8
-"""Layers a finding names."""
 
 
 class Check(Protocol):
@@ -45,21 +43,24 @@ def finding(
     *,
     cause: str,
     advice: tuple[str, ...],
+    tensors: Sequence[str] = (),
 ) -> Finding:
     """A check's finding; `steps` are those it was seen on, of which the first and last are kept.
 
-    Numpy's numbers become plain ones here, so that checks can hand over what they computed.
+    `layers` and `tensors` are complete: every other door asks them who is meant. Numpy's numbers
+    become plain ones here, so that checks can hand over what they computed.
     """
     limit = None if evidence.limit is None else float(evidence.limit)
     step, measured = int(evidence.step), float(evidence.measured)
     return Finding(
         check=check,
         severity=severity,
-        layers=tuple(layers[:MOST_LAYERS]),
+        layers=tuple(layers),
         first_step=int(steps[0]),
         last_step=int(steps[-1]),
         message=message,
         evidence=(Evidence(evidence.stat, evidence.subject, step, measured, limit),),
         cause=cause,
         advice=advice,
+        tensors=tuple(tensors),
     )

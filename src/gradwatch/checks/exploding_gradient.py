@@ -59,14 +59,15 @@ def check(
         severity = Severity.CRITICAL
     if not strong.any():
         return
-    layers = ctx.layers(_culprits(ctx, np.flatnonzero(strong), norms, limit))
+    columns = list(dict.fromkeys(_culprits(ctx, np.flatnonzero(strong), norms, limit)))
+    layers = ctx.layers(columns)
     row, peak = (int(i) for i in np.unravel_index(int(norms.argmax()), norms.shape))
     over = np.flatnonzero((norms[:, strong] > limit).any(axis=1))
     step, highest = ctx.steps[rows[row]], norms[row, peak]
     yield finding(
         NAME,
         severity,
-        layers[:6],
+        layers,
         ctx.steps[rows[over if len(over) else [row]]],
         f"gradient norm {number(highest)} in {ctx.layer(peak)} at step {step}; "
         f"{int(strong.sum())} parameters above {number(limit)}",
@@ -77,6 +78,7 @@ def check(
             "Lower the learning rate by ten.",
             "Use a standard initialisation and normalisation layers.",
         ),
+        tensors=[run.names[column] for column in columns],
     )
 
 

@@ -71,6 +71,7 @@ def check(run: Run, *, share: float = 0.95, least: int = 5, least_none: int = 3)
             "Check that the layer is called and its output used.",
             "If it is meant to rest, set requires_grad to False and keep it from the optimizer.",
         ),
+        tensors=[run.names[column] for column in columns],
     )
 
 

@@ -95,6 +95,35 @@ def check(run: Run, *, mask_share: float = 0.9) -> Outcome:
         cause=_CAUSE[origin.phase],
         advice=_ADVICE[origin.phase],
     )
+    yield from _reached(ctx, origin)
+
+
+def _reached(ctx: CheckContext, origin: "Origin") -> Outcome:
+    """The parameters that NaN or Inf got into besides: what follows, not where it came from."""
+    counts = (Stat.GRAD_NAN, Stat.GRAD_INF, Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
+    bad = np.zeros((len(ctx.steps) - ctx.end, len(ctx.parameters)), bool)
+    for stat in counts:
+        if stat in ctx.run.recorded:
+            bad |= ctx.run.series[stat][ctx.end :] > 0
+    bad[ctx.skipped[ctx.end :]] = False
+    columns: list[int] = np.flatnonzero(bad.any(axis=0)).tolist()
+    columns = [column for column in columns if ctx.layer(column) not in origin.layers]
+    columns.sort(key=lambda column: int(bad[:, column].argmax()))
+    if not columns:
+        return
+    layers, rows = ctx.layers(columns), np.flatnonzero(bad[:, columns].any(axis=1)) + ctx.end
+    name, step = ctx.run.names[columns[0]], int(ctx.steps[rows[0]])
+    yield finding(
+        NAME,
+        Severity.CRITICAL,
+        layers,
+        ctx.steps[rows],
+        f"from step {step} on NaN or Inf reached {several(layers)}",
+        Evidence(Stat.GRAD_NAN, name, step, float("nan"), 0.0),
+        cause="Whatever comes after the first NaN or Inf is spoilt by it.",
+        advice=("Mend the layer in which it began; nothing is wrong with these.",),
+        tensors=[ctx.run.names[column] for column in columns],
+    )
 
 
 def _outputs_only(ctx: CheckContext, mask_share: float) -> Outcome:

@@ -69,6 +69,7 @@ def check(run: Run, *, ratio: float = 1e-4, weak: float = 1e-2, least: int = 8) 
             "Add residual connections.",
             "Use He or Xavier initialisation.",
         ),
+        tensors=[run.names[column] for column in starved],
     )
 
 

@@ -2,5 +2,15 @@
 
 from gradwatch.diagnosis.diagnose import Diagnosis, Onset, diagnose
 from gradwatch.diagnosis.live import LiveDiagnosis
+from gradwatch.diagnosis.verdict import Trouble, Verdict, Verdicts, verdicts
 
-__all__ = ["Diagnosis", "LiveDiagnosis", "Onset", "diagnose"]
+__all__ = [
+    "Diagnosis",
+    "LiveDiagnosis",
+    "Onset",
+    "Trouble",
+    "Verdict",
+    "Verdicts",
+    "diagnose",
+    "verdicts",
+]

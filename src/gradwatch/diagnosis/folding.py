@@ -231,7 +231,9 @@ def _twin(findings: Sequence[Finding], index: int, graph: Graph) -> int | None:
         return None
     for other, cause in enumerate(findings[:index]):
         same = cause.check == effect.check and cause.severity >= effect.severity
-        if same and _connected(cause.layers, effect.layers, graph):
+        # NaN also travels outside the graph, through the loss and the optimizer
+        near = effect.check == "nonfinite" or _connected(cause.layers, effect.layers, graph)
+        if same and near:
             return other
     return None
 
