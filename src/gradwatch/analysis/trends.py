@@ -1,24 +1,34 @@
-"""Numbers and tests of one series: shape, trend, turning points, spread about the trend.
+"""Numbers and tests of series, all columns of a table at once: trend, turning points, spread.
 
-The tests take the finite samples in time order and return None below the number of samples they
-need; given logarithms, none depends on the unit of the series.
+Every function takes values [step, column] in time order, NaN (or Inf) where a sample is absent, and
+gives one number for each column: NaN where it has too few samples. Given logarithms, none depends
+on the unit of the series. The forms for one series say None instead of NaN.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+Array = NDArray[np.float64]
+
 FEWEST = 8
 """Samples below which no test is made."""
-SIGNIFICANT = 0.01
+FEWEST_MONOTONE = 5
+"""Samples that make a trend where none of them turns back."""
+SIGNIFICANT = 0.03
 OSCILLATING_Z = 2.33
+MOST = 128
+"""Samples a trend is tested on; a longer series is averaged over as many stretches."""
+COSINES = 6
+CHUNK = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Kendall's τ_b of value against step, and the Mann–Kendall p-value (two-sided)."""
+    """Kendall's τ_b of value against step, and the two-sided p-value of the trend test."""
 
     tau: float
     p: float
@@ -40,8 +50,41 @@ class Trend:
 
 
 @dataclass(frozen=True, slots=True)
-class LineFit:
+class Trends:
+    """`Trend` of every column; NaN where a column has too few samples."""
+
+    tau: Array
+    p: Array
+
+    @property
+    def rising(self) -> NDArray[np.bool_]:
+        """Which columns rise significantly."""
+        return np.asarray((self.tau > 0) & (self.p < SIGNIFICANT))
+
+    @property
+    def falling(self) -> NDArray[np.bool_]:
+        """Which columns fall significantly."""
+        return np.asarray((self.tau < 0) & (self.p < SIGNIFICANT))
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
     """Least squares of value on step: slope per step, its standard error, spread of the rest."""
+
+    slope: Array
+    slope_error: Array
+    intercept: Array
+    spread: Array
+
+    @property
+    def stability(self) -> Array:
+        """1 on the line, towards 0 the further the samples lie about it."""
+        return 1 / (1 + self.spread)
+
+
+@dataclass(frozen=True, slots=True)
+class LineFit:
+    """One column of `Lines`."""
 
     slope: float
     slope_error: float
@@ -54,113 +97,273 @@ class LineFit:
         return 1 / (1 + self.spread)
 
 
-def finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def finite(values: Array) -> Array:
     """The finite values, in order."""
     return values[np.isfinite(values)]
 
 
-def shape(x: NDArray[np.float64]) -> tuple[float, float]:
-    """Skewness and excess kurtosis of finite samples; 0 where the spread is only rounding."""
-    mean, std = float(x.mean()), float(x.std())
-    if std <= 8 * np.finfo(float).eps * float(np.abs(x).max()):
-        return 0.0, 0.0
-    z = (x - mean) / std
-    return float((z**3).mean()), float((z**4).mean()) - 3.0
+# -- trend -----------------------------------------------------------------------------------------
 
 
-def trend(values: NDArray[np.float64]) -> Trend | None:
-    """Mann–Kendall with the variance corrected for ties; serial correlation widens it.
+def trends(values: Array) -> Trends:
+    """Which columns rise or fall, tested against noise with long memory.
 
-    The effective number of samples follows from the lag-1 autocorrelation r of the residuals,
-    n(1−r)/(1+r): a random walk would otherwise be full of "significant" trends.
+    The test looks at the ranks of the samples. Noise puts power into every cosine of the time axis,
+    long memory (1/f noise) more into the slow ones: k·c_k² is then alike for all k. A trend shows
+    in the slowest, so c_1 / √(mean of k·c_k², k = 2 … 7) is Student's t with 6 degrees of freedom.
+    Of white and of pink noise at most one series in twenty passes; a random walk, which does leave
+    where it was, passes one time in five. A column of five or more samples that never turns back
+    has its trend without a test: there is no noise to test it against, and p is 0.
     """
-    x = finite(values)
-    n = len(x)
-    if n < FEWEST:
-        return None
-    signs = np.sign(x[None, :] - x[:, None])
-    score = float(np.triu(signs, 1).sum())
-    _, ties = np.unique(x, return_counts=True)
-    pairs = n * (n - 1) / 2
-    tied = float((ties * (ties - 1) / 2).sum())
-    if pairs == tied:
-        return Trend(0.0, 1.0)
-    variance = (n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())) / 18
-    inflation = _inflation(x)
-    z = (score - math.copysign(1, score)) / math.sqrt(variance * inflation) if score else 0.0
-    return Trend(score / math.sqrt(pairs * (pairs - tied)), math.erfc(abs(z) / math.sqrt(2)))
+    tau, p = np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
+    width = max(1, min(CHUNK, (1 << 22) // max(len(values), 1)))
+    for begin in range(0, values.shape[1], width):
+        part = slice(begin, begin + width)
+        tau[part], p[part] = _tested(
+            np.where(np.isfinite(values[:, part]), values[:, part], np.nan)
+        )
+    return Trends(tau, p)
 
 
-def line(steps: NDArray[np.int64], values: NDArray[np.float64]) -> LineFit | None:
-    """Centred least squares over the finite samples; None below three."""
-    kept = np.isfinite(values)
-    t, y = steps[kept].astype(float), values[kept]
-    if len(y) < 3:
-        return None
-    middle = t.mean()
-    t = t - middle
-    across = float((t * t).sum())
-    if across == 0:
-        return None
-    slope = float((t * (y - y.mean())).sum()) / across
-    rest = y - y.mean() - slope * t
-    spread = math.sqrt(float((rest * rest).sum()) / len(y))
-    error = spread * math.sqrt(len(y) / max(len(y) - 2, 1) / across)
-    return LineFit(slope, error, float(y.mean()) - slope * middle, spread)
+def _tested(x: Array) -> tuple[Array, Array]:
+    if not len(x):
+        return np.full(x.shape[1], np.nan), np.full(x.shape[1], np.nan)
+    samples = np.isfinite(x).sum(axis=0)
+    fell, rose = (x < np.fmax.accumulate(x)).any(axis=0), (x > np.fmin.accumulate(x)).any(axis=0)
+    x = packed(_averaged(x))
+    counts = np.isfinite(x).sum(axis=0)
+    before, after, untied = _compared(x)
+    score, pairs = before.sum(axis=0), counts * (counts - 1) / 2
+    tau = np.zeros(len(score))
+    np.divide(score, np.sqrt(pairs * untied.sum(axis=0)), out=tau, where=untied.any(axis=0))
+    p = np.full(len(score), np.nan)
+    for count in np.unique(counts[samples >= FEWEST]):  # the cosines depend on the length
+        alike = np.flatnonzero((counts == count) & (samples >= FEWEST))
+        ranks = (before[:count, alike] + after[:count, alike]).astype(float)
+        p[alike] = _chance(ranks)
+    p[(fell != rose) & (samples >= FEWEST_MONOTONE)] = 0.0
+    return np.where(np.isnan(p), np.nan, tau), p
 
 
-def volatility(values: NDArray[np.float64]) -> float | None:
-    """Mean size of the change from one finite sample to the next; None below two."""
-    x = finite(values)
-    return float(np.abs(np.diff(x)).mean()) if len(x) >= 2 else None
+def _averaged(x: Array) -> Array:
+    """Means over `MOST` stretches where there are more rows: pairs cost their square."""
+    if len(x) <= MOST:
+        return x
+    starts = np.linspace(0, len(x), MOST + 1).astype(np.intp)[:-1]
+    present = np.isfinite(x)
+    counts = np.add.reduceat(present, starts, axis=0, dtype=float)
+    sums = np.add.reduceat(np.where(present, x, 0.0), starts, axis=0)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-def turning_points(values: NDArray[np.float64]) -> int:
-    """How often the series changes direction."""
-    changes = np.diff(finite(values))
-    changes = changes[changes != 0]
-    return int((changes[1:] * changes[:-1] < 0).sum())
+def _compared(x: Array) -> tuple[NDArray[np.int8], ...]:
+    """For each sample: earlier ones below less above it, later ones so, earlier ones not equal."""
+    # No count exceeds MOST − 1, which an int8 just holds; NaN compares as neither.
+    x = np.ascontiguousarray(x)
+    before, after, untied = (np.zeros(x.shape, np.int8) for _ in range(3))
+    for lag in range(1, len(x)):
+        later, earlier = x[lag:], x[:-lag]
+        signs = (later > earlier).view(np.int8) - (later < earlier).view(np.int8)
+        before[lag:] += signs
+        after[:-lag] -= signs
+        untied[lag:] += signs & 1
+    return before, after, untied
 
 
-def oscillates(values: NDArray[np.float64]) -> bool:
-    """More turning points than chance, and each step undoing the one before it.
+def _chance(ranks: Array) -> Array:
+    """Two-sided p-value of the slowest cosine of ranks [step, column] against the next six."""
+    angles = np.pi * (np.arange(len(ranks)) + 0.5) / len(ranks)
+    k = np.arange(1, COSINES + 2)
+    powers = k[:, None] * (np.cos(k[:, None] * angles) @ ranks) ** 2
+    noise, slow = powers[1:].sum(axis=0), powers[0]
+    total = noise + slow
+    moved = total > 1e-9 * len(ranks)
+    share = np.divide(noise, total, out=np.ones(len(total)), where=moved)
+    # Student's distribution with six degrees of freedom; cos² = 6 / (6 + t²) = noise / total.
+    inside = np.sqrt(1 - share) * (1 + share / 2 + 3 / 8 * share**2)
+    return np.asarray(np.where(moved, 1 - inside, 1.0))
+
+
+# -- the other numbers -----------------------------------------------------------------------------
+
+
+def packed(values: Array) -> Array:
+    """The samples of each column moved together at its head, in order; NaN below them."""
+    absent = ~np.isfinite(values)
+    ragged = np.flatnonzero(absent.any(axis=0))
+    if not len(ragged):
+        return values
+    out = np.array(values)
+    order = np.argsort(absent[:, ragged], axis=0, kind="stable")
+    columns = np.take_along_axis(values[:, ragged], order, 0)
+    out[:, ragged] = np.where(np.isfinite(columns), columns, np.nan)
+    return out
+
+
+def lines(steps: NDArray[np.int64], values: Array) -> Lines:
+    """Centred least squares of every column; NaN below three samples."""
+    present = np.isfinite(values)
+    n = present.sum(axis=0)
+    enough = n >= 3
+    y = np.where(present, values, 0.0)
+    level = y.sum(axis=0) / np.maximum(n, 1)
+    y = np.where(present, y - level, 0.0)
+    t = steps.astype(float)[:, None] - (float(steps[0]) if len(steps) else 0.0)
+    middle = np.where(present, t, 0.0).sum(axis=0) / np.maximum(n, 1)
+    t = np.where(present, t - middle, 0.0)
+    across = np.where(enough, (t * t).sum(axis=0), np.nan)
+    slope = (t * y).sum(axis=0) / across
+    rest = y - slope * t
+    spread = np.sqrt((rest * rest).sum(axis=0) / np.where(enough, n, np.nan))
+    error = spread * np.sqrt(n / np.maximum(n - 2, 1) / across)
+    origin = middle + (float(steps[0]) if len(steps) else 0.0)
+    return Lines(slope, error, level - slope * origin, spread)
+
+
+def volatilities(values: Array) -> Array:
+    """Mean size of the change from one sample to the next; NaN below two."""
+    changes = np.abs(np.diff(packed(values), axis=0))
+    return _mean(changes)
+
+
+def turns(values: Array) -> NDArray[np.int64]:
+    """How often each column changes direction."""
+    changes = np.nan_to_num(np.diff(packed(values), axis=0))
+    if len(changes) < 2:
+        return np.zeros(values.shape[1], np.int64)
+    # Where nothing changes, the direction is that of the last change.
+    rows = np.where(changes != 0, np.arange(len(changes))[:, None], 0)
+    directions = np.sign(np.take_along_axis(changes, np.maximum.accumulate(rows), 0))
+    moving = changes[1:] != 0
+    return np.asarray((moving & (directions[1:] * directions[:-1] < 0)).sum(axis=0))
+
+
+def oscillating(values: Array) -> NDArray[np.bool_]:
+    """Which columns turn more often than chance, each step undoing the one before it.
 
     Independent noise turns on two thirds of its steps, so a count alone says nothing: the excess
     must be significant and the lag-1 autocorrelation of the detrended series below −1.96/√n.
     """
-    x = finite(values)
-    n = len(x)
-    if n < FEWEST:
-        return False
-    expected, variance = 2 * (n - 2) / 3, (16 * n - 29) / 90
-    excess = (turning_points(x) - expected) / math.sqrt(variance)
-    return excess > OSCILLATING_Z and _autocorrelation(_detrended(x)) < -1.96 / math.sqrt(n)
+    rest, n = _detrended(values)
+    expected, variance = 2 * (n - 2) / 3, np.maximum(16 * n - 29, 1) / 90
+    excess = (turns(values) - expected) / np.sqrt(variance)
+    undone = autocorrelations(rest) < -1.96 / np.sqrt(np.maximum(n, 1))
+    return np.asarray((n >= FEWEST) & (excess > OSCILLATING_Z) & undone)
 
 
-def smoothness(values: NDArray[np.float64]) -> float | None:
+def smoothnesses(values: Array) -> Array:
     """1 − η/4 with von Neumann's ratio η of the detrended series: 1 smooth, ½ noise, 0 zig-zag."""
-    x = _detrended(finite(values))
-    if len(x) < 3:
+    rest, n = _detrended(values)
+    total = np.nansum(rest * rest, axis=0)
+    level = total > 1e-24 * n
+    ratio = np.zeros(len(total))
+    np.divide(np.nansum(np.diff(rest, axis=0) ** 2, axis=0), total, out=ratio, where=level)
+    return np.where(n >= 3, 1 - np.minimum(ratio, 4.0) / 4, np.nan)
+
+
+def moments(values: Array) -> tuple[Array, Array, Array, Array]:
+    """Mean, standard deviation, skewness, excess kurtosis; the last two 0 where nothing varies."""
+    present = np.isfinite(values)
+    n = present.sum(axis=0)
+    x = np.where(present, values, 0.0)
+    # Scaled: the squares of numbers beyond 1e±154 leave the range.
+    scale = np.abs(x).max(axis=0, initial=0.0)
+    scale = np.where(scale > 0, scale, 1.0)
+    x = x / scale
+    count = np.where(n > 0, n, np.nan)
+    mean = x.sum(axis=0) / count
+    x = np.where(present, x - mean, 0.0)
+    std = np.sqrt((x * x).sum(axis=0) / count)
+    varied = std > 8 * np.finfo(float).eps
+    z = np.divide(x, std, out=np.zeros(x.shape), where=varied)
+    z2 = z * z
+    skew = (z2 * z).sum(axis=0) / count
+    kurt = np.where(varied, (z2 * z2).sum(axis=0) / count - 3, 0.0 * count)
+    return mean * scale, std * scale, skew, kurt
+
+
+def percentiles(values: Array, shares: Sequence[float]) -> list[Array]:
+    """For each share q of 0 … 1 the values at q(n−1) of the sorted columns, linear between two."""
+    if not len(values):
+        return [np.full(values.shape[1], np.nan) for _ in shares]
+    ordered = np.sort(np.where(np.isfinite(values), values, np.nan), axis=0)  # NaN sorts last
+    last = np.maximum(np.isfinite(ordered).sum(axis=0) - 1, 0)
+    found = []
+    for share in shares:
+        at = share * last
+        row = np.floor(at).astype(np.intp)
+        low = np.take_along_axis(ordered, row[None], 0)[0]
+        high = np.take_along_axis(ordered, np.minimum(row + 1, last)[None], 0)[0]
+        found.append(low + (at - row) * (high - low))
+    return found
+
+
+def autocorrelations(x: Array, lag: int = 1) -> Array:
+    """Of packed, centred columns; 0 where nothing varies."""
+    total = np.nansum(x * x, axis=0)
+    products = np.nansum(x[lag:] * x[:-lag], axis=0)
+    return np.asarray(np.divide(products, total, out=np.zeros(len(total)), where=total > 0))
+
+
+def _detrended(values: Array) -> tuple[Array, NDArray[np.int64]]:
+    """Packed columns less their line over the sample's number; how many samples each has."""
+    x = packed(values)
+    at = np.arange(len(x), dtype=np.int64)
+    fit = lines(at, x)
+    known = np.isfinite(fit.slope)
+    rest: Array = x - np.where(known, fit.intercept + fit.slope * at[:, None], 0.0)
+    return rest, np.isfinite(x).sum(axis=0)
+
+
+def _mean(values: Array) -> Array:
+    present = np.isfinite(values)
+    counts = present.sum(axis=0)
+    sums = np.where(present, values, 0.0).sum(axis=0)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+# -- one series ------------------------------------------------------------------------------------
+
+
+def trend(values: Array) -> Trend | None:
+    """`trends` of one series; None where it has too few samples."""
+    of = trends(values[:, None])
+    return None if math.isnan(of.tau[0]) else Trend(float(of.tau[0]), float(of.p[0]))
+
+
+def line(steps: NDArray[np.int64], values: Array) -> LineFit | None:
+    """`lines` of one series; None below three samples."""
+    fit = lines(steps, values[:, None])
+    if math.isnan(fit.slope[0]):
         return None
-    total = float((x * x).sum())
-    if total <= 1e-24 * len(x):
-        return 1.0
-    return 1 - min(float((np.diff(x) ** 2).sum()) / total, 4.0) / 4
+    return LineFit(*(float(x[0]) for x in (fit.slope, fit.slope_error, fit.intercept, fit.spread)))
 
 
-def _detrended(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    t = np.arange(len(x)) - (len(x) - 1) / 2
-    across = float((t * t).sum())
-    centred: NDArray[np.float64] = x - x.mean() if len(x) else x
-    return centred - t * (float((t * centred).sum()) / across) if across else centred
+def volatility(values: Array) -> float | None:
+    """`volatilities` of one series; None below two samples."""
+    return _or_none(volatilities(values[:, None]))
 
 
-def _autocorrelation(x: NDArray[np.float64]) -> float:
-    total = float((x * x).sum())
-    return float((x[1:] * x[:-1]).sum()) / total if total > 0 else 0.0
+def turning_points(values: Array) -> int:
+    """`turns` of one series."""
+    return int(turns(values[:, None])[0])
 
 
-def _inflation(x: NDArray[np.float64]) -> float:
-    # At most 0.9: near 1 the factor grows without bound, and nothing would ever be significant.
-    r = min(max(_autocorrelation(_detrended(x)), 0.0), 0.9)
-    return (1 + r) / (1 - r)
+def oscillates(values: Array) -> bool:
+    """`oscillating` of one series."""
+    return bool(oscillating(values[:, None])[0])
+
+
+def smoothness(values: Array) -> float | None:
+    """`smoothnesses` of one series; None below three samples."""
+    return _or_none(smoothnesses(values[:, None]))
+
+
+def shape(x: Array) -> tuple[float, float]:
+    """Skewness and excess kurtosis of finite samples; 0 where the spread is only rounding."""
+    _, _, skewness, kurtosis = moments(x[:, None])
+    return float(skewness[0]), float(kurtosis[0])
+
+
+def _or_none(value: Array) -> float | None:
+    return None if math.isnan(value[0]) else float(value[0])
