@@ -1,6 +1,7 @@
 """The histories that the original's rules take from a run."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +19,8 @@ def test_a_run_becomes_one_history_per_layer() -> None:
         },
         steps=[0, 2, 4, 6],
     )
-    found = histories(run)
+    subjects = [replace(subject, layer=subject.name[0]) for subject in run.subjects]
+    found = histories(Run(replace(run.source, subjects=subjects)))
     assert list(found) == ["a", "b"]
     assert list(found["a"].gradient_norms) == [10.0, 10.0, math.inf]
     assert list(found["a"].step_numbers) == [0, 2, 6]

@@ -1,7 +1,8 @@
 """`Run`, the pivot: recording ends in one; analyses, checks and views begin with one."""
 
 from gradwatch.run.downsample import Downsampled, Window
-from gradwatch.run.run import Run
+from gradwatch.run.given import as_array, choice, number, whole_number
+from gradwatch.run.run import Run, as_run
 from gradwatch.run.source import Loaded, MemorySource, Source
 from gradwatch.run.subject import (
     Event,
@@ -10,7 +11,6 @@ from gradwatch.run.subject import (
     Placement,
     Subject,
     block_of,
-    layer_of,
 )
 
 __all__ = [
@@ -25,6 +25,10 @@ __all__ = [
     "Source",
     "Subject",
     "Window",
+    "as_array",
+    "as_run",
     "block_of",
-    "layer_of",
+    "choice",
+    "number",
+    "whole_number",
 ]

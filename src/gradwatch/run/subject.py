@@ -41,6 +41,7 @@ class Subject:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     count: int = 0
+    """Elements; 0 where that is not known, as in a run made from norms."""
     group: int | None = None
     """Index of the optimizer group that holds it; None if no optimizer knows it."""
     frozen: bool = False
@@ -96,12 +97,6 @@ _DEFAULTS: dict[str, Any] = {
     "module": "",
     "placement": None,
 }
-
-
-def layer_of(name: str) -> str:
-    """`fc.weight` belongs to `fc`; what does not end like a parameter is a layer's own name."""
-    owner, _, last = name.rpartition(".")
-    return owner if owner and last.startswith(("weight", "bias")) else name
 
 
 def block_of(layer: str) -> str:

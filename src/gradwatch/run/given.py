@@ -1,0 +1,390 @@
+"""What people hand in, made into arrays, numbers and sources of runs, or refused in one sentence.
+
+Nothing is imported for it: a torch tensor is asked for its numbers by its own methods.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from math import isfinite, prod
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.errors import Exit, GradwatchError
+from gradwatch.kernel import measure_arrays
+from gradwatch.run.source import MemorySource
+from gradwatch.run.subject import Subject
+from gradwatch.stats import Family, Kind, Stat, State, family_stats
+
+Word = TypeVar("Word", bound=StrEnum)
+Listed = list[Any] | tuple[Any, ...] | NDArray[Any]
+
+DENSE_LIMIT = 1 << 26
+"""Sparse tensors of at most this many elements are made dense to be read."""
+TEXT = (str, bytes, bytearray)
+NUMBERS = "fiub"
+"""numpy's kinds of real numbers; truth values count as 0 and 1."""
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+def choice(words: type[Word], value: Any, option: str) -> Word:
+    """The member that a user's word stands for."""
+    try:
+        return words(value)
+    except ValueError:
+        known = ", ".join(repr(str(word)) for word in words)
+        raise refused(f"one of {known} for {option}", value) from None
+
+
+def number(
+    value: Any, option: str, *, above: float | None = None, least: float | None = None
+) -> float:
+    """A finite number, above or at least a bound."""
+    wanted = "a finite number"
+    wanted += "" if above is None else f" above {above:g}"
+    wanted += "" if least is None else f" of at least {least:g}"
+    found = _single(value)
+    right = isinstance(found, int | float) and isfinite(found)
+    if not right or (above is not None and found <= above) or (least is not None and found < least):
+        raise refused(f"{wanted} for {option}", value)
+    return float(found)
+
+
+def whole_number(value: Any, option: str, *, least: int) -> int:
+    """A whole number of at least so many."""
+    found = _single(value)
+    if not isinstance(found, int) or found < least:
+        raise refused(f"a whole number of at least {least} for {option}", value)
+    return found
+
+
+def _single(value: Any) -> Any:
+    """A number of numpy or torch as Python's; anything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def refused(wanted: str, got: object, advice: str = "") -> GradwatchError:
+    """The error for something that was not what was wanted."""
+    shown = repr(got)
+    shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
+    return GradwatchError(f"Expected {wanted}, got {shown}.{advice and ' '}{advice}", Exit.USAGE)
+
+
+# -- arrays ----------------------------------------------------------------------------------------
+
+
+def as_array(value: Any, entry: str) -> NDArray[Any]:
+    """Numbers as a numpy array, without a copy where the memory can be shared.
+
+    Takes numpy arrays, nested lists and torch tensors of any type on any device. Complex numbers
+    stay complex. `entry` is what the error calls it.
+    """
+    try:
+        array = _of_tensor(value, entry) if hasattr(value, "detach") else _of_numbers(value, entry)
+    except (ValueError, TypeError, RuntimeError, NotImplementedError) as why:
+        # numpy on ragged lists, torch on what has no numbers to give (a meta tensor, say).
+        reason = str(why).partition("\n")[0].partition(". ")[0]
+        raise GradwatchError(
+            f"Expected an array of numbers in {entry!r}, got a {type(value).__name__} that cannot "
+            f"be read as one ({reason}).",
+            Exit.USAGE,
+        ) from None
+    if array.dtype.kind == "V" and "float" in array.dtype.name:
+        array = array.astype(np.float32)  # bfloat16 and its like, as other packages add to numpy
+    if array.dtype.kind not in NUMBERS + "c":
+        what = "text" if array.dtype.kind in "SU" else f"an array of {array.dtype}"
+        raise GradwatchError(f"Expected numbers in {entry!r}, got {what}.", Exit.USAGE)
+    return array
+
+
+def _of_numbers(value: Any, entry: str) -> NDArray[Any]:
+    if isinstance(value, list | tuple) and any(hasattr(item, "detach") for item in value):
+        return np.stack([as_array(item, entry) for item in value])
+    return np.asarray(value)
+
+
+def _of_tensor(tensor: Any, entry: str) -> NDArray[Any]:
+    """The numbers of a torch tensor; 16- and 8-bit types that numpy lacks become float32."""
+    tensor = tensor.detach()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if str(tensor.layout) != "torch.strided":
+        if tensor.numel() > DENSE_LIMIT:
+            raise GradwatchError(
+                f"Expected {entry!r} to be dense, got a sparse tensor of {tensor.numel():,} "
+                "elements, too many to fill in. Hand in its values.",
+                Exit.USAGE,
+            )
+        tensor = tensor.to_dense()
+    tensor = tensor.cpu()
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind.startswith(("bfloat16", "float8")):
+        tensor = tensor.float()
+    elif kind == "complex32":
+        tensor = tensor.cfloat()
+    array: NDArray[Any] = tensor.resolve_conj().resolve_neg().numpy()
+    return array
+
+
+def as_real(array: NDArray[Any]) -> NDArray[Any]:
+    """Flat and real: the parts of a complex number are two elements, as the kernel counts them."""
+    if array.dtype.kind == "c":
+        array = np.ascontiguousarray(array)
+        array = array.view(array.real.dtype)
+    return array.reshape(-1)
+
+
+# -- by name ---------------------------------------------------------------------------------------
+
+
+def by_name(data: Any, wanted: str) -> dict[str, Any]:
+    """What was handed in by name; a list is named by position."""
+    if isinstance(data, Mapping):
+        named = {str(name): item for name, item in data.items()}
+        if len(named) < len(data):
+            raise GradwatchError(
+                "Expected names that differ, got some that are the same as text.", Exit.USAGE
+            )
+        return named
+    if isinstance(data, list | tuple):
+        return {str(position): item for position, item in enumerate(data)}
+    raise GradwatchError(
+        f"Expected {wanted}, got {'text' if isinstance(data, TEXT) else kind_of(data)}.",
+        Exit.USAGE,
+    )
+
+
+def kind_of(value: object) -> str:
+    """What a value is, for a sentence: "a dict", "an array of shape (3,)"."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"an array of shape {tuple(shape)}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+# -- series of a run -------------------------------------------------------------------------------
+
+SERIES = "a Run, norms by name ({name: [norm, …]}) or arrays by name ({name: [array, …]})"
+
+
+def source_of(data: Any, steps: Any, scalars: Any) -> MemorySource:
+    """A source of whichever was handed in: norms by name, or arrays for each step by name."""
+    if isinstance(data, str):
+        raise refused(SERIES, data, "Open a recorded folder with gradwatch.open_run.")
+    if isinstance(data, list | tuple) and any(np.isscalar(item) for item in data):
+        raise refused(SERIES, data, "Give a bare list of numbers a name.")
+    listed = {name: _listed(item, name) for name, item in by_name(data, SERIES).items()}
+    if not listed:
+        raise GradwatchError(f"Expected {SERIES}, got nothing.", Exit.USAGE)
+    firsts = {
+        name: first
+        for name, items in listed.items()
+        if (first := next((item for item in items if item is not None), None)) is not None
+    }
+    arrays = [name for name, first in firsts.items() if _has_parts(first)]
+    norms = [name for name in firsts if name not in set(arrays)]
+    if norms and arrays:
+        raise GradwatchError(
+            f"Expected norms for every name or arrays for every name, got norms in {norms[0]!r} "
+            f"and arrays in {arrays[0]!r}.",
+            Exit.USAGE,
+        )
+    if arrays:
+        return source_from_arrays(listed, {}, steps, scalars)
+    return source_from_norms(listed, steps, scalars)
+
+
+def _has_parts(item: object) -> bool:
+    """Whether it is an array or a list, and not one number."""
+    shape = getattr(item, "shape", None)
+    return isinstance(item, list | tuple) if shape is None else len(shape) > 0
+
+
+def _listed(item: Any, name: str) -> Listed:
+    """What one name has for each step; an array is cut along its first axis."""
+    listed = _sequence(item, name)
+    if not len(listed):
+        raise GradwatchError(
+            f"Expected a norm or an array for each step in {name!r}, got none.", Exit.USAGE
+        )
+    return listed
+
+
+def _sequence(item: Any, name: str) -> Listed:
+    if hasattr(item, "detach"):
+        item = as_array(item, name)
+    wrong = isinstance(item, (*TEXT, Mapping, set)) or getattr(item, "shape", None) == ()
+    if wrong or not isinstance(item, Iterable):
+        raise refused(f"a norm or an array for each step in {name!r}", item)
+    return item if isinstance(item, list | tuple | np.ndarray) else list(item)
+
+
+def source_from_norms(norms: Any, steps: Any, scalars: Any) -> MemorySource:
+    """Lay gradient norms out on the union of all steps, with a state for every cell."""
+    listed = {name: _norms(item, name) for name, item in by_name(norms, "norms by name").items()}
+    own = dict(steps) if isinstance(steps, Mapping) else dict.fromkeys(listed, steps)
+    # Layers that share their steps share the array too, however many they are.
+    known: dict[tuple[int, int], NDArray[np.int64]] = {}
+    layer_steps = {}
+    for name, (given, _) in listed.items():
+        key = id(own.get(name)), len(given)
+        if key not in known:
+            known[key] = as_steps(own.get(name), len(given), name)
+        layer_steps[name] = known[key]
+    grid = np.unique(np.concatenate([*known.values(), np.empty(0, np.int64)]))
+    rows = {id(numbers): np.searchsorted(grid, numbers) for numbers in known.values()}
+    norm = np.full((len(grid), len(listed)), np.nan)
+    states = np.full(norm.shape, State.NOT_SAMPLED, np.uint8)
+    for column, (name, (given, gone)) in enumerate(listed.items()):
+        at = rows[id(layer_steps[name])]
+        norm[at, column] = given
+        states[at, column] = np.where(gone, State.NO_GRADIENT, State.MEASURED)
+    # A NaN or infinite norm is a measurement (the gradient was not finite), not a gap.
+    measured, infinite = states == State.MEASURED, np.isinf(norm)
+    values = {
+        Stat.GRAD_NAN: np.where(measured, np.isnan(norm), np.nan),
+        Stat.GRAD_INF: np.where(measured, infinite, np.nan),
+    }
+    norm[infinite] = np.nan
+    values[Stat.GRAD_NORM] = norm
+    return MemorySource(
+        grid,
+        tuple(Subject(Kind.PARAMETER, name, name) for name in listed),
+        values,
+        dict.fromkeys(values, states),
+        scalars=as_scalars(scalars, len(grid)),
+    )
+
+
+def _norms(item: Any, name: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Norms in float64, and where there was no gradient (None): they are NaN there."""
+    listed = _sequence(item, name)
+    gone = np.zeros(len(listed), bool)
+    if not isinstance(listed, np.ndarray) or listed.dtype == object:
+        gone = np.fromiter((norm is None for norm in listed), bool, len(listed))
+        listed = [norm for norm in listed if norm is not None]
+    given = as_array(listed, name) if len(listed) else np.empty(0)
+    if given.ndim != 1 or given.dtype.kind == "c":
+        what = "complex numbers" if given.dtype.kind == "c" else kind_of(given)
+        raise GradwatchError(f"Expected a norm for each step in {name!r}, got {what}.", Exit.USAGE)
+    if (negative := given[given < 0]).size:
+        raise GradwatchError(
+            f"Expected norms of at least 0 in {name!r}, got {negative[0]:g}.", Exit.USAGE
+        )
+    norms = np.full(len(gone), np.nan)
+    norms[~gone] = given
+    return norms, gone
+
+
+def source_from_arrays(gradients: Any, weights: Any, steps: Any, scalars: Any) -> MemorySource:
+    """Measure every array and lay the statistics out by step and parameter."""
+    tables = {
+        family: {name: _sequence(item, name) for name, item in by_name(given, "arrays").items()}
+        for family, given in ((Family.GRAD, gradients or {}), (Family.WEIGHT, weights or {}))
+    }
+    names = tuple(dict.fromkeys((*tables[Family.GRAD], *tables[Family.WEIGHT])))
+    lengths = {name: len(items) for table in tables.values() for name, items in table.items()}
+    if len(set(lengths.values())) > 1:
+        odd = next(name for name in lengths if lengths[name] != lengths[names[0]])
+        raise GradwatchError(
+            f"Expected as many arrays for every name, got {lengths[names[0]]} in {names[0]!r} and "
+            f"{lengths[odd]} in {odd!r}. Use None where a step has no gradient.",
+            Exit.USAGE,
+        )
+    grid = as_steps(steps, lengths[names[0]] if names else 0, "the arrays")
+    values: dict[Stat, NDArray[np.float64]] = {}
+    states: dict[Stat, NDArray[np.uint8]] = {}
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+    for family, table in tables.items():
+        if table:
+            _measure(family, table, names, len(grid), values, states, shapes)
+    subjects = []
+    for name in names:
+        shape, dtype = shapes.get(name, ((), ""))
+        count = prod(shape) if name in shapes else 0
+        subjects.append(Subject(Kind.PARAMETER, name, name, shape, dtype, count))
+    return MemorySource(grid, subjects, values, states, scalars=as_scalars(scalars, len(grid)))
+
+
+MEASURED = frozenset(
+    {"count", "norm", "mean", "std", "skewness", "kurtosis", "abs_mean", "abs_max", "min", "max"}
+    | {"zero_fraction", "nan", "inf", "zero_rows"}
+)
+
+
+def _measure(
+    family: Family,
+    table: Mapping[str, Listed],
+    names: Sequence[str],
+    length: int,
+    values: dict[Stat, NDArray[np.float64]],
+    states: dict[Stat, NDArray[np.uint8]],
+    shapes: dict[str, tuple[tuple[int, ...], str]],
+) -> None:
+    shape = (length, len(names))
+    state = np.full(shape, State.NOT_SAMPLED, np.uint8)
+    stats = [
+        (item.stat, field)
+        for item in family_stats(family)
+        if (field := item.stat.removeprefix(f"{family}_")) in MEASURED
+    ]
+    for stat, _ in stats:
+        values[stat], states[stat] = np.full(shape, np.nan), state
+    for column, name in enumerate(names):
+        for row, item in enumerate(table.get(name, ())):
+            if item is None:
+                state[row, column] = State.NO_GRADIENT
+                continue
+            array = as_array(item, name)
+            shapes.setdefault(name, (array.shape, str(array.dtype)))
+            # One by one: of arrays that the kernel cannot read in place, only one copy is alive.
+            (moments,) = measure_arrays([array])
+            state[row, column] = State.MEASURED
+            for stat, field in stats:
+                values[stat][row, column] = _value(moments, field)
+
+
+def _value(moments: np.void, field: str) -> float:
+    """One statistic of a measured tensor, by its name without the family."""
+    if field == "inf":
+        return float(moments["pos_inf"]) + float(moments["neg_inf"])
+    if field == "zero_fraction":
+        return float(moments["zeros"]) / float(moments["count"]) if moments["count"] else np.nan
+    return float(moments[field])
+
+
+def as_steps(steps: Any, length: int, entry: str) -> NDArray[np.int64]:
+    """Step numbers, whole and increasing, one for each of `length` values; None: from 0."""
+    if steps is None:
+        return np.arange(length)
+    wanted = f"{length} increasing whole numbers as the steps of {entry!r}"
+    if isinstance(steps, (*TEXT, Mapping)) or not isinstance(steps, Iterable):
+        raise refused(wanted, steps)
+    listed = _sequence(steps, "steps")
+    given = as_array(listed, "steps") if len(listed) else np.empty(0, np.int64)
+    with np.errstate(invalid="ignore"):
+        whole = given.astype(np.int64) if given.dtype.kind in "fiu" else np.empty(0, np.int64)
+    # A number that is not whole, not finite or too large does not come back from 64 bits.
+    if whole.shape != (length,) or (whole != given).any() or (np.diff(whole) <= 0).any():
+        raise refused(wanted, given.tolist())
+    return whole
+
+
+def as_scalars(scalars: Any, length: int) -> dict[str, NDArray[np.float64]]:
+    """Logged numbers by name, one for each step; None: nothing was logged there."""
+    table = {}
+    for name, item in by_name(scalars or {}, "scalars by name").items():
+        listed = [np.nan if number is None else number for number in _sequence(item, name)]
+        given = as_array(listed, name) if listed else np.empty(0)
+        if given.shape != (length,) or given.dtype.kind == "c":
+            raise GradwatchError(
+                f"Expected {length} numbers in {name!r}, one for each step, got "
+                f"{kind_of(given)} of {given.dtype}.",
+                Exit.USAGE,
+            )
+        table[name] = given.astype(np.float64)
+    return table
