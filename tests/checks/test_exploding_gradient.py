@@ -1,6 +1,7 @@
 """What `exploding-gradient` finds, and what it leaves alone."""
 
 import numpy as np
+import pytest
 from tests.checks.shapes import NAMES, Severity, gradients, make_run, only, quiet, said, table
 
 
@@ -48,3 +49,80 @@ def test_a_summed_loss_is_only_an_information() -> None:
         scalars={"loss": loss},
     )
     assert quiet("exploding-gradient", run)
+
+
+# -- at the end of what was seen -------------------------------------------------------------------
+
+
+def jump(steps: int, samples: int, high: float, usual: float = 1.0) -> np.ndarray:
+    column = np.full(steps, usual)
+    column[steps - samples :] = high
+    return column
+
+
+@pytest.mark.parametrize("samples", [1, 2, 4])
+@pytest.mark.parametrize("steps", [12, 60])
+def test_exploding_on_the_last_steps(samples: int, steps: int) -> None:
+    run = gradients(1.0, jump(steps, samples, 1100.0), 1.0, steps=steps)
+    finding = only("exploding-gradient", run)
+    assert finding.layers == ("mid",)
+    assert (finding.first_step, finding.last_step) == (steps - samples, steps - 1)
+    assert finding.severity is Severity.WARNING
+
+
+def test_exploding_on_the_last_step_has_its_own_sentence() -> None:
+    message = only("exploding-gradient", gradients(1.0, jump(30, 1, 5e3), 1.0, steps=30)).message
+    assert "5000 times its own past of 1; the recording ends with it" in message
+
+
+def test_exploding_needs_three_decades_and_five_samples_of_past() -> None:
+    assert not said("exploding-gradient", gradients(1.0, jump(30, 1, 900.0), 1.0, steps=30))
+    assert not said("exploding-gradient", gradients(1.0, jump(5, 1, 5e3), 1.0, steps=5))
+    assert said("exploding-gradient", gradients(1.0, jump(6, 1, 5e3), 1.0, steps=6))
+
+
+def test_a_spike_that_comes_back_is_no_explosion() -> None:
+    column = np.ones(60)
+    column[57] = 5e3
+    assert not said("exploding-gradient", gradients(1.0, column, 1.0))
+
+
+def test_a_layer_used_to_such_jumps_does_not_explode_at_the_end() -> None:
+    column = np.ones(60)
+    column[[20, 59]] = 5e3
+    assert not said("exploding-gradient", gradients(1.0, column, 1.0))
+
+
+def test_a_jump_that_stays_below_the_others_is_no_explosion() -> None:
+    assert not said("exploding-gradient", gradients(1.0, jump(60, 1, 1e-5, 1e-9), 1.0))
+
+
+def test_a_jump_of_all_layers_is_one_however_small_they_are() -> None:
+    column = jump(60, 2, 1e-5, 1e-9)
+    finding = only("exploding-gradient", gradients(column, column, column))
+    assert set(finding.layers) == {"in", "mid", "out"}
+
+
+def test_branches_that_start_at_zero_grow_without_exploding() -> None:
+    grows = np.geomspace(1e-8, 0.5, 60)
+    grows[0] = 0.0
+    assert not said("exploding-gradient", gradients(1.0, grows, 1.0))
+    assert not said("exploding-gradient", gradients(1.0, np.r_[np.zeros(30), np.ones(30)], 1.0))
+
+
+def test_a_network_that_leaves_a_saddle_does_not_explode() -> None:
+    leaves = np.r_[np.full(30, 1e-6), np.geomspace(1e-6, 2.0, 30)]
+    assert not said("exploding-gradient", gradients(leaves, leaves, leaves))
+
+
+def test_gradient_noise_is_no_explosion() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        columns = random.lognormal(0, 1.5, (60, 3)).T
+        assert quiet("exploding-gradient", gradients(*columns))
+
+
+def test_everything_enormous_from_the_start() -> None:
+    finding = only("exploding-gradient", gradients(1e12, 1e12, 1e12))
+    assert finding.severity is Severity.CRITICAL
+    assert set(finding.layers) == {"in", "mid", "out"}

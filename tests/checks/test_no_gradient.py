@@ -1,8 +1,10 @@
 """What `no-gradient` finds, and what it leaves alone."""
 
 import numpy as np
-from tests.checks.shapes import Severity, gradients, make_run, net, only, said, table, weight
+import pytest
+from tests.checks.shapes import Severity, gradients, make_run, net, only, quiet, said, table, weight
 
+from gradwatch.run import Run
 from gradwatch.stats import State
 
 
@@ -54,3 +56,67 @@ def test_no_gradient_of_a_loss_that_is_zero_is_right() -> None:
     )
     loss[:] = 1.0
     assert said("no-gradient", gradients(column, column, column, steps=100, scalars={"loss": loss}))
+
+
+# -- silent from some step on ----------------------------------------------------------------------
+
+
+def silent_from(begin: int, steps: int = 60) -> np.ndarray:
+    return np.where(np.arange(steps) < begin, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("begin", [1, 30, 50])
+def test_no_gradient_from_some_step_to_the_end(begin: int) -> None:
+    finding = only("no-gradient", gradients(silent_from(begin), 1.0, 1.0))
+    assert finding.severity is Severity.CRITICAL
+    assert finding.layers == ("in",)
+    assert (finding.first_step, finding.last_step) == (begin, 59)
+    assert f"is zero from step {begin} to the end" in finding.message
+
+
+def test_no_gradient_to_the_end_needs_ten_samples() -> None:
+    assert not said("no-gradient", gradients(silent_from(51), 1.0, 1.0))
+
+
+def test_no_gradient_that_came_back_is_left_alone() -> None:
+    column = np.ones(60)
+    column[20:50] = 0.0
+    assert not said("no-gradient", gradients(column, 1.0, 1.0))
+
+
+def test_weights_that_rest_often_may_rest_at_the_end() -> None:
+    column = np.tile([0.0, 1.0], 30)
+    column[-12:] = 0.0
+    assert not said("no-gradient", gradients(column, 1.0, 1.0))
+    column[-30:] = 0.0  # chance no longer
+    assert said("no-gradient", gradients(column, 1.0, 1.0))
+
+
+def test_layers_that_fall_silent_at_different_steps_keep_their_steps() -> None:
+    findings = said("no-gradient", gradients(0.0, silent_from(20), silent_from(40)))
+    assert {(item.layers, item.first_step) for item in findings} == {
+        (("in",), 0),
+        (("mid",), 20),
+        (("out",), 40),
+    }
+
+
+def test_many_steps_of_falling_silent_are_told_together() -> None:
+    norms = {f"l{i}": silent_from(1 + i, 80) for i in range(40)}
+    findings = said("no-gradient", Run.from_norms({**norms, "ok": np.ones(80)}))
+    assert len(findings) == 8
+    assert {layer for item in findings for layer in item.layers} == set(norms)
+
+
+def test_no_gradient_to_the_end_of_a_loss_that_is_zero_is_right() -> None:
+    column = silent_from(30)
+    run = gradients(column, column, column, scalars={"loss": column * 2.0})
+    assert not said("no-gradient", run)
+
+
+def test_no_gradient_to_the_end_of_a_bias_is_only_mentioned() -> None:
+    run = make_run(
+        {"grad_norm": table([silent_from(30), 1.0], 60)}, subjects=[weight("a", (8,)), weight("b")]
+    )
+    assert only("no-gradient", run).severity is Severity.INFO
+    assert not quiet("no-gradient", Run.from_norms({"a": silent_from(30), "b": np.ones(60)}))

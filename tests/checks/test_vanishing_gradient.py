@@ -1,8 +1,11 @@
 """What `vanishing-gradient` finds, and what it leaves alone."""
 
 import numpy as np
+import pytest
 from tests.checks.shapes import (
+    FALLING,
     NAMES,
+    STUCK,
     Severity,
     gradients,
     make_run,
@@ -12,6 +15,8 @@ from tests.checks.shapes import (
     table,
     weight,
 )
+
+from gradwatch.run import Run
 
 
 def test_vanishing_names_the_starved_layer_first() -> None:
@@ -57,3 +62,75 @@ def test_vanishing_in_a_network_that_learnt_is_only_mentioned() -> None:
     assert quiet("vanishing-gradient", learnt)
     stuck = make_run({"grad_norm": columns}, names=NAMES[:2], scalars={"loss": np.full(60, 2.0)})
     assert not quiet("vanishing-gradient", stuck)
+
+
+# -- all layers together ---------------------------------------------------------------------------
+
+
+def test_vanishing_where_no_layer_is_stronger() -> None:
+    finding = only("vanishing-gradient", gradients(1e-30, 2e-30, 1.5e-30))
+    assert finding.severity is Severity.CRITICAL
+    assert set(finding.layers) == {"in", "mid", "out"}
+    assert "all gradients are next to nothing" in finding.message
+
+
+def test_vanishing_of_a_single_faint_layer_and_none_of_a_single_sound_one() -> None:
+    assert not quiet("vanishing-gradient", Run.from_norms({"a": [1e-30] * 20}))
+    assert not said("vanishing-gradient", Run.from_norms({"a": [1e-3] * 20}))
+
+
+def test_small_gradients_are_left_alone() -> None:
+    assert not said("vanishing-gradient", gradients(1e-12, 2e-12, 3e-12))
+    assert not said("vanishing-gradient", gradients(9e-20, 9e-20, 9e-20))  # RMS 2e-20: above
+
+
+def test_faint_gradients_that_train_are_only_mentioned() -> None:
+    assert quiet("vanishing-gradient", gradients(1e-30, 1e-30, 1e-30, scalars={"loss": FALLING}))
+
+
+FADING = np.geomspace(1, 1e-12, 60)
+
+
+@pytest.mark.parametrize("loss", [None, STUCK, STUCK * 1.5])
+def test_vanishing_where_all_fade_together(loss: np.ndarray | None) -> None:
+    scalars = {} if loss is None else {"loss": loss}
+    finding = only("vanishing-gradient", gradients(FADING, FADING, FADING, scalars=scalars))
+    assert finding.severity is Severity.WARNING
+    assert "all gradients fade together" in finding.message
+    known = "no loss was logged" if loss is None else "although the loss has not fallen"
+    assert known in finding.message
+    assert set(finding.layers) == {"in", "mid", "out"}
+    assert 30 < finding.first_step < 50
+
+
+def test_fading_with_the_loss_is_convergence() -> None:
+    for loss in (STUCK * FADING, FALLING, np.linspace(1.6, 1.3, 60)):
+        run = gradients(FADING, FADING, FADING, scalars={"loss": loss})
+        assert not said("vanishing-gradient", run)
+
+
+def test_fading_by_six_decades_is_left_alone() -> None:
+    column = np.geomspace(1, 1e-6, 60)
+    assert not said("vanishing-gradient", gradients(column, column, column))
+    settled = np.where(np.arange(60) < 10, 1e6, 1e-3)  # a bad start, then an ordinary gradient
+    assert not said("vanishing-gradient", gradients(settled, settled, settled))
+
+
+def test_unscaled_gradients_of_half_precision_are_left_alone() -> None:
+    random = np.random.default_rng(3)
+    columns = 1e-6 * random.lognormal(0, 0.5, (200, 3))
+    skipped = np.zeros(200)
+    skipped[[0, 1, 2, 90]] = 1.0
+    columns[skipped > 0] = 0.0
+    run = gradients(
+        *columns.T, steps=200, scalars={"loss": STUCK.mean() + 0 * skipped, "skipped": skipped}
+    )
+    assert not said("vanishing-gradient", run)
+
+
+def test_one_layer_that_fades_late_is_named_alone() -> None:
+    late = np.where(np.arange(100) < 70, 1.0, 1e-12)
+    finding = only("vanishing-gradient", gradients(1.0, late, 1.0, steps=100))
+    assert finding.layers == ("mid",)
+    assert finding.first_step == 70
+    assert "the gradient of mid fades" in finding.message

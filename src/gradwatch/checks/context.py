@@ -4,6 +4,7 @@ Checks judge the finite part of a run; `end` is its length in rows, and everythi
 there. A column is a parameter's place in the run, a row is a step's.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from weakref import WeakKeyDictionary, ref
@@ -75,6 +76,8 @@ Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 NORMS = ("BatchNorm", "LayerNorm", "GroupNorm", "RMSNorm", "InstanceNorm", "SyncBatchNorm")
+BLOCK = 1 << 21
+"""Values that are copied together."""
 LOW_PRECISION = ("bfloat16", "float16", "half")
 
 
@@ -269,6 +272,12 @@ class CheckContext:
         taken: Array = self.run.series[stat][rows]
         return taken
 
+    def blocks(self, stat: Stat, rows: Rows) -> Iterator[tuple[int, Array]]:
+        """The same in blocks, each with the place of its first row: long runs in little memory."""
+        size = max(1, BLOCK // max(len(self.parameters), 1))
+        for begin in range(0, len(rows), size):
+            yield begin, self.values(stat, rows[begin : begin + size])
+
     def stride(self, stat: Stat) -> int:
         """Typical distance between two samples, in steps, over the last half."""
         rows = self.rows(stat)
@@ -344,13 +353,13 @@ class CheckContext:
     @cached_property
     def total_gradient(self) -> Array:
         """Norm over all parameters for each row; NaN where nothing was measured."""
-        norms = self.run.series[Stat.GRAD_NORM][: self.end]
-        total = np.sqrt(np.nansum(np.square(norms), axis=1))
-        out = np.full(len(norms), np.nan)
+        total = np.full(self.end, np.nan)
         rows = self.rows(Stat.GRAD_NORM)
-        out[rows] = total[rows]
-        out[self.skipped[: self.end]] = np.nan
-        return out
+        for begin, norms in self.blocks(Stat.GRAD_NORM, rows):
+            part = np.sqrt(np.nansum(np.square(norms, out=norms), axis=1))
+            total[rows[begin : begin + len(norms)]] = part
+        total[self.skipped[: self.end]] = np.nan
+        return total
 
     @cached_property
     def rms_gradient(self) -> Array:

@@ -1,7 +1,11 @@
 """Gradients are so large that one step can throw the weights anywhere.
 
 What is seen: the norm of one parameter's gradient (before clipping) above `huge` on three
-steps, above `enormous` once, or the late median `growth` times the early one and above ten.
+steps, above `enormous` once, or the late median `growth` times the early one and above ten;
+or the last samples, be it one, `growth` times the median of the first half (at least five),
+never having been there before. The last has to be clear by two of three: above ten, above
+what any layer usually has, and at once (a hundred times its highest norm before). A spike
+that comes back is another fault, gradient-spikes.
 Named first is the layer whose weights amplify most, else the one whose gradient left the
 others first.
 
@@ -21,12 +25,13 @@ only an information is given.
 
 import numpy as np
 
+from gradwatch.checks import limits
 from gradwatch.checks.check import Outcome, finding
-from gradwatch.checks.context import CheckContext, Mask, Rows, context
-from gradwatch.finding import Evidence, Severity
+from gradwatch.checks.context import context
+from gradwatch.checks.limits import Rule
+from gradwatch.finding import Evidence
 from gradwatch.run import Run
 from gradwatch.stats import Stat
-from gradwatch.stats.medians import Array, medians
 from gradwatch.text import number, several
 
 NAME = "exploding-gradient"
@@ -36,41 +41,34 @@ NEEDS = frozenset({Stat.GRAD_NORM})
 def check(
     run: Run,
     *,
-    huge: float = 1e3,
-    enormous: float = 1e6,
-    growth: float = 1e3,
-    large: float = 100.0,
+    huge: float = limits.HUGE,
+    enormous: float = limits.ENORMOUS,
+    growth: float = limits.GROWTH,
+    large: float = limits.LARGE,
 ) -> Outcome:
     """Yield one finding for all parameters whose gradient explodes."""
     ctx = context(run)
-    rows = ctx.rows(Stat.GRAD_NORM)
-    if not len(rows):
+    item = limits.exploding(ctx, huge=huge, enormous=enormous, growth=growth, large=large)
+    if item is None:
         return
-    norms = np.nan_to_num(ctx.values(Stat.GRAD_NORM, rows))
-    norms[ctx.skipped[rows]] = 0.0
-    grown = _grown(norms, growth)
-    strong = ((norms > huge).sum(axis=0) >= 3) | (norms > enormous).any(axis=0) | grown
-    limit, severity = huge, Severity.WARNING
-    if not strong.any():
-        strong, limit, severity = (norms > large).sum(axis=0) >= 3, large, Severity.INFO
-    elif _summed_loss(ctx, norms):
-        severity = Severity.INFO
-    elif grown.any() or norms.max() > enormous:
-        severity = Severity.CRITICAL
-    if not strong.any():
-        return
-    columns = list(dict.fromkeys(_culprits(ctx, np.flatnonzero(strong), norms, limit)))
-    layers = ctx.layers(columns)
-    row, peak = (int(i) for i in np.unravel_index(int(norms.argmax()), norms.shape))
-    over = np.flatnonzero((norms[:, strong] > limit).any(axis=1))
-    step, highest = ctx.steps[rows[row]], norms[row, peak]
+    layers, beyond = ctx.layers(item.columns), np.isfinite(item.limits)
+    peak = int(np.where(beyond, item.levels, -1.0).argmax())
+    highest, limit = item.levels[peak], item.limits[peak]
+    steps = ctx.steps[item.rows]
+    step = steps[int(np.nanargmax(run.series[Stat.GRAD_NORM][item.rows, peak]))]
+    what = f"gradient norm {number(highest)} in {ctx.layer(peak)} at step {step}"
+    beyond = np.isfinite(item.limits)
+    if item.rule is Rule.SUDDEN:
+        times, past = number(growth * highest / limit), number(limit / growth)
+        what += f", {times} times its own past of {past}; the recording ends with it"
+    else:
+        what += f"; {int(beyond.sum())} parameters above {number(np.nanmin(item.limits))}"
     yield finding(
         NAME,
-        severity,
+        item.severity,
         layers,
-        ctx.steps[rows[over if len(over) else [row]]],
-        f"gradient norm {number(highest)} in {ctx.layer(peak)} at step {step}; "
-        f"{int(strong.sum())} parameters above {number(limit)}",
+        steps,
+        what,
         Evidence(Stat.GRAD_NORM, run.names[peak], step, highest, limit),
         cause=f"Amplified on the way back; look at {several(layers)} first.",
         advice=(
@@ -78,39 +76,5 @@ def check(
             "Lower the learning rate by ten.",
             "Use a standard initialisation and normalisation layers.",
         ),
-        tensors=[run.names[column] for column in columns],
+        tensors=[run.names[column] for column in item.columns],
     )
-
-
-def _grown(norms: Array, growth: float) -> Mask:
-    """Late median far above the early one, and not small."""
-    if len(norms) < 20:
-        return np.zeros(norms.shape[1], bool)
-    fifth = max(5, len(norms) // 5)
-    early, late = medians(norms[:fifth]), medians(norms[-fifth:])
-    return np.asarray((late > 10) & (late >= growth * np.maximum(early, 1e-12)) & (early > 0), bool)
-
-
-def _summed_loss(ctx: CheckContext, norms: Array) -> bool:
-    """Large because the loss is a sum, not because anything grows."""
-    loss = ctx.loss
-    if loss is None or len(loss) < 10 or loss.start < 30 or loss.progress < 0.5:
-        return False
-    if Stat.UPDATE_RATIO in ctx.run.recorded:
-        ratio = ctx.late(Stat.UPDATE_RATIO, 1.0)[ctx.weights]
-        if np.isfinite(ratio).any() and float(np.nanmax(ratio)) > 0.1:
-            return False
-    typical = float(np.median(np.sqrt((norms**2).sum(axis=1))))
-    return typical < 3 * float(np.median(loss.values)) and loss.chance is None
-
-
-def _culprits(ctx: CheckContext, columns: Rows, norms: Array, limit: float) -> list[int]:
-    """Over-amplifying weights first, then by onset, then by size."""
-    gains = ctx.gains
-    typical = float(np.nanmedian(gains)) if np.isfinite(gains).any() else np.nan
-    loud = np.flatnonzero(np.nan_to_num(gains) > max(4.0, 4 * np.nan_to_num(typical)))
-    over = norms[:, columns] > limit
-    onset = np.where(over.any(axis=0), over.argmax(axis=0), len(norms))
-    rest = sorted(range(len(columns)), key=lambda i: (onset[i], -norms[:, columns[i]].max()))
-    loudest = sorted((int(c) for c in loud), key=lambda c: -float(gains[c]))
-    return loudest[:2] + [int(columns[i]) for i in rest]

@@ -2,8 +2,10 @@
 
 What is seen: the RMS of each weight's gradient, as a median over the part of the run that
 has not yet converged, compared with the largest such median; a layer at or below `ratio` of
-it is starved. Embeddings, biases, frozen weights and weights whose gradient is exactly zero
-are left out (the last have a check of their own, no-gradient).
+it is starved. Where even the largest is at or below `faint`, all of them are. A layer fades
+where its last samples are at or below `fade` of its first ones (and of one) although the
+loss has not fallen, or none was logged. Embeddings, biases, frozen weights and weights whose
+gradient is exactly zero are left out (the last have a check of their own, no-gradient).
 
 Why it hurts: the starved layers stay as they were initialised, and everything behind them
 works on noise.
@@ -11,77 +13,86 @@ works on noise.
 What helps: normalisation layers, residual connections, ReLU-like instead of sigmoid or tanh
 activations, He or Xavier initialisation, fewer layers.
 
-Threshold: 1e-4 of the strongest layer. Absolute limits in published tools differ by five
+Thresholds: 1e-4 of the strongest layer. Absolute limits in published tools differ by five
 decades; in one trial of each healthy family of the zoo the smallest ratio was 6e-3
 (branches that start at zero), the median 0.3. In a network that has learnt (a tenth of its
-starting loss left) it is only mentioned.
+starting loss left) it is only mentioned. 1e-20 for all: squared it is no normal number of
+float32, so that neither Adam nor SGD moves a weight; small networks and unscaled gradients
+of float16 are far above. 1e-8 of their beginning: rounding stops a float32 network that
+merely converges at about 1e-7; where the loss fell by a tenth, fading is right and nothing
+is said.
 """
 
 import numpy as np
 
+from gradwatch.checks import limits
 from gradwatch.checks.check import Outcome, finding
-from gradwatch.checks.context import CheckContext, Rows, context, worst_first
-from gradwatch.finding import Evidence, Severity
+from gradwatch.checks.context import CheckContext, context
+from gradwatch.checks.limits import Judgement, Rule
+from gradwatch.finding import Evidence
 from gradwatch.run import Run
 from gradwatch.stats import Stat
-from gradwatch.stats.medians import medians, thinned
 from gradwatch.text import number, several
 
 NAME = "vanishing-gradient"
 NEEDS = frozenset({Stat.GRAD_NORM})
 
 
-def check(run: Run, *, ratio: float = 1e-4, weak: float = 1e-2, least: int = 8) -> Outcome:
-    """Yield one finding for all starved layers, the most starved first."""
+def check(
+    run: Run,
+    *,
+    ratio: float = limits.STARVED,
+    weak: float = limits.WEAK,
+    faint: float = limits.FAINT,
+    fade: float = limits.FADED,
+    least: int = limits.FEWEST,
+) -> Outcome:
+    """Yield one finding for all starved or faint layers and one for those that fade."""
     ctx = context(run)
-    rows = _before_convergence(ctx)
-    judged = ctx.weights & ~ctx.embeddings
-    if len(rows) < least or judged.sum() < 2:
-        return
-    typical = medians(ctx.values(Stat.GRAD_NORM, thinned(rows))) * ctx.rms_gradient
-    typical[~judged | (typical == 0)] = np.nan
-    if not np.isfinite(typical).any():
-        return
-    best = int(np.nanargmax(typical))
-    strongest = typical[best]
-    relative = typical / strongest
-    loss = ctx.loss
-    learnt = loss is not None and len(loss) >= 10 and loss.late <= 0.1 * loss.start
-    limit, severity = ratio, Severity.INFO if learnt else Severity.WARNING
-    if not (relative <= ratio).any():
-        limit, severity = weak, Severity.INFO
-    starved = worst_first(relative <= limit, -relative)
-    if not len(starved):
-        return
-    layers, worst = ctx.layers(starved), starved[0]
-    norm, least_norm = np.array([typical[worst], limit * strongest]) / ctx.rms_gradient[worst]
-    yield finding(
-        NAME,
-        severity,
-        layers,
-        ctx.steps[rows],
-        f"gradient RMS {number(typical[worst])} in {layers[0]}, "
-        f"{number(relative[worst])} of the {number(strongest)} in {ctx.layer(best)}",
-        Evidence(Stat.GRAD_NORM, run.names[worst], ctx.steps[rows[-1]], norm, least_norm),
-        cause=f"The signal from the loss fades before it reaches {several(layers)}.",
-        advice=(
-            "Use ReLU-like activations or put normalisation layers between.",
-            "Add residual connections.",
-            "Use He or Xavier initialisation.",
-        ),
-        tensors=[run.names[column] for column in starved],
+    for item in limits.vanishing(ctx, ratio=ratio, weak=weak, faint=faint, fade=fade, least=least):
+        message, cause = _words(ctx, item)
+        worst = item.columns[0]
+        norm = item.levels[worst] / ctx.rms_gradient[worst]
+        step, limit = ctx.steps[item.rows[-1]], item.limits[worst]
+        yield finding(
+            NAME,
+            item.severity,
+            ctx.layers(item.columns),
+            ctx.steps[item.rows],
+            message,
+            Evidence(Stat.GRAD_NORM, run.names[worst], step, norm, limit),
+            cause=cause,
+            advice=(
+                "Use ReLU-like activations or put normalisation layers between.",
+                "Add residual connections.",
+                "Use He or Xavier initialisation.",
+            ),
+            tensors=[run.names[column] for column in item.columns],
+        )
+
+
+def _words(ctx: CheckContext, item: Judgement) -> tuple[str, str]:
+    """What is seen, and why, in a sentence for each rule."""
+    layers = ctx.layers(item.columns)
+    worst, strongest = item.columns[0], int(np.nanargmax(item.levels))
+    level, most = number(item.levels[worst]), number(item.levels[strongest])
+    loss = "no loss was logged" if ctx.loss is None else "the loss has not fallen"
+    if item.rule is Rule.FAINT:
+        return (
+            f"all gradients are next to nothing: the largest RMS is {most}, "
+            f"in {ctx.layer(strongest)}; no step of that size changes a weight",
+            f"Nothing of the loss reaches {several(layers)}.",
+        )
+    if item.rule is Rule.FADED:
+        together = len(item.columns) == (ctx.weights & ~ctx.embeddings).sum()
+        who = "all gradients fade together" if together else f"the gradient of {layers[0]} fades"
+        but = "and" if ctx.loss is None else "although"
+        return (
+            f"{who}, to an RMS of {level} in {layers[0]}, {but} {loss}",
+            f"The signal from the loss dies out in {several(layers)} as the training goes on.",
+        )
+    share = number(item.levels[worst] / item.levels[strongest])
+    return (
+        f"gradient RMS {level} in {layers[0]}, {share} of the {most} in {ctx.layer(strongest)}",
+        f"The signal from the loss fades before it reaches {several(layers)}.",
     )
-
-
-def _before_convergence(ctx: CheckContext) -> Rows:
-    """Gradient rows up to where the loss has fallen to a tenth; all of them when it never does."""
-    rows = ctx.rows(Stat.GRAD_NORM)
-    rows = rows[~ctx.skipped[rows]]
-    loss = ctx.loss
-    if loss is None or len(loss) < 10:
-        return rows
-    low = loss.values <= 0.1 * loss.start
-    if low.mean() < 0.2 or loss.start <= 0:
-        return rows
-    step = loss.steps[int(low.argmax())]
-    return rows[ctx.steps[rows] <= max(int(step), int(loss.steps[min(20, len(loss) - 1)]))]

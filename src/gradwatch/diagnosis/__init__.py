@@ -1,8 +1,9 @@
 """From a run to what is wrong with it: one root, its consequences, and what could not be seen."""
 
+from gradwatch.checks.limits import Trouble
 from gradwatch.diagnosis.diagnose import Diagnosis, Onset, diagnose
 from gradwatch.diagnosis.live import LiveDiagnosis
-from gradwatch.diagnosis.verdict import Trouble, Verdict, Verdicts, verdicts
+from gradwatch.diagnosis.verdict import Verdict, Verdicts, verdicts
 
 __all__ = [
     "Diagnosis",

@@ -5,23 +5,13 @@ Checks judge and nobody else does. Analyses, animator, regions, heat maps and pa
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
+from gradwatch.checks.limits import Trouble
 from gradwatch.diagnosis.diagnose import Diagnosis, diagnose
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import Run
-
-
-class Trouble(StrEnum):
-    """The kinds of trouble that every door speaks of in the same words."""
-
-    NON_FINITE = "NonFinite"
-    DEAD = "Dead"
-    EXPLODING = "Exploding"
-    VANISHING = "Vanishing"
-
 
 TROUBLES: Mapping[str, Trouble] = {
     "nonfinite": Trouble.NON_FINITE,

@@ -1,0 +1,503 @@
+"""The limits of gradients, and the few functions that apply them: the one place for all doors.
+
+What is vanishing, exploding, silent (no gradient) or non-finite is said here and nowhere else, and
+so is how grave it is. The checks put it into words; regions, heat maps and animations ask on which
+steps a parameter was beyond its limit (`…_cells`, a mask [row, column] of the run). A column is a
+parameter's place in the run, a row is a step's.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.checks.context import CheckContext, Mask, Rows, worst_first
+from gradwatch.finding import Severity
+from gradwatch.stats import Stat, State
+from gradwatch.stats.medians import Array, medians, thinned
+
+STARVED = 1e-4
+"""Vanishing: gradient RMS at or below this share of the strongest layer's."""
+WEAK = 1e-2
+"""At or below this share it is only mentioned."""
+FAINT = 1e-20
+"""Vanishing whatever the others have: RMS of the strongest layer at or below this.
+
+Its square, which Adam keeps, is below the normal numbers of float32 (1e-38), its step is 1e-12 of
+Adam's usual one (ε = 1e-8), and no step of SGD reaches the last bit of a weight. Losses in odd
+units make gradients small too, but 1e-10 is small already.
+"""
+FADED = 1e-8
+"""Fading: RMS at or below this share of its own beginning (and of one), the loss not having fallen.
+
+The gradient of a network that only converges ends at about 1e-7 of its beginning, where the
+rounding of float32 takes over; and below 1e-8 Adam's steps shrink with it.
+"""
+FEWEST = 8
+"""Samples a judgement of levels needs."""
+FALLEN = 0.1
+"""A loss has fallen when this share of its start has gone."""
+
+HUGE, HUGE_STEPS = 1e3, 3
+"""Exploding: norm above this on so many steps,"""
+ENORMOUS = 1e6
+"""above this once,"""
+GROWTH = 1e3
+"""or above so many times its own past, at the end of what was seen."""
+LARGE = 100.0
+"""Above this on three steps it is only mentioned."""
+ABOVE = 10.0
+"""What has grown is no explosion while it is still small."""
+SUDDEN = 100.0
+"""At once: so many times the highest norm before."""
+PAST = 5
+"""Samples a parameter's own past must have."""
+
+SILENT = 0.95
+"""No gradient: none, or exactly zero, on this share of the steps,"""
+SILENT_STEPS, NONE_STEPS = 5, 3
+"""of which there must be so many (fewer where it is None, which is no rounding),"""
+SILENT_TO_END = 10
+"""or on so many samples up to the end."""
+CHANCE = 1e-6
+"""Silence to the end is none where the parameter rests often: f^n above this is chance."""
+
+
+class Trouble(StrEnum):
+    """The kinds of trouble that every door speaks of in the same words."""
+
+    NON_FINITE = "NonFinite"
+    DEAD = "Dead"
+    EXPLODING = "Exploding"
+    VANISHING = "Vanishing"
+
+
+class Rule(StrEnum):
+    """By which rule a parameter is beyond a limit; each has a sentence of its own."""
+
+    STARVED = "starved"
+    FAINT = "faint"
+    FADED = "faded"
+    HUGE = "huge"
+    SUDDEN = "sudden"
+    SILENT = "silent"
+    NON_FINITE = "non-finite"
+
+
+def severity(ctx: CheckContext, rule: Rule, degree: Severity) -> Severity:
+    """How grave it is: as far beyond the limit as `degree` says, less where the training bears it.
+
+    Every door takes its severity from findings, and every finding of these kinds from here.
+    """
+    loss = ctx.loss
+    if loss is None:
+        return degree
+    borne = {
+        Rule.STARVED: len(loss) >= 10 and loss.late <= 0.1 * loss.start,
+        Rule.FAINT: has_fallen(ctx),
+        Rule.HUGE: degree > Severity.INFO and _summed_loss(ctx),
+    }
+    return Severity.INFO if borne.get(rule, False) else degree
+
+
+def has_fallen(ctx: CheckContext) -> bool:
+    """Whether a loss was logged and fell, or was low before (fine-tuning)."""
+    loss = ctx.loss
+    return loss is not None and (loss.progress >= FALLEN or loss.trained_before)
+
+
+def _summed_loss(ctx: CheckContext) -> bool:
+    """Gradients are large because the loss is a sum, not because anything grows."""
+    loss = ctx.loss
+    if loss is None or len(loss) < 10 or loss.start < 30 or loss.progress < 0.5:
+        return False
+    if Stat.UPDATE_RATIO in ctx.run.recorded:
+        ratio = ctx.late(Stat.UPDATE_RATIO, 1.0)[ctx.weights]
+        if np.isfinite(ratio).any() and float(np.nanmax(ratio)) > 0.1:
+            return False
+    typical = float(np.nanmedian(ctx.total_gradient))
+    return typical < 3 * float(np.median(loss.values)) and loss.chance is None
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """The parameters that one rule finds beyond their limit."""
+
+    rule: Rule
+    severity: Severity
+    columns: Rows
+    """The one to open first in front."""
+    limits: Array
+    """For every parameter the norm that was its limit; NaN where it is not beyond one."""
+    rows: Rows
+    """On which it was seen: those beyond; of starved layers all that were judged."""
+    levels: Array
+    """What was held against it: RMS for vanishing, the highest norm for exploding."""
+
+
+def gradient_rows(ctx: CheckContext) -> Rows:
+    """Rows with gradients that count: those a scaler skipped do not."""
+    rows = ctx.rows(Stat.GRAD_NORM)
+    return rows[~ctx.skipped[rows]]
+
+
+# -- vanishing -------------------------------------------------------------------------------------
+
+
+def vanishing(
+    ctx: CheckContext,
+    *,
+    ratio: float = STARVED,
+    weak: float = WEAK,
+    faint: float = FAINT,
+    fade: float = FADED,
+    least: int = FEWEST,
+) -> tuple[Judgement, ...]:
+    """Layers starved beside others or all faint; then those whose gradient fades in the run.
+
+    Embeddings, biases, frozen weights and weights whose gradient is exactly zero are left out.
+    """
+    judged = ctx.weights & ~ctx.embeddings
+    low = _starved(ctx, judged, ratio, weak, faint, least)
+    named = low.columns if low is not None and low.severity > Severity.INFO else ()
+    left = judged.copy()
+    left[np.asarray(named, np.intp)] = False
+    fading = _faded(ctx, left, fade, least)
+    return tuple(item for item in (low, fading) if item is not None)
+
+
+def _starved(
+    ctx: CheckContext, judged: Mask, ratio: float, weak: float, faint: float, least: int
+) -> Judgement | None:
+    """Far below the strongest layer, or the strongest itself is nothing."""
+    rows = before_convergence(ctx)
+    if len(rows) < least:
+        return None
+    typical = medians(ctx.values(Stat.GRAD_NORM, thinned(rows))) * ctx.rms_gradient
+    typical[~judged | (typical == 0)] = np.nan
+    if not np.isfinite(typical).any():
+        return None
+    strongest = float(np.nanmax(typical))
+    rule, degree, limit = Rule.STARVED, Severity.WARNING, ratio * strongest
+    if strongest <= faint:
+        rule, degree, limit = Rule.FAINT, Severity.CRITICAL, faint
+    elif not (typical <= limit).any():
+        degree, limit = Severity.INFO, weak * strongest
+    beyond = typical <= limit
+    if not beyond.any():
+        return None
+    limits = np.where(beyond, limit / ctx.rms_gradient, np.nan)
+    grave = severity(ctx, rule, degree)
+    return Judgement(rule, grave, worst_first(beyond, -typical), limits, rows, typical)
+
+
+def _faded(ctx: CheckContext, judged: Mask, fade: float, least: int) -> Judgement | None:
+    """Far below their own beginning although the loss has not fallen."""
+    rows = gradient_rows(ctx)
+    if len(rows) < least or not judged.any() or has_fallen(ctx):
+        return None
+    edge = max(3, len(rows) // 10)
+    early, late = (
+        medians(_positive(ctx.values(Stat.GRAD_NORM, thinned(part)))) * ctx.rms_gradient
+        for part in (rows[:edge], rows[-edge:])
+    )
+    limit = fade * np.minimum(early, 1.0)
+    beyond = judged & (late <= limit)
+    if not beyond.any():
+        return None
+    limits = np.where(beyond, limit / ctx.rms_gradient, np.nan)
+    grave = severity(ctx, Rule.FADED, Severity.WARNING)
+    under = [(norms <= limits).any(axis=1) for _, norms in ctx.blocks(Stat.GRAD_NORM, rows)]
+    columns = worst_first(beyond, -late / early)
+    return Judgement(Rule.FADED, grave, columns, limits, rows[np.concatenate(under)], late)
+
+
+def before_convergence(ctx: CheckContext) -> Rows:
+    """Gradient rows up to where the loss has fallen to a tenth; all of them when it never does."""
+    rows = gradient_rows(ctx)
+    loss = ctx.loss
+    if loss is None or len(loss) < 10:
+        return rows
+    low = loss.values <= 0.1 * loss.start
+    if low.mean() < 0.2 or loss.start <= 0:
+        return rows
+    step = loss.steps[int(low.argmax())]
+    return rows[ctx.steps[rows] <= max(int(step), int(loss.steps[min(20, len(loss) - 1)]))]
+
+
+def vanishing_cells(ctx: CheckContext) -> Mask:
+    """Steps on which a parameter that is judged vanishing was at or below its limit."""
+    cells = np.zeros(_shape(ctx), bool)
+    for item in vanishing(ctx):
+        if item.severity < Severity.WARNING:
+            continue
+        for begin, norms in ctx.blocks(Stat.GRAD_NORM, item.rows):
+            cells[item.rows[begin : begin + len(norms)]] |= norms <= item.limits
+    return cells
+
+
+# -- exploding -------------------------------------------------------------------------------------
+
+
+def exploding(
+    ctx: CheckContext,
+    *,
+    huge: float = HUGE,
+    enormous: float = ENORMOUS,
+    growth: float = GROWTH,
+    large: float = LARGE,
+) -> Judgement | None:
+    """Huge on a few steps, enormous once, or far above their own past at the end."""
+    rows = gradient_rows(ctx)
+    if not len(rows):
+        return None
+    usual = _own_past(ctx, rows)
+    past = growth * usual
+    seen = _Scan.of(ctx, rows, huge, large, past)
+    grown, grown_limit = _grown(ctx, rows, growth)
+    sudden = _at_the_end(ctx, rows, seen, usual, past)
+    often = (seen.huge >= HUGE_STEPS) | (seen.peak > enormous)
+    limits = np.full(len(ctx.parameters), np.nan)
+    for beyond, limit in ((often, huge), (grown, grown_limit), (sudden, past)):
+        limits = np.where(beyond, np.fmin(limits, limit), limits)
+    degree = Severity.WARNING
+    if not (often | grown | sudden).any():
+        limits[seen.large >= HUGE_STEPS], degree = large, Severity.INFO
+    elif grown.any() or seen.peak.max() > enormous:
+        degree = Severity.CRITICAL
+    if not np.isfinite(limits).any():
+        return None
+    rule = Rule.SUDDEN if sudden.any() and not (often | grown).any() else Rule.HUGE
+    over, onset = _beyond_since(ctx, rows, limits)
+    columns = np.flatnonzero(np.isfinite(limits))
+    columns = columns[np.lexsort((-seen.peak[columns], onset[columns]))]
+    # named first: weights that amplify, then what left the others first, then the largest
+    columns = np.fromiter(dict.fromkeys([*_amplifiers(ctx), *columns]), np.intp)
+    return Judgement(rule, severity(ctx, rule, degree), columns, limits, over, seen.peak)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Scan:
+    """What one pass over the norms shows of each parameter; `past` is the limit it was given."""
+
+    huge: NDArray[np.int64]
+    large: NDArray[np.int64]
+    peak: Array
+    last: Array
+    first_over: NDArray[np.int64]
+    """Row of the first norm above `past`; beyond the last row where there is none."""
+    last_under: NDArray[np.int64]
+    highest_under: Array
+
+    @classmethod
+    def of(cls, ctx: CheckContext, rows: Rows, huge: float, large: float, past: Array) -> "_Scan":
+        """In blocks of rows, so that only a block is copied."""
+        width = len(past)
+        counts = np.zeros((2, width), np.int64)
+        peak, last, highest = np.zeros(width), np.zeros(width), np.zeros(width)
+        first, under = np.full(width, len(rows)), np.full(width, -1)
+        for begin, norms in ctx.blocks(Stat.GRAD_NORM, rows):
+            counts[0] += (norms > huge).sum(axis=0)
+            counts[1] += (norms > large).sum(axis=0)
+            np.fmax(peak, np.fmax.reduce(norms, axis=0), out=peak)
+            over, within = norms > past, norms <= past
+            np.minimum(first, np.where(over.any(0), begin + over.argmax(0), first), out=first)
+            final = begin + len(norms) - 1 - within[::-1].argmax(axis=0)
+            under = np.where(within.any(axis=0), final, under)
+            np.fmax(highest, np.fmax.reduce(np.where(within, norms, 0.0), axis=0), out=highest)
+            measured = np.isfinite(norms)
+            newest = len(norms) - 1 - measured[::-1].argmax(axis=0)
+            last = np.where(measured.any(axis=0), norms[newest, np.arange(width)], last)
+        return cls(counts[0], counts[1], peak, last, first, under, highest)
+
+
+def _own_past(ctx: CheckContext, rows: Rows) -> Array:
+    """Median norm over the first half, the last sample left out; NaN where it has too few."""
+    half = rows[: max(PAST, len(rows) // 2)][: len(rows) - 1]
+    norms = _positive(ctx.values(Stat.GRAD_NORM, thinned(half)))
+    enough = np.isfinite(norms).sum(axis=0) >= PAST
+    return np.where(enough, medians(norms), np.nan)
+
+
+def _at_the_end(ctx: CheckContext, rows: Rows, seen: _Scan, usual: Array, past: Array) -> Mask:
+    """Beyond their own past up to the last sample, never having come back.
+
+    One sample is enough, so it has to be clear by two of three: above ten, above what any parameter
+    usually has, at once. A branch that starts at nothing grows to what the others have, and a
+    network leaving a saddle grows slowly: neither explodes.
+    """
+    stays = (seen.first_over > seen.last_under) & (seen.last > past)
+    first = rows[np.minimum(seen.first_over, len(rows) - 1)]
+    entered = ctx.run.series[Stat.GRAD_NORM][first, np.arange(len(past))]
+    at_once = entered > SUDDEN * seen.highest_under
+    strongest = np.fmax.reduce(usual, initial=0.0)
+    signs = (seen.last > ABOVE).astype(int) + (seen.last > strongest) + at_once
+    return np.asarray(stays & (signs >= 2), bool)
+
+
+def _grown(ctx: CheckContext, rows: Rows, growth: float) -> tuple[Mask, Array]:
+    """Late median far above the early one, and not small; with the norm that was the limit."""
+    if len(rows) < 20:
+        width = len(ctx.parameters)
+        return np.zeros(width, bool), np.full(width, np.nan)
+    fifth = max(5, len(rows) // 5)
+    early = medians(ctx.values(Stat.GRAD_NORM, thinned(rows[:fifth])))
+    late = medians(ctx.values(Stat.GRAD_NORM, thinned(rows[-fifth:])))
+    limit = np.maximum(ABOVE, growth * np.maximum(early, 1e-12))
+    return np.asarray((late > limit) & (early > 0), bool), limit
+
+
+def _beyond_since(ctx: CheckContext, rows: Rows, limits: Array) -> tuple[Rows, NDArray[np.int64]]:
+    """Rows in which any norm is above its limit, and the place of each parameter's first one."""
+    onset, some = np.full(len(limits), len(rows)), np.zeros(len(rows), bool)
+    for begin, norms in ctx.blocks(Stat.GRAD_NORM, rows):
+        over = norms > limits
+        np.minimum(onset, np.where(over.any(0), begin + over.argmax(0), onset), out=onset)
+        some[begin : begin + len(norms)] = over.any(axis=1)
+    return rows[some], onset
+
+
+def _amplifiers(ctx: CheckContext) -> Rows:
+    """At most two weights that amplify far more than the others."""
+    gains = ctx.gains
+    typical = float(np.nanmedian(gains)) if np.isfinite(gains).any() else np.nan
+    loud = np.flatnonzero(np.nan_to_num(gains) > max(4.0, 4 * np.nan_to_num(typical)))
+    return loud[np.argsort(-gains[loud], kind="stable")][:2]
+
+
+def exploding_cells(ctx: CheckContext) -> Mask:
+    """Steps on which a parameter that is judged exploding was above its limit.
+
+    A weight that is named because it amplifies is marked on the steps on which any other is.
+    """
+    cells, item = np.zeros(_shape(ctx), bool), exploding(ctx)
+    if item is None or item.severity < Severity.WARNING:
+        return cells
+    for begin, norms in ctx.blocks(Stat.GRAD_NORM, item.rows):
+        cells[item.rows[begin : begin + len(norms)]] = norms > item.limits
+    amplifiers = item.columns[np.isnan(item.limits[item.columns])]
+    cells[:, amplifiers] = cells.any(axis=1, keepdims=True)
+    return cells
+
+
+# -- silent ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Silence:
+    """The parameters without any gradient."""
+
+    severity: Severity
+    columns: Rows
+    onset: Rows
+    """Row from which on, for every parameter."""
+    fraction: Array
+    """Share of the steps without a gradient, for every parameter."""
+    absent: Mask
+    """Whether that is None (else zero), for every parameter."""
+    looked: Mask
+    """Rows in which any gradient was looked for."""
+    everything: bool
+    """Nothing that should learn has a gradient."""
+
+
+def silent(
+    ctx: CheckContext,
+    *,
+    share: float = SILENT,
+    least: int = SILENT_STEPS,
+    least_none: int = NONE_STEPS,
+    to_end: int = SILENT_TO_END,
+) -> Silence | None:
+    """Parameters whose gradient is None or exactly zero nearly always, or from a step to the end.
+
+    Weights; biases and single vectors only where no weight is silent, and then as information.
+    """
+    if not ctx.end:
+        return None
+    empty, looked = _empty_cells(ctx)
+    counts, empties = looked.sum(axis=0), empty.sum(axis=0)
+    fraction = empties / np.maximum(counts, 1)
+    none = ctx.run.state(Stat.GRAD_NORM)[: ctx.end] == State.NO_GRADIENT
+    nones = none.sum(axis=0)
+    enough = (counts >= least) | ((nones == counts) & (counts >= least_none))
+    alive = looked & ~empty
+    last_alive = np.where(alive.any(axis=0), ctx.end - 1 - alive[::-1].argmax(axis=0), -1)
+    to_the_end = looked & (np.arange(ctx.end)[:, None] > last_alive)
+    trailing = to_the_end.sum(axis=0)
+    rests = (empties - trailing) / np.maximum(counts - trailing, 1)
+    stays = (trailing >= to_end) & (rests**trailing <= CHANCE)
+    always = (fraction >= share) & enough
+    beyond = (always | stays) & ctx.trainable
+    weights = beyond & ctx.matrices
+    columns = np.flatnonzero(weights if weights.any() else beyond)
+    if not len(columns):
+        return None
+    mostly = trailing >= share * empties  # a few silent steps before do not count as its beginning
+    onset = np.where(mostly, to_the_end.argmax(axis=0), empty.argmax(axis=0))
+    degree = Severity.CRITICAL if weights.any() else Severity.INFO
+    return Silence(
+        severity(ctx, Rule.SILENT, degree),
+        columns,
+        onset,
+        fraction,
+        nones > 0.5 * counts,
+        np.asarray(looked.any(axis=1), bool),
+        bool((fraction[ctx.trainable] >= share).all()),
+    )
+
+
+def _empty_cells(ctx: CheckContext) -> tuple[Mask, Mask]:
+    """Where there was no gradient, and where one was looked for; both up to the finite end."""
+    states = ctx.run.state(Stat.GRAD_NORM)[: ctx.end]
+    none = states == State.NO_GRADIENT
+    looked = none | ctx.run.measured(Stat.GRAD_NORM)[: ctx.end]
+    looked[ctx.skipped[: ctx.end] | _nothing_left(ctx)] = False
+    return (none | (ctx.run.series[Stat.GRAD_NORM][: ctx.end] == 0)) & looked, looked
+
+
+def _nothing_left(ctx: CheckContext) -> Mask:
+    """Steps on which the loss is zero: then no gradient is the right one (hinge losses)."""
+    if ctx.loss is None:
+        return np.zeros(ctx.end, bool)
+    losses = np.abs(ctx.run.scalars["loss"][: ctx.end])
+    return np.asarray(np.nan_to_num(losses, nan=1.0) <= 1e-6 * abs(ctx.loss.start), bool)
+
+
+def silent_cells(ctx: CheckContext) -> Mask:
+    """Steps, from its onset on, on which a parameter that is judged silent had no gradient."""
+    cells = np.zeros(_shape(ctx), bool)
+    item = silent(ctx)
+    if item is not None and item.severity >= Severity.WARNING:
+        since = np.arange(ctx.end)[:, None] >= item.onset[item.columns]
+        cells[: ctx.end, item.columns] = _empty_cells(ctx)[0][:, item.columns] & since
+    return cells
+
+
+# -- non-finite ------------------------------------------------------------------------------------
+
+
+def nonfinite_cells(ctx: CheckContext) -> Mask:
+    """Where a gradient or weight held NaN or Inf; overflow on skipped steps is by design."""
+    cells = np.zeros(_shape(ctx), bool)
+    for stat in (Stat.GRAD_NAN, Stat.GRAD_INF):
+        if stat in ctx.run.recorded:
+            cells |= ctx.run.series[stat] > 0
+    cells[ctx.skipped] = False
+    for stat in (Stat.WEIGHT_NAN, Stat.WEIGHT_INF):
+        if stat in ctx.run.recorded:
+            cells |= ctx.run.series[stat] > 0
+    return cells
+
+
+# -- helpers ---------------------------------------------------------------------------------------
+
+
+def _shape(ctx: CheckContext) -> tuple[int, int]:
+    return len(ctx.steps), len(ctx.parameters)
+
+
+def _positive(norms: Array) -> Array:
+    """NaN for zeros, which say nothing about a level."""
+    return np.where(norms > 0, norms, np.nan)
