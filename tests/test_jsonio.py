@@ -55,3 +55,18 @@ def test_sets_of_different_things_and_circles_are_kept_as_far_as_possible() -> N
     circle.append(circle)
     assert jsonio.dumps(circle).startswith("[1,[1,[1,")
     assert "…" in jsonio.dumps(circle)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_words_are_spelled_in_values_and_left_alone_elsewhere(indent: int | None) -> None:
+    value = {"NaN": math.inf, 'a"NaN,': "x,NaN,y", "b": ["NaN", "\\\\Infinity", '"NaN"', -math.inf]}
+    text = jsonio.dumps(value, indent=indent)
+    json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert jsonio.loads(text) == value
+    assert json.loads(text) == jsonio.spelled(value)
+
+
+def test_half_a_character_can_be_written_and_comes_back() -> None:
+    text = jsonio.dumps({"a\udc80": "ε\ud800"})
+    assert text.encode() == '{"a\\udc80":"ε\\ud800"}'.encode()
+    assert jsonio.loads(text) == {"a\udc80": "ε\ud800"}

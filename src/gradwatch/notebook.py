@@ -1,8 +1,10 @@
-"""HTML for notebooks: static, small, no script, every name escaped.
+"""Results shown to a person: HTML for notebooks, a few lines of text elsewhere.
 
-`as_html` shows any result of an analysis: single values are listed, collections become tables of
-their first rows, parts are folded. What is not shown is counted, so that nothing looks complete
-that is not; `to_dict()` has everything. Runs, findings and diagnoses use the same pieces.
+The HTML is static, small, without script, every name escaped. `as_html` shows any result of an
+analysis: single values are listed, collections become tables of their first rows, parts are folded.
+What is not shown is counted, so that nothing looks complete that is not; `to_dict()` has
+everything. Runs, findings and diagnoses use the same pieces. `as_outline` (what `print` shows) and
+`as_line` say the same in text.
 """
 
 import dataclasses
@@ -10,11 +12,12 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from html import escape
 from typing import Any
 
 import numpy as np
 
-from gradwatch.text import markup, number
+from gradwatch.text import markup, number, plain, shortened
 
 MOST_ROWS = 12
 MOST_COLUMNS = 8
@@ -23,6 +26,8 @@ LEAVES = 2
 """Of a part inside a row, the first values that get a column."""
 DEPTH = 2
 WIDTH = 60
+LINE = 160
+"""Characters of `as_line`, about."""
 
 CHART_WIDTH, CHART_HEIGHT = 240, 40
 COLLECTIONS = (list, tuple, set, frozenset, np.ndarray)
@@ -79,6 +84,31 @@ def line_chart(values: Sequence[float], caption: str) -> str:
 def as_html(result: Any) -> str:
     """Title, then everything inside."""
     return f"<div><b>{_title(type(result).__name__)}</b>{_inside(result, DEPTH)}</div>"
+
+
+def as_outline(result: Any) -> str:
+    """Type, then one line a field; parts are indented, collections counted."""
+    return "\n".join([type(result).__name__, *_outlined(result, DEPTH)])
+
+
+def _outlined(result: Any, depth: int) -> Iterator[str]:
+    for name, value in _values(result):
+        reason = getattr(result, "missing", {}).get(name)
+        yield f"  {name}: {_brief(value)}" + (f" ({plain(reason)})" if reason else "")
+        if depth > 1 and dataclasses.is_dataclass(value):
+            yield from (f"  {line}" for line in _outlined(value, depth - 1))
+
+
+def as_line(result: Any) -> str:
+    """Type and fields; what does not fit a line is counted."""
+    texts: list[str] = []
+    values = list(_values(result))
+    for name, value in values:
+        texts.append(f"{name}={_brief(value)}")
+        if sum(map(len, texts)) > LINE:
+            texts[-1] = f"… {len(values) - len(texts) + 1} more"
+            break
+    return f"{type(result).__name__}({', '.join(texts)})"
 
 
 def _inside(result: Any, depth: int) -> str:
@@ -176,20 +206,33 @@ def _single(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
+    return escape(_brief(value))
+
+
+def _brief(value: Any) -> str:
+    """A value in a few words: collections by their first items, parts by their type."""
     value = _plain(value)
     if value is None:
         return "–"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{_text(str(_plain(key)))}: {_text(item)}" for key, item in value.items())
-    if isinstance(value, COLLECTIONS):
-        listed = sorted(value) if isinstance(value, set | frozenset) else list(value)
-        if not listed:
-            return "none"
-        more = f" … ({len(listed)})" if len(listed) > MOST_LISTED else ""
-        return ", ".join(_text(item) for item in listed[:MOST_LISTED]) + more
+    if dataclasses.is_dataclass(value):
+        return type(value).__name__
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return number(value) if isinstance(value, float) else markup(str(value), WIDTH)
+    if isinstance(value, float):
+        return number(value)
+    if not isinstance(value, (Mapping, *COLLECTIONS)):
+        return shortened(str(value), WIDTH)
+    items = list(value.values()) if isinstance(value, Mapping) else list(value)
+    if not items:
+        return "none"
+    if dataclasses.is_dataclass(items[0]):
+        return f"{len(items)} × {type(items[0]).__name__}"
+    if isinstance(value, set | frozenset):
+        items.sort()
+    first = [_brief(item) for item in items[:MOST_LISTED]]
+    if isinstance(value, Mapping):
+        first = [f"{_brief(key)}: {text}" for key, text in zip(value, first, strict=False)]
+    return ", ".join(first) + (f" … ({len(items)})" if len(items) > MOST_LISTED else "")
 
 
 def _plain(value: Any) -> Any:

@@ -1,20 +1,29 @@
-"""What every analysis hands back: a frozen dataclass that one generic function turns into JSON.
+"""What every analysis hands back: a frozen dataclass that becomes JSON and comes back from it.
 
 A value that could not be measured is None, and says why: hand `missing("reason")` to the
 constructor, and the field reads as None while `result.missing["field"]` holds the sentence. In JSON
 the field is null and the reasons stand beside it under `missing`.
+
+How a class is written and read follows from the types of its fields alone. Both ways are worked out
+once per class, so that a million numbers are copied and not looked at one by one.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, StrEnum
-from typing import Any, Self
+from functools import cache
+from itertools import cycle
+from operator import attrgetter, methodcaller
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 import gradwatch.jsonio as jsonio
+from gradwatch.errors import Exit, GradwatchError
 from gradwatch.jsonio import loads as loads
-from gradwatch.notebook import as_html
+from gradwatch.notebook import as_html, as_line, as_outline
+from gradwatch.text import shortened
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,34 +50,115 @@ class AdviceCode(StrEnum):
         return member
 
 
-class Result:
-    """Mixin of frozen dataclasses (without slots): reasons for what is None, and plain JSON.
+_NUMPY_SCALARS = frozenset(np.sctypeDict.values())
+_REPLACED = _NUMPY_SCALARS | {Missing}
+"""Types of values that a result is handed but does not keep."""
 
-    A subclass with a `__post_init__` of its own calls `Result.__post_init__(self)`.
+
+class Result:
+    """Mixin of frozen dataclasses (without slots): reasons for what is None, and JSON both ways.
+
+    Two are equal if they have the same type, fields and reasons; NaN equals NaN. A subclass with a
+    `__post_init__` of its own calls `Result.__post_init__(self)`.
     """
 
     missing: Mapping[str, str]
     """Name of the field → why it is None."""
 
+    def __init_subclass__(cls) -> None:
+        # `dataclass` leaves alone what stands in the class itself, and would not look at ours.
+        for name in ("__eq__", "__hash__", "__repr__"):
+            setattr(cls, name, getattr(Result, name))
+
     def __post_init__(self) -> None:
         # There can be a million results of one analysis: most have nothing missing.
         values = self.__dict__
-        reasons = {name: v.reason for name, v in values.items() if type(v) is Missing}
-        for name in reasons:
-            values[name] = None  # not through __setattr__, which a frozen dataclass refuses
+        reasons = {}
+        for name in [name for name, value in values.items() if type(value) in _REPLACED]:
+            value = values[name]
+            # Not through __setattr__, which a frozen dataclass refuses.
+            if type(value) is Missing:
+                values[name], reasons[name] = None, value.reason
+            else:
+                values[name] = value.item()
         values["missing"] = reasons
 
-    def to_dict(self) -> dict[str, Any]:
-        """Dicts, lists, strings, numbers, None. NaN and Inf stay floats: `dumps` spells them."""
-        return _from_fields(self)
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other) if isinstance(other, Result) else NotImplemented
+
+    def __hash__(self) -> int:
+        # Of texts alone: NaN has a new hash each time, and lists of layers cost too much.
+        return hash((type(self), *(v for v in self.__dict__.values() if isinstance(v, str))))
+
+    def __repr__(self) -> str:
+        return as_line(self)
+
+    def __str__(self) -> str:
+        return as_outline(self)
 
     def _repr_html_(self) -> str:
         return as_html(self)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Dicts, lists, strings, numbers, None. NaN and Inf stay floats: `to_json` spells them."""
+        kind: type = type(self)
+        names, converted = _writers(kind)
+        values = self.__dict__
+        tree = {name: values[name] for name in names}
+        for name, write in converted:
+            tree[name] = write(values[name])
+        if values["missing"]:
+            tree["missing"] = dict(values["missing"])
+        return tree
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Strict JSON; NaN and Inf are the texts "NaN", "Infinity" and "-Infinity"."""
+        return jsonio.dumps(self.to_dict(), indent=indent)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The result whose `to_dict` gave `data`."""
+        try:
+            result: Self = _read(cls, data)
+        except _Unfit as unfit:
+            raise GradwatchError(
+                f"Expected the data of a {cls.__name__}, as to_dict gives it, "
+                f"with {unfit.expected} at {unfit.place or 'the top'}, got {unfit.seen}.",
+                Exit.USAGE,
+            ) from None
+        return result
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The result whose `to_json` gave `text`."""
+        try:
+            data = jsonio.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise GradwatchError(
+                f"Expected the JSON of a {cls.__name__}, as to_json gives it, got text that is "
+                f"not JSON: {error}.",
+                Exit.USAGE,
+            ) from None
+        return cls.from_dict(data)
+
 
 def plain(value: Any) -> Any:
-    """Any value of a result as plain Python; a lone `Missing` becomes None."""
-    return _plain(value, "", {})
+    """A result, or lists and maps of results and plain values, as plain Python."""
+    if isinstance(value, Result):
+        return value.to_dict()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(plain, value))
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"A result may not hold a {type(value).__name__}: it has no plain form.")
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
@@ -76,41 +166,213 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     return jsonio.dumps(plain(value), indent=indent)
 
 
-def _from_fields(result: Any) -> dict[str, Any]:
-    reasons = dict(getattr(result, "missing", {})) if isinstance(result, Result) else {}
-    tree = {
-        field.name: _plain(getattr(result, field.name), field.name, reasons)
-        for field in dataclasses.fields(result)
-    }
-    if reasons:
-        tree["missing"] = reasons
-    return tree
+def _same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, Result):
+        if type(one) is not type(other):
+            return False
+        kind: type = type(one)
+        mine, theirs = one.__dict__, other.__dict__
+        return all(_same(mine[name], theirs[name]) for name in (*_hints(kind), "missing"))
+    if isinstance(one, dict):
+        return (
+            isinstance(other, dict)
+            and one.keys() == other.keys()
+            and all(_same(item, other[key]) for key, item in one.items())
+        )
+    if isinstance(one, tuple):
+        if type(other) is not tuple or len(one) != len(other):
+            return False
+        numbers = bool(one) and not isinstance(one[0], Result)
+        return (numbers and one == other) or all(map(_same, one, other))
+    return bool(one == other) or (one != one and other != other)
 
 
-def _plain(value: Any, path: str, reasons: dict[str, str]) -> Any:
-    """`reasons` collects what is missing inside the lists and maps of the enclosing dataclass."""
-    if isinstance(value, Missing):
-        reasons[path] = value.reason
+# -- how the type of a field is written and read ---------------------------------------------------
+
+_Convert = Callable[[Any], Any]
+_PLAIN = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
+"""Types that stand in JSON as they are."""
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+@cache
+def _writers(cls: type) -> tuple[tuple[str, ...], tuple[tuple[str, _Convert], ...]]:
+    """The names of all fields; those whose values are not plain yet, with what makes them so."""
+    made = ((name, _writer(hint)) for name, hint in _hints(cls).items())
+    return tuple(_hints(cls)), tuple((name, write) for name, write in made if write)
+
+
+def _writer(hint: Any) -> _Convert | None:
+    """What makes a value of this type plain; None where it is."""
+    kind, inside = get_origin(hint), get_args(hint)
+    if hint in _PLAIN or kind is Literal:
         return None
-    if isinstance(value, Result):
-        return value.to_dict()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _from_fields(value)
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return {
-            _key(key): _plain(item, f"{path}.{_key(key)}", reasons) for key, item in value.items()
-        }
-    if isinstance(value, list | tuple | set | frozenset):
-        listed = sorted(value) if isinstance(value, set | frozenset) else value
-        return [_plain(item, f"{path}[{i}]", reasons) for i, item in enumerate(listed)]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(f"A result may not hold a {type(value).__name__}: it has no plain form.")
+    if _is_a(hint, Enum):
+        return attrgetter("_value_")
+    if _is_a(hint, Result):
+        return methodcaller("to_dict")
+    if kind is tuple:
+        return _tuple_writer(inside)
+    if kind is dict and inside[0] is str:
+        write_item = _writer(inside[1])
+        if write_item is None:
+            return dict
+        return lambda values: {key: write_item(item) for key, item in values.items()}
+    if kind in (Union, UnionType):
+        writes = [_writer(item) for item in inside if item is not NoneType]
+        if not any(writes):
+            return None
+        if len(writes) == 1 and (write := writes[0]):
+            return lambda value: None if value is None else write(value)
+    raise TypeError(f"A result may not hold {hint}: it could not be read back from JSON.")
 
 
-def _key(key: Any) -> str:
-    return str(key.value if isinstance(key, Enum) else key)
+def _tuple_writer(inside: tuple[Any, ...]) -> _Convert:
+    writes = [_writer(item) for item in inside if item is not ...]
+    if not any(writes):
+        return list
+    if inside[1:] == (...,) and (write := writes[0]):
+        return lambda values: [write(value) for value in values]
+    return lambda values: [w(v) if w else v for w, v in zip(writes, values, strict=True)]
+
+
+class _Unfit(Exception):
+    """Data that is not what a field holds; its place is completed on the way out."""
+
+    def __init__(self, expected: str, *seen: Any) -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.seen = shortened(repr(seen[0]), 60) if seen else "nothing"
+        self.place = ""
+
+    def within(self, outer: str) -> Self:
+        inner = self.place
+        self.place = f"{outer}.{inner}" if inner and inner[0] != "[" else outer + inner
+        return self
+
+
+def _read(cls: type, data: Any) -> Any:
+    if not isinstance(data, Mapping):
+        raise _Unfit(f"the fields of a {cls.__name__}", data)
+    values = {}
+    try:
+        for name, (read, required) in _readers(cls).items():
+            if name in data:
+                values[name] = read(data[name])
+            elif required:
+                raise _Unfit("a value")
+        if len(values) < len(data):
+            for name in data.keys() - values.keys():
+                if name != "missing":
+                    raise _Unfit("no such field", data[name])
+                values |= _read_reasons(data[name], values)
+    except _Unfit as unfit:
+        raise unfit.within(str(name)) from None
+    return cls(**values)
+
+
+def _read_reasons(data: Any, values: Mapping[str, Any]) -> dict[str, Missing]:
+    for name, reason in _TEXTS(data).items():
+        if values.get(name, reason) is not None:
+            raise _Unfit("reasons of fields that are null", reason).within(name)
+    return {name: Missing(reason) for name, reason in data.items()}
+
+
+@cache
+def _readers(cls: type) -> dict[str, tuple[_Convert, bool]]:
+    """Of each field: how it is read, and whether it has to be there."""
+    required = {
+        field.name: field.default is field.default_factory is dataclasses.MISSING
+        for field in dataclasses.fields(cls)
+    }
+    return {name: (_reader(hint), required[name]) for name, hint in _hints(cls).items()}
+
+
+def _reader(hint: Any) -> _Convert:
+    kind, inside = get_origin(hint), get_args(hint)
+    if hint in _PLAIN:
+        return _plain_reader(hint)
+    if kind is Literal or _is_a(hint, Enum):
+        members = {word: word for word in inside} or {item.value: item for item in hint}
+        return _member_reader(members)
+    if _is_a(hint, Result):
+        return lambda value: _read(hint, value)
+    if kind is tuple:
+        return _tuple_reader(inside)
+    if kind is dict:
+        return _dict_reader(_reader(inside[1]))
+    read, *others = [_reader(item) for item in inside if item is not NoneType]
+    if others:
+        return _plain_reader(*inside)
+    return lambda value: None if value is None else read(value)
+
+
+def _plain_reader(*types: type) -> _Convert:
+    words = " or ".join(_PLAIN.get(item, "null") for item in types)
+
+    def read(value: Any) -> Any:
+        if type(value) in types:
+            return value
+        if float in types and type(value) is int:
+            return float(value)
+        raise _Unfit(words, value)
+
+    return read
+
+
+def _member_reader(members: Mapping[Any, Any]) -> _Convert:
+    def read(value: Any) -> Any:
+        if isinstance(value, str | int) and value in members:
+            return members[value]
+        raise _Unfit(f"one of {', '.join(map(str, members))}", value)
+
+    return read
+
+
+def _tuple_reader(inside: tuple[Any, ...]) -> _Convert:
+    reads = [_reader(item) for item in inside if item is not ...]
+    size = len(reads) if inside[1:] != (...,) else None
+
+    def read(values: Any) -> Any:
+        if not isinstance(values, list | tuple) or (size is not None and len(values) != size):
+            raise _Unfit("a list" if size is None else f"a list of {size}", values)
+        if size is None and inside[0] in _PLAIN and {inside[0]}.issuperset(map(type, values)):
+            return tuple(values)  # a million numbers, none of which needs a look of its own
+        result: list[Any] = []
+        try:
+            for read_item, value in zip(cycle(reads), values, strict=False):
+                result.append(read_item(value))
+        except _Unfit as unfit:
+            raise unfit.within(f"[{len(result)}]") from None
+        return tuple(result)
+
+    return read
+
+
+def _dict_reader(read_item: _Convert) -> _Convert:
+    def read(values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            raise _Unfit("names and their values", values)
+        result = {}
+        for name, value in values.items():
+            try:
+                result[name] = read_item(value)
+            except _Unfit as unfit:
+                raise unfit.within(f"[{name!r}]") from None
+        return result
+
+    return read
+
+
+_TEXTS = _dict_reader(_plain_reader(str))
+
+
+def _is_a(hint: Any, base: type) -> bool:
+    return isinstance(hint, type) and issubclass(hint, base)
