@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from gradwatch.analysis import Rules, trends
 from gradwatch.analysis.flow.network import (
-    CriticalGradientPath,
     FlowNetwork,
     connections,
-    critical_paths,
     edges_of,
+    levels_of,
     network_of,
+    typical_levels,
 )
+from gradwatch.analysis.flow.paths import CriticalGradientPath, critical_paths
 from gradwatch.analysis.flow.regions import (
     GradientDeadZone,
     Region,
@@ -158,18 +159,21 @@ def analyze_flow(
         return original_flow.analyze_flow(histories(run), current_step=last)
     series = LayerSeries.of(run)
     pairs = connections(run.graph, series.names)
-    edges = edges_of(series, pairs, flow_threshold, run.graph.assumed)
-    network, bottlenecks = network_of(run.graph, series, pairs, edges)
+    levels = levels_of(run, series)
+    typical = typical_levels(levels)
+    edges = edges_of(series.names, levels, pairs, flow_threshold, run.graph.assumed)
+    network, bottlenecks = network_of(series, levels, typical, pairs, edges)
+    silent = {series.names[i] for i in np.flatnonzero(np.isneginf(typical))}
     sketches = _layer_sketches(run, series.names)
     scheme = ColorScheme(color_scheme)
     return GradientFlow(
         {
-            name: _layer_flow(series, column, sketches, bottlenecks.get(name), temporal_window)
+            name: _layer_flow(series, column, sketches, bottlenecks[column], temporal_window)
             for column, name in enumerate(series.names)
         },
         _temporal_flows(series, temporal_window) if show_temporal_flows else (),
         network,
-        critical_paths(run.graph, series.names, edges) if show_critical_paths else (),
+        critical_paths(edges, silent) if show_critical_paths else (),
         vanishing_regions(series, pairs) if show_problem_regions else (),
         exploding_regions(series, pairs) if show_problem_regions else (),
         dead_zones(run, series) if show_problem_regions else (),
@@ -192,7 +196,7 @@ def _layer_flow(
     series: LayerSeries,
     column: int,
     sketches: NDArray[np.float64] | None,
-    bottleneck: float | None,
+    bottleneck: float,
     window: int,
 ) -> GradientLayerFlow:
     norms = series.norms[:, column]
@@ -204,7 +208,9 @@ def _layer_flow(
         tuple(norms[rows].tolist()),
         _directions(series, column, sketches, rows, window),
         few if volatility is None else 1 / (1 + volatility),
-        missing("the layer has no neighbours on both sides") if bottleneck is None else bottleneck,
+        missing("the layer has no neighbours with a gradient on both sides")
+        if bottleneck != bottleneck
+        else bottleneck,
         few if volatility is None else volatility,
     )
 

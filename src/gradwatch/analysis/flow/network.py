@@ -1,10 +1,12 @@
-"""The flow network: the recorded layer graph weighted by transmission, and its critical paths.
+"""The flow network: the recorded layer graph weighted by transmission.
 
 Transmission of an edge u → v is RMS of u's gradient over RMS of v's: what is left of the gradient
-when it has come back from v to u. Layers without parameters are stepped over.
+when it has come back from v to u. On a step on which one of the two has no gradient at all, nothing
+passes: 0. Layers without parameters are stepped over.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,18 +16,28 @@ from numpy.typing import NDArray
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.graph import Graph
 from gradwatch.result import Result, missing
-from gradwatch.stats.medians import median
+from gradwatch.run import Run
+from gradwatch.stats import Stat, State
+from gradwatch.stats.medians import median, thinned
 
 STRONG_LOW, STRONG_HIGH, WEAK = 0.5, 2.0, 0.1
 FACTOR_OF_TWO = 10**0.3
 BOTTLENECK = 0.5
 CONSISTENT = 0.5
 """Largest spread of ln transmission over time that still counts as consistent."""
-KEPT_PATHS = 3
-LOST = -300 * math.log(10)
-"""ln of a transmission of zero, for sums: three hundred decades."""
+FAINTEST = 1e-6
+"""The least an edge counts for in the efficiency: one blocked edge does not hide all others."""
+LARGEST_LOG = 700.0
+"""e to this is still a double."""
+MOST_STEPS = 4096
+"""Steps a transmission is taken from; of a longer run this many are taken, evenly spread."""
+CHUNK = 1 << 21
+"""Numbers looked at in one go, so that memory does not grow with layers × steps."""
+CHUNK_BITS = 8192
 
-Pair = tuple[str, str]
+Array = NDArray[np.float64]
+Pair = tuple[int, int]
+"""Columns of two layers of a `LayerSeries`, the one nearer to the input first."""
 
 
 class NodeType(StrEnum):
@@ -71,7 +83,7 @@ class FlowEdge(Result):
     from_layer: str
     to_layer: str
     flow_strength: float | None
-    """Median transmission."""
+    """Median transmission; 0 where one of the two layers has no gradient."""
     flow_consistency: float | None
     """1/(1 + spread of ln transmission over time)."""
     edge_type: EdgeType
@@ -84,11 +96,12 @@ class NetworkMetrics(Result):
     """Numbers of the network as a whole."""
 
     overall_flow_efficiency: float | None
-    """Geometric mean of the transmissions."""
+    """Geometric mean of the transmissions, each counted as at least 1e-6 (a blocked one too)."""
     network_connectivity: float | None
     """Pairs of layers that data connect, over all pairs."""
     bottleneck_density: float | None
     flow_stability: float | None
+    """Mean consistency of the edges through which something passes."""
     information_propagation_speed: float | None
     """Transmission per layer from the last to the first: (first RMS / last RMS)^(1/depth)."""
 
@@ -102,29 +115,16 @@ class FlowNetwork(Result):
     network_metrics: NetworkMetrics
 
 
-@dataclass(frozen=True)
-class CriticalGradientPath(Result):
-    """One way through the network, from a first layer to a last one."""
-
-    path_id: str
-    layers: tuple[str, ...]
-    path_length: int
-    total_flow_strength: float
-    """Product of the transmissions along the path."""
-    narrowest_flow: float
-    bottleneck_layers: tuple[str, ...]
-    """Where the largest part of what is lost goes: from-layers of the edges holding half of it."""
-    criticality_score: float
-    """Decades lost from the end of the path to its beginning."""
-
-
 # -- edges -----------------------------------------------------------------------------------------
 
 
 def connections(graph: Graph, names: tuple[str, ...]) -> list[Pair]:
-    """Edges between layers with gradients, stepping over those without; forwards only."""
-    wanted, order = set(names), graph.order
-    pairs: set[Pair] = set()
+    """Edges between layers with gradients, stepping over those without; forwards only.
+
+    They are sorted by the forward pass: whatever leads into a layer stands before what leaves it.
+    """
+    column, order = {name: i for i, name in enumerate(names)}, graph.order
+    pairs: set[tuple[str, str]] = set()
     for name in names:
         if name not in order:
             continue
@@ -134,43 +134,101 @@ def connections(graph: Graph, names: tuple[str, ...]) -> list[Pair]:
             if layer in seen:
                 continue
             seen.add(layer)
-            if layer not in wanted:
+            if layer not in column:
                 stack.extend(graph.successors[layer])
             elif order[layer] > order[name]:  # a layer used twice would close a cycle
                 pairs.add((name, layer))
-    return sorted(pairs, key=lambda edge: (order[edge[0]], order[edge[1]]))
+    forwards = sorted(pairs, key=lambda edge: (order[edge[0]], order[edge[1]]))
+    return [(column[a], column[b]) for a, b in forwards]
+
+
+def levels_of(run: Run, series: LayerSeries) -> Array:
+    """ln RMS [layer, step]: −inf where a gradient is zero or None, NaN where it is unknown."""
+    rows = thinned(np.arange(len(series.steps)), MOST_STEPS)
+    rms = series.norms[rows].T / np.sqrt(np.maximum(series.counts, 1))[:, None]
+    rms[_without_gradient(run, series, series.steps[rows])] = 0.0
+    with np.errstate(divide="ignore"):
+        return np.log(rms, out=rms)
+
+
+def _without_gradient(run: Run, series: LayerSeries, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[layer, step]: no parameter that should learn had any gradient, not even zeros."""
+    states = run.state(Stat.GRAD_NORM)[np.searchsorted(run.steps, steps)].T
+    without = states == State.NO_GRADIENT
+    absent = np.zeros((len(series.names), len(steps)), bool)
+    if not without.any():
+        return absent
+    learning = np.zeros(len(series.names), bool)
+    absent[:] = True
+    column = {name: i for i, name in enumerate(series.names)}
+    for row, subject in zip(without, run.parameters, strict=True):
+        if not subject.frozen:
+            absent[column[subject.layer]] &= row
+            learning[column[subject.layer]] = True
+    return absent & learning[:, None]
 
 
 def edges_of(
-    series: LayerSeries, pairs: list[Pair], threshold: float, assumed: bool
-) -> list[FlowEdge]:
+    names: Sequence[str], levels: Array, pairs: Sequence[Pair], threshold: float, assumed: bool
+) -> tuple[FlowEdge, ...]:
     """Each pair with its transmission over time; below `threshold` it is blocked."""
-    at = {name: column for column, name in enumerate(series.names)}
-    return [
-        _edge(pair, _transmission(series, at[pair[0]], at[pair[1]]), threshold, assumed)
-        for pair in pairs
-    ]
+    ends = np.array(pairs, np.intp).reshape(-1, 2)
+    size = max(1, CHUNK // max(levels.shape[1], 1))
+    edges: list[FlowEdge] = []
+    for begin in range(0, len(ends), size):
+        part = ends[begin : begin + size]
+        middle, spread, blocked = _transmissions(levels, part, math.log(threshold))
+        # Bounded: the ratio of two doubles need not be one.
+        strengths = np.exp(np.minimum(middle, LARGEST_LOG))
+        numbers = zip(
+            part.tolist(), strengths.tolist(), spread.tolist(), blocked.tolist(), strict=True
+        )
+        edges.extend(
+            _edge(names[a], names[b], strength, width, share, threshold, assumed)
+            for (a, b), strength, width, share in numbers
+        )
+    return tuple(edges)
 
 
-def _transmission(series: LayerSeries, first: int, second: int) -> NDArray[np.float64]:
-    """Its logarithm on each step; −inf where the gradient does not arrive, NaN where unknown."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs: NDArray[np.float64] = np.log(series.rms[:, first] / series.rms[:, second])
-    return logs
+def _transmissions(
+    levels: Array, ends: NDArray[np.intp], threshold: float
+) -> tuple[Array, Array, Array]:
+    """Of ln transmission over time: the median, the spread of what passes, the share below."""
+    first, second = levels[ends[:, 0]], levels[ends[:, 1]]
+    with np.errstate(invalid="ignore"):
+        logs = first - second
+    nothing = np.isneginf(first) | np.isneginf(second)
+    logs[nothing & ~np.isnan(first) & ~np.isnan(second)] = -np.inf
+    logs.sort(axis=1)  # −inf first, NaN last
+    passing = np.isfinite(logs)
+    many = np.maximum(passing.sum(axis=1), 1)
+    kept = np.where(passing, logs, 0.0)
+    rest = np.where(passing, kept - (kept.sum(axis=1) / many)[:, None], 0.0)
+    spread = np.sqrt((rest * rest).sum(axis=1) / many)
+    spread[~passing.any(axis=1)] = np.nan
+    below = (logs < threshold).sum(axis=1) / np.maximum((~np.isnan(logs)).sum(axis=1), 1)
+    return _middles(logs), spread, below
 
 
-def _edge(pair: Pair, logs: NDArray[np.float64], threshold: float, assumed: bool) -> FlowEdge:
-    measured = logs[~np.isnan(logs)]
-    if not len(measured):
+def _middles(ordered: Array) -> Array:
+    """Medians of sorted rows, −inf counting as a value and NaN not; NaN where there is none."""
+    if not ordered.shape[1]:
+        return np.full(len(ordered), np.nan)
+    count = (~np.isnan(ordered)).sum(axis=1)
+    low = np.take_along_axis(ordered, np.maximum(count - 1, 0)[:, None] // 2, 1)[:, 0]
+    places = np.minimum(count // 2, ordered.shape[1] - 1)[:, None]
+    return np.where(count > 0, (low + np.take_along_axis(ordered, places, 1)[:, 0]) / 2, np.nan)
+
+
+def _edge(
+    a: str, b: str, strength: float, spread: float, blocked: float, threshold: float, assumed: bool
+) -> FlowEdge:
+    if math.isnan(strength):
         gone = missing("no step has both gradients")
-        return FlowEdge(*pair, gone, gone, EdgeType.UNKNOWN, assumed)
-    middle = float(np.median(measured))  # of infinite ones too: a gradient that never arrives
-    strength = math.exp(middle) if middle > -700 else 0.0
-    finite = measured[np.isfinite(measured)]
-    spread = float(finite.std()) if len(finite) else 0.0
-    blocked = float((measured < math.log(threshold)).mean())
+        return FlowEdge(a, b, gone, gone, EdgeType.UNKNOWN, assumed)
+    steady = missing("nothing passes on any step") if math.isnan(spread) else 1 / (1 + spread)
     return FlowEdge(
-        *pair, strength, 1 / (1 + spread), _edge_type(strength, spread, blocked, threshold), assumed
+        a, b, strength, steady, _edge_type(strength, spread, blocked, threshold), assumed
     )
 
 
@@ -190,201 +248,146 @@ def _edge_type(strength: float, spread: float, blocked: float, threshold: float)
 
 
 def network_of(
-    graph: Graph, series: LayerSeries, pairs: list[Pair], edges: list[FlowEdge]
-) -> tuple[FlowNetwork, dict[str, float]]:
-    """The network, and the bottleneck score of each layer that has neighbours on both sides."""
-    bottlenecks = _bottlenecks(series, pairs)
-    nodes = _nodes(series, edges, bottlenecks)
-    metrics = _metrics(series, _ordered(graph, series.names), pairs, edges, nodes)
-    return FlowNetwork(tuple(nodes), tuple(edges), metrics), bottlenecks
+    series: LayerSeries,
+    levels: Array,
+    typical: Array,
+    pairs: Sequence[Pair],
+    edges: tuple[FlowEdge, ...],
+) -> tuple[FlowNetwork, list[float]]:
+    """The network, and each layer's bottleneck score: NaN without neighbours on both sides."""
+    ends = np.array(pairs, np.intp).reshape(-1, 2)
+    scores = _bottlenecks(typical, ends)
+    nodes = _nodes(series, typical, scores, ends, edges)
+    metrics = _metrics(levels, pairs, edges, nodes)
+    return FlowNetwork(nodes, edges, metrics), scores.tolist()
 
 
-def _ordered(graph: Graph, names: tuple[str, ...]) -> list[str]:
-    """By the forward pass; layers outside the graph come last."""
-    return sorted(names, key=lambda name: graph.order.get(name, len(graph.order)))
+def typical_levels(levels: Array) -> Array:
+    """Median ln RMS of each layer: −inf for a silent one, NaN for one that was never measured."""
+    return _middles(np.sort(levels, axis=1))
 
 
-def _bottlenecks(series: LayerSeries, pairs: list[Pair]) -> dict[str, float]:
-    """Decades lost from a layer's successors to its predecessors, beyond the median layer's."""
-    typical = zip(series.names, series.typical.tolist(), strict=True)
-    level = {name: math.log10(rms) for name, rms in typical if rms > 0}
-    after: dict[str, list[float]] = {}
-    before: dict[str, list[float]] = {}
-    for a, b in pairs:
-        if a in level and b in level:
-            after.setdefault(a, []).append(level[b])
-            before.setdefault(b, []).append(level[a])
-    lost = {
-        name: sum(after[name]) / len(after[name]) - sum(before[name]) / len(before[name])
-        for name in series.names
-        if name in after and name in before
-    }
-    usual = median(np.array(list(lost.values())))
-    return {name: min(max(value - usual, 0.0) / 2, 1.0) for name, value in lost.items()}
+def _bottlenecks(typical: Array, ends: NDArray[np.intp]) -> Array:
+    """Decades lost from a layer's successors to its predecessors, beyond the median layer's.
+
+    Halved and held within 0 … 1. Neighbours without a gradient have no level and do not count; a
+    layer that has none itself lets nothing through and scores 1.
+    """
+    decades = typical / math.log(10)
+    known = ends[np.isfinite(decades[ends]).all(axis=1)]
+    after = _mean_over(known[:, 0], decades[known[:, 1]], len(typical))
+    before = _mean_over(known[:, 1], decades[known[:, 0]], len(typical))
+    lost = after - before
+    scores = np.clip((lost - median(lost)) / 2, 0.0, 1.0)
+    between = np.isin(np.arange(len(typical)), ends[:, 0])
+    between &= np.isin(np.arange(len(typical)), ends[:, 1])
+    return np.where(between & np.isneginf(typical), 1.0, scores)
+
+
+def _mean_over(groups: NDArray[np.intp], values: Array, count: int) -> Array:
+    """Mean of the values of each group; NaN for a group without any."""
+    sums = np.bincount(groups, values, count)
+    many = np.bincount(groups, minlength=count)
+    return np.where(many > 0, sums / np.maximum(many, 1), np.nan)
 
 
 def _nodes(
-    series: LayerSeries, edges: list[FlowEdge], bottlenecks: dict[str, float]
-) -> list[FlowNode]:
-    means = [_mean(column) for column in series.norms.T]
-    largest = max((mean for mean in means if mean), default=1.0)  # squares stay in the range
-    shares = [((mean or 0.0) / largest) ** 2 for mean in means]
-    total = sum(shares) or 1.0
-    before: dict[str, list[FlowEdge]] = {}
-    after: dict[str, list[FlowEdge]] = {}
-    for edge in edges:
-        after.setdefault(edge.from_layer, []).append(edge)
-        before.setdefault(edge.to_layer, []).append(edge)
-    return [
+    series: LayerSeries,
+    typical: Array,
+    scores: Array,
+    ends: NDArray[np.intp],
+    edges: tuple[FlowEdge, ...],
+) -> tuple[FlowNode, ...]:
+    means = series.means
+    largest = max(float(np.nanmax(means, initial=0.0)), 5e-324)  # squares stay in the range
+    shares = np.nan_to_num(means / largest) ** 2
+    shares /= shares.sum() or 1.0
+    into = np.bincount(ends[:, 1], minlength=len(means)).tolist()
+    out = np.bincount(ends[:, 0], minlength=len(means)).tolist()
+    passed: dict[str, list[float]] = {}
+    for edge, (_, end) in zip(edges, ends.tolist(), strict=True):
+        # What a successor without a gradient does not send back says nothing about this layer.
+        if edge.flow_strength is not None and math.isfinite(typical[end]):
+            passed.setdefault(edge.from_layer, []).append(edge.flow_strength)
+    return tuple(
         FlowNode(
             name,
-            _node_type(bottlenecks.get(name, 0.0), before.get(name, []), after.get(name, [])),
-            missing("no finite sample") if mean is None else mean,
-            len(before.get(name, ())) + len(after.get(name, ())),
-            share / total,
+            _node_type(score, into[i], out[i], passed.get(name, ())),
+            missing("no finite sample") if math.isnan(mean) else mean,
+            into[i] + out[i],
+            share,
         )
-        for name, mean, share in zip(series.names, means, shares, strict=True)
-    ]
+        for i, (name, mean, share, score) in enumerate(
+            zip(series.names, means.tolist(), shares.tolist(), scores.tolist(), strict=True)
+        )
+    )
 
 
-def _mean(values: NDArray[np.float64]) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else None
-
-
-def _node_type(bottleneck: float, before: list[FlowEdge], after: list[FlowEdge]) -> NodeType:
+def _node_type(bottleneck: float, into: int, out: int, passed: Sequence[float]) -> NodeType:
     """First what it does to the gradient, then where it stands in the backward pass."""
     if bottleneck > BOTTLENECK:
         return NodeType.BOTTLENECK
-    if not after and before:
+    if into and not out:
         return NodeType.SOURCE  # the gradient starts at the output side
-    if not before and after:
+    if out and not into:
         return NodeType.SINK
-    passed = [edge.flow_strength for edge in after if edge.flow_strength is not None]
-    strength = float(np.median(passed)) if passed else 1.0  # (of infinite ones too)
+    strength = sorted(passed)[len(passed) // 2] if len(passed) % 2 else _between(passed)
     if strength > FACTOR_OF_TWO:
         return NodeType.AMPLIFIER
     return NodeType.ATTENUATOR if strength < 1 / FACTOR_OF_TWO else NodeType.NORMAL
 
 
+def _between(passed: Sequence[float]) -> float:
+    """Median of an even number of values; 1 of none."""
+    ordered = sorted(passed)
+    half = len(ordered) // 2
+    return ordered[half - 1] / 2 + ordered[half] / 2 if ordered else 1.0
+
+
 def _metrics(
-    series: LayerSeries,
-    ordered: list[str],
-    pairs: list[Pair],
-    edges: list[FlowEdge],
-    nodes: list[FlowNode],
+    levels: Array, pairs: Sequence[Pair], edges: tuple[FlowEdge, ...], nodes: tuple[FlowNode, ...]
 ) -> NetworkMetrics:
-    strengths = [edge.flow_strength for edge in edges if edge.flow_strength]
+    strengths = [edge.flow_strength for edge in edges if edge.flow_strength is not None]
     steady = [edge.flow_consistency for edge in edges if edge.flow_consistency is not None]
     none = missing("there is no edge with a measured flow")
     n = len(nodes)
     narrow = sum(node.node_type is NodeType.BOTTLENECK for node in nodes)
+    logs = [math.log(max(strength, FAINTEST)) for strength in strengths]
     return NetworkMetrics(
-        math.exp(sum(map(math.log, strengths)) / len(strengths)) if strengths else none,
-        _connected(ordered, pairs) if n > 1 else missing("fewer than two layers"),
+        math.exp(sum(logs) / len(logs)) if logs else none,
+        _connected(n, pairs) if n > 1 else missing("fewer than two layers"),
         narrow / n if n else missing("there is no layer"),
         sum(steady) / len(steady) if steady else none,
-        _speed(series),
+        _speed(levels),
     )
 
 
-def _connected(names: list[str], pairs: list[Pair]) -> float:
-    """Reachable pairs by bit sets in reverse order: linear in edges × layers/64."""
-    at = {name: i for i, name in enumerate(names)}
-    reach = [0] * len(names)
-    for a, b in sorted(pairs, key=lambda pair: -at[pair[0]]):
-        reach[at[a]] |= reach[at[b]] | (1 << at[b])
-    possible = len(names) * (len(names) - 1) / 2
-    return sum(bits.bit_count() for bits in reach) / possible
+def _connected(layers: int, pairs: Sequence[Pair]) -> float:
+    """Pairs of layers that data connect, over all pairs.
 
-
-def _speed(series: LayerSeries) -> float | None:
-    rms = series.rms[:, [0, -1]] if len(series.names) > 1 else np.empty((0, 2))
-    both = rms[(rms > 0).all(axis=1)]
-    if not len(both):
-        return missing("first and last layer have no common sample")  # type: ignore[no-any-return]
-    ratio = median(np.log(both[:, 0] / both[:, 1]))
-    return math.exp(ratio / (len(series.names) - 1))
-
-
-# -- paths -----------------------------------------------------------------------------------------
-
-Path = tuple[float, tuple[FlowEdge, ...]]
-"""Its score and its edges."""
-
-
-def critical_paths(
-    graph: Graph, names: tuple[str, ...], edges: list[FlowEdge]
-) -> tuple[CriticalGradientPath, ...]:
-    """The most attenuating and the widest ways through the graph, several of each, ranked."""
-    ordered = _ordered(graph, names)
-    measured = [edge for edge in edges if edge.edge_type is not EdgeType.UNKNOWN]
-    return tuple(
-        _described(f"{kind}-{rank}", edges_along)
-        for kind in ("attenuating", "widest")
-        for rank, (_, edges_along) in enumerate(
-            _best(ordered, measured, attenuating=kind == "attenuating"), start=1
-        )
-    )
-
-
-def _best(ordered: list[str], edges: list[FlowEdge], *, attenuating: bool) -> list[Path]:
-    """Whole paths from a layer without predecessors to one without successors.
-
-    By dynamic programming over the layers in forward order, keeping the best few at each.
+    Each layer holds the set of layers it reaches as the bits of a number, some thousand layers at a
+    time: all bits at once would take layers² / 8 bytes.
     """
-    into: dict[str, list[FlowEdge]] = {}
-    starts = {edge.from_layer for edge in edges} - {edge.to_layer for edge in edges}
-    ends = {edge.to_layer for edge in edges} - {edge.from_layer for edge in edges}
-    for edge in edges:
-        into.setdefault(edge.to_layer, []).append(edge)
-    nothing: Path = (0.0 if attenuating else -math.inf, ())
-    best = {name: [nothing] for name in starts}
-    for name in ordered:
-        ways = [
-            (_score(score, edge, attenuating), (*path, edge))
-            for edge in into.get(name, ())
-            for score, path in best.get(edge.from_layer, ())
-        ]
-        if ways:
-            best[name] = sorted(ways, key=lambda way: way[0])[:KEPT_PATHS]
-    complete = sorted((path for name in ends for path in best[name]), key=lambda path: path[0])
-    return complete[:KEPT_PATHS]
+    reached = 0
+    backwards = pairs[::-1]
+    for begin in range(0, layers, CHUNK_BITS):
+        reach = [0] * layers
+        for a, b in backwards:
+            bits = reach[b]
+            if begin <= b < begin + CHUNK_BITS:
+                bits |= 1 << (b - begin)
+            if bits:
+                reach[a] |= bits
+        reached += sum(bits.bit_count() for bits in reach)
+    return reached / (layers * (layers - 1) / 2)
 
 
-def _score(before: float, edge: FlowEdge, attenuating: bool) -> float:
-    """Smaller is better: the sum of logs, or the narrowest edge with its sign turned."""
-    return before + _log(edge) if attenuating else max(before, -_log(edge))
-
-
-def _log(edge: FlowEdge) -> float:
-    return math.log(edge.flow_strength) if edge.flow_strength else LOST
-
-
-def _described(path_id: str, edges: tuple[FlowEdge, ...]) -> CriticalGradientPath:
-    logs = [_log(edge) for edge in edges]
-    layers = (edges[0].from_layer, *(edge.to_layer for edge in edges))
-    total = sum(logs)
-    return CriticalGradientPath(
-        path_id,
-        layers,
-        len(layers),
-        math.exp(max(total, -700.0)),
-        math.exp(max(min(logs), -700.0)),
-        _losing(edges, logs),
-        -total / math.log(10),
-    )
-
-
-def _losing(edges: tuple[FlowEdge, ...], logs: list[float]) -> tuple[str, ...]:
-    losses = sorted(
-        ((-log, i) for i, log in enumerate(logs) if log < 0), key=lambda item: (-item[0], item[1])
-    )
-    half = sum(loss for loss, _ in losses) / 2
-    chosen, sum_so_far = [], 0.0
-    for loss, i in losses:
-        if sum_so_far >= half:
-            break
-        sum_so_far += loss
-        chosen.append(i)
-    return tuple(edges[i].from_layer for i in sorted(chosen))
+def _speed(levels: Array) -> float | None:
+    if len(levels) < 2:
+        return missing("fewer than two layers")  # type: ignore[no-any-return]
+    with np.errstate(invalid="ignore"):
+        logs = levels[0] - levels[-1]
+    ratio = median(logs)
+    if math.isnan(ratio):
+        return missing("first and last layer have no common sample")  # type: ignore[no-any-return]
+    return math.exp(min(ratio / (len(levels) - 1), LARGEST_LOG))

@@ -94,7 +94,7 @@ class GradientDeadZone(Result):
     intervention_required: bool
 
 
-def vanishing_regions(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region, ...]:
+def vanishing_regions(series: LayerSeries, pairs: list[tuple[int, int]]) -> tuple[Region, ...]:
     """Where the gradient is far below that of the strongest layer."""
     rms = np.where(series.rms > 0, series.rms, np.nan)
     strongest = np.where(rms > 0, rms, -np.inf).max(axis=1, initial=-np.inf)
@@ -104,7 +104,7 @@ def vanishing_regions(series: LayerSeries, pairs: list[tuple[str, str]]) -> tupl
     return _regions("vanishing", series, pairs, decades)
 
 
-def exploding_regions(series: LayerSeries, pairs: list[tuple[str, str]]) -> tuple[Region, ...]:
+def exploding_regions(series: LayerSeries, pairs: list[tuple[int, int]]) -> tuple[Region, ...]:
     """Where the gradient is far above its own beginning, or not finite."""
     rms = np.where(series.rms > 0, series.rms, np.nan)
     early = np.array([_early(column[np.isfinite(column)]) for column in rms.T])
@@ -128,7 +128,7 @@ class _Episode:
 def _regions(
     kind: str,
     series: LayerSeries,
-    pairs: list[tuple[str, str]],
+    pairs: list[tuple[int, int]],
     decades: NDArray[np.float64],
 ) -> tuple[Region, ...]:
     """`decades` [step, layer] beyond the rule: offending above 0, not measured where NaN."""
@@ -159,7 +159,7 @@ def _stretches(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
 
 
 def _merged(
-    episodes: list[_Episode], names: tuple[str, ...], pairs: list[tuple[str, str]]
+    episodes: list[_Episode], names: tuple[str, ...], pairs: list[tuple[int, int]]
 ) -> list[list[_Episode]]:
     """Neighbours in the graph whose episodes overlap in time become one region (union–find)."""
     parent = list(range(len(episodes)))
@@ -170,13 +170,12 @@ def _merged(
             i = parent[i]
         return i
 
-    at = {name: column for column, name in enumerate(names)}
     by_column: dict[int, list[int]] = {}
     for i, episode in enumerate(episodes):
         by_column.setdefault(episode.column, []).append(i)
     for a, b in pairs:
-        for i in by_column.get(at[a], ()):
-            for j in by_column.get(at[b], ()):
+        for i in by_column.get(a, ()):
+            for j in by_column.get(b, ()):
                 if episodes[i].first <= episodes[j].last and episodes[j].first <= episodes[i].last:
                     parent[root(j)] = root(i)
     groups: dict[int, list[_Episode]] = {}

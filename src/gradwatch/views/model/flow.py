@@ -1,10 +1,11 @@
 """The flow network: layers (or blocks of them) placed by the real graph, and its problems."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradwatch.analysis.flow import network, regions
-from gradwatch.analysis.flow.network import CriticalGradientPath
+from gradwatch.analysis.flow import network, paths, regions
+from gradwatch.analysis.flow.paths import CriticalGradientPath
 from gradwatch.analysis.flow.regions import GradientDeadZone, Region
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.graph import Graph
@@ -139,9 +140,15 @@ def flow_problems(run: Run) -> dict[str, Any]:
         return {"paths": [], "regions": []}
     series = LayerSeries.of(run)
     pairs = network.connections(run.graph, series.names)
-    edges = network.edges_of(series, pairs, THRESHOLD, run.graph.assumed)
+    levels = network.levels_of(run, series)
+    edges = network.edges_of(series.names, levels, pairs, THRESHOLD, run.graph.assumed)
+    silent = {
+        name
+        for name, level in zip(series.names, network.typical_levels(levels), strict=True)
+        if level == -math.inf
+    }
     return {
-        "paths": _paths(network.critical_paths(run.graph, series.names, edges)),
+        "paths": _paths(paths.critical_paths(edges, silent)),
         "regions": [
             *(_spread("vanishing", region) for region in regions.vanishing_regions(series, pairs)),
             *(_spread("exploding", region) for region in regions.exploding_regions(series, pairs)),
@@ -150,10 +157,10 @@ def flow_problems(run: Run) -> dict[str, Any]:
     }
 
 
-def _paths(paths: Sequence[CriticalGradientPath]) -> list[dict[str, Any]]:
+def _paths(found: Sequence[CriticalGradientPath]) -> list[dict[str, Any]]:
     """Of each kind the worst one, if it loses enough; the same layers only once."""
     worst: dict[tuple[str, ...], CriticalGradientPath] = {}
-    for path in paths:
+    for path in found:
         if path.path_id.endswith("-1") and path.criticality_score >= LEAST_LOSS:
             worst.setdefault(path.layers, path)
     return [
