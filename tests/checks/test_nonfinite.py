@@ -1,7 +1,7 @@
 """What `nonfinite` finds, and what it leaves alone."""
 
 import numpy as np
-from tests.checks.shapes import layer, make_run, net, only, quiet, said, weight
+from tests.checks.shapes import layer, make_run, net, quiet, said, weight
 
 from gradwatch.finding import Finding
 from gradwatch.graph import Graph, Node
@@ -69,13 +69,11 @@ def test_nan_made_between_two_layers_names_what_holds_both() -> None:
         scalars={"loss_nonfinite": (np.arange(20) >= 7).astype(float)},
         graph=net(*names),
     )
-    assert only("nonfinite", run).layers == ("net.attn", "net.attn.out")
+    assert origin(run).layers == ("net.attn", "net.attn.out")
 
 
 def test_nan_in_the_input() -> None:
-    finding = only(
-        "nonfinite", broken(input_nonfinite=7, probe_nonfinite=EVERYWHERE, loss_nonfinite=7)
-    )
+    finding = origin(broken(input_nonfinite=7, probe_nonfinite=EVERYWHERE, loss_nonfinite=7))
     assert "input" in finding.message
     assert finding.layers == ("a",)
 
@@ -95,8 +93,8 @@ def test_nan_in_the_backward_pass_began_in_the_last_layer_that_has_it() -> None:
 
 
 def test_nan_in_the_update() -> None:
-    finding = only(
-        "nonfinite", broken(weight_nan=[(8, 1)], loss_nonfinite=8, probe_nonfinite=[(8, 1), (8, 2)])
+    finding = origin(
+        broken(weight_nan=[(8, 1)], loss_nonfinite=8, probe_nonfinite=[(8, 1), (8, 2)])
     )
     assert "update" in finding.message
     assert (finding.layers, finding.first_step) == (("b",), 7)
@@ -121,3 +119,20 @@ def test_an_assumed_graph_is_enough() -> None:
         graph=Graph((Node("a"), Node("b")), (("a", "b"),), assumed=True),
     )
     assert origin(run).layers == ("b",)
+
+
+def test_every_layer_that_nan_reached_is_named() -> None:
+    run = broken(
+        probe_nonfinite=[(7, 1), (7, 2)], probe_input_nonfinite=[(7, 2)], grad_nan=[(7, 0)]
+    )
+    first, second = said("nonfinite", run)
+    assert first.layers == ("b",)
+    assert second.layers == ("a", "c")  # by its gradient, and by its output
+    assert second.tensors == ("a.weight",)
+
+
+def test_every_layer_with_such_outputs_is_named() -> None:
+    run = broken(probe_nonfinite=[(12, 1), (13, 2)], probe_input_nonfinite=[(13, 2)])
+    (finding,) = said("nonfinite", run)
+    assert finding.layers == ("b", "c")
+    assert finding.first_step == 12

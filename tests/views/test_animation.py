@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.making import make_run
-from tests.views.samples import HOSTILE, network, sick_diagnosis
+from tests.views.samples import HOSTILE, Told, network, sick_diagnosis
 
 from gradwatch.errors import GradwatchError
+from gradwatch.finding import Finding, Severity
 from gradwatch.run import Run
 from gradwatch.views.animation import AnimationOptions, animate
 from gradwatch.views.animation.picture import (
@@ -49,6 +50,22 @@ def test_marks_hold_from_the_finding_on_and_nonfinite_by_the_byte() -> None:
     assert moments[7].marks[0] == {Mark.VANISHING}
     assert moments[19].marks[2] == frozenset()
     assert moments[20].marks[2] == {Mark.NONFINITE}
+
+
+def test_what_follows_is_marked_and_what_is_only_mentioned_is_not() -> None:
+    run = network(4, 30)
+    names = run.layers[:3]
+
+    def said(check: str, severity: Severity, layer: str, *follows: Finding) -> Finding:
+        return Finding(check, severity, (layer,), 5, 9, "so", consequences=follows)
+
+    dead = said("no-gradient", Severity.CRITICAL, names[1])
+    root = said("exploding-gradient", Severity.WARNING, names[0], dead)
+    hint = said("vanishing-gradient", Severity.INFO, names[2])
+    model = build(run, Told((root, hint)), stats=["grad_rms"])
+    moment = flow_frames(model).frames[6]
+    assert moment.marks[:3] == (frozenset({Mark.EXPLODING}), frozenset({Mark.DEAD}), frozenset())
+    assert flow_frames(model).frames[12].marks[1] == frozenset()
 
 
 def test_a_nonfinite_layer_is_painted_in_a_colour_of_its_own() -> None:

@@ -8,7 +8,9 @@ import pytest
 from tests.making import make_run
 from tests.views.samples import HOSTILE, network, sick_diagnosis
 
+from gradwatch.diagnosis import diagnose
 from gradwatch.errors import GradwatchError
+from gradwatch.finding import Severity
 from gradwatch.graph import Graph, Node
 from gradwatch.run import block_of
 from gradwatch.views.model import build, to_json
@@ -48,6 +50,33 @@ def test_nonfinite_is_told_before_any_level() -> None:
     scale = LevelScale.around(values, log=True)
     codes = coded(values, scale, np.array([[True, True]]), np.array([[False, True]]))
     assert codes.tolist() == [[Code.NONFINITE, Code.NONFINITE]]
+
+
+@pytest.mark.parametrize(("columns", "at"), [(20, 12), (5, 3)])
+def test_overflow_on_steps_that_a_scaler_skipped_is_not_marked(columns: int, at: int) -> None:
+    nan = np.zeros((20, 2))
+    nan[[4, 12], 0] = 1
+    skipped = np.zeros(20)
+    skipped[4] = 1
+    run = make_run(
+        {"grad_norm": np.where(nan > 0, np.nan, 1.0), "grad_nan": nan},
+        names=["a.weight", "b.weight"],
+        scalars={"skipped": skipped},
+    )
+    codes, _ = codes_of(build(run, columns=columns, stats=["grad_rms"]).heat, "grad_rms")
+    assert np.argwhere(codes == Code.NONFINITE).tolist() == [[0, at]]
+    assert diagnose(run).findings[0].first_step == 12
+
+
+def test_outputs_that_are_masks_are_not_marked_and_others_are() -> None:
+    for begin, marked in ((0, False), (8, True)):
+        bad = np.zeros((20, 1))
+        bad[begin:] = 1
+        values = {"act_std": np.ones((20, 1)), "probe_nonfinite": bad}
+        run = make_run(values, layers=["a"], scalars={"loss": np.ones(20)})
+        codes, _ = codes_of(build(run, stats=["act_std"]).heat, "act_std")
+        assert (codes == Code.NONFINITE).any() == marked
+        assert bool(diagnose(run).at_least(Severity.WARNING)) == marked
 
 
 def test_the_map_holds_the_gradient_rms_of_every_tensor() -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gradwatch.checks.context import CheckContext, Mask, Rows, worst_first
 from gradwatch.finding import Severity
-from gradwatch.stats import Stat, State
+from gradwatch.stats import Stat, State, entry
 from gradwatch.stats.medians import Array, medians, thinned
 
 STARVED = 1e-4
@@ -62,6 +62,9 @@ SILENT_TO_END = 10
 """or on so many samples up to the end."""
 CHANCE = 1e-6
 """Silence to the end is none where the parameter rests often: f^n above this is chance."""
+
+MASK = 0.9
+"""Outputs that are infinite on this share of the steps, the first included, are masks."""
 
 
 class Trouble(StrEnum):
@@ -479,13 +482,34 @@ def silent_cells(ctx: CheckContext) -> Mask:
 
 
 def nonfinite_cells(ctx: CheckContext) -> Mask:
-    """Where a gradient or weight held NaN or Inf; overflow on skipped steps is by design."""
-    cells = np.zeros(_shape(ctx), bool)
-    for stat in (Stat.GRAD_NAN, Stat.GRAD_INF):
-        if stat in ctx.run.recorded:
-            cells |= ctx.run.series[stat] > 0
+    """Where a gradient or weight held NaN or Inf, [row, column]."""
+    return nonfinite_gradients(ctx) | _counted(ctx, Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
+
+
+def nonfinite_gradients(ctx: CheckContext) -> Mask:
+    """Where a gradient held NaN or Inf; overflow on steps that a scaler skipped is by design."""
+    cells = _counted(ctx, Stat.GRAD_NAN, Stat.GRAD_INF)
     cells[ctx.skipped] = False
-    for stat in (Stat.WEIGHT_NAN, Stat.WEIGHT_INF):
+    return cells
+
+
+def nonfinite_outputs(ctx: CheckContext) -> Mask:
+    """Where a layer's output held NaN or Inf, [row, column of the layers' series]."""
+    return _counted(ctx, Stat.PROBE_NONFINITE, Stat.ACT_NONFINITE)
+
+
+def outputs_are_masks(ctx: CheckContext, share: float = MASK) -> bool:
+    """Whether such outputs are meant: there from the first step on, and all else is finite."""
+    cells = nonfinite_outputs(ctx)
+    from_the_first = not ctx.went_bad and bool(cells[:1].any())
+    return from_the_first and float(np.mean(cells.any(axis=1))) >= share
+
+
+def _counted(ctx: CheckContext, *stats: Stat) -> Mask:
+    """Where any of these counters is above zero."""
+    width = len(ctx.run.by_kind[entry(stats[0]).kind])
+    cells = np.zeros((len(ctx.steps), width), bool)
+    for stat in stats:
         if stat in ctx.run.recorded:
             cells |= ctx.run.series[stat] > 0
     return cells

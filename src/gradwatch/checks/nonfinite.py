@@ -25,8 +25,10 @@ from enum import StrEnum
 
 import numpy as np
 
+from gradwatch.checks import limits
 from gradwatch.checks.check import Outcome, finding
 from gradwatch.checks.context import CheckContext, context
+from gradwatch.checks.limits import Rule
 from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -76,7 +78,7 @@ _ADVICE = {
 }
 
 
-def check(run: Run, *, mask_share: float = 0.9) -> Outcome:
+def check(run: Run, *, mask_share: float = limits.MASK) -> Outcome:
     """Yield the first non-finite value with its layer and phase."""
     ctx = context(run)
     if not ctx.went_bad:
@@ -87,7 +89,7 @@ def check(run: Run, *, mask_share: float = 0.9) -> Outcome:
     phase = "forward pass" if origin.phase is StepPhase.FORWARD else origin.phase.value
     yield finding(
         NAME,
-        Severity.CRITICAL,
+        limits.severity(ctx, Rule.NON_FINITE, Severity.CRITICAL),
         origin.layers,
         (origin.step, ctx.steps[ctx.nonfinite_rows][-1]),
         f"NaN or Inf first appears at step {origin.step}, in the {phase}{where}",
@@ -99,25 +101,26 @@ def check(run: Run, *, mask_share: float = 0.9) -> Outcome:
 
 
 def _reached(ctx: CheckContext, origin: "Origin") -> Outcome:
-    """The parameters that NaN or Inf got into besides: what follows, not where it came from."""
-    counts = (Stat.GRAD_NAN, Stat.GRAD_INF, Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
-    bad = np.zeros((len(ctx.steps) - ctx.end, len(ctx.parameters)), bool)
-    for stat in counts:
-        if stat in ctx.run.recorded:
-            bad |= ctx.run.series[stat][ctx.end :] > 0
-    bad[ctx.skipped[ctx.end :]] = False
-    columns: list[int] = np.flatnonzero(bad.any(axis=0)).tolist()
-    columns = [column for column in columns if ctx.layer(column) not in origin.layers]
-    columns.sort(key=lambda column: int(bad[:, column].argmax()))
-    if not columns:
+    """What NaN or Inf got into besides: what follows, not where it came from."""
+    bad, outputs = limits.nonfinite_cells(ctx), limits.nonfinite_outputs(ctx)
+    first = bad.argmax(axis=0)
+    began = set(origin.layers)
+    found = np.flatnonzero(bad.any(axis=0))
+    by_onset: list[int] = found[np.argsort(first[found], kind="stable")].tolist()
+    columns = [column for column in by_onset if ctx.layer(column) not in began]
+    spoilt = [ctx.layer_names[i] for i in np.flatnonzero(outputs.any(axis=0))]
+    layers = tuple(dict.fromkeys([*ctx.layers(columns), *(n for n in spoilt if n not in began)]))
+    if not layers:
         return
-    layers, rows = ctx.layers(columns), np.flatnonzero(bad[:, columns].any(axis=1)) + ctx.end
-    name, step = ctx.run.names[columns[0]], int(ctx.steps[rows[0]])
+    rows = np.flatnonzero(bad[:, columns].any(axis=1) | outputs.any(axis=1))
+    late = rows[rows >= ctx.end]
+    steps = ctx.steps[late if len(late) else rows]
+    name, step = (ctx.run.names[columns[0]] if columns else layers[0]), int(steps[0])
     yield finding(
         NAME,
-        Severity.CRITICAL,
+        limits.severity(ctx, Rule.NON_FINITE, Severity.CRITICAL),
         layers,
-        ctx.steps[rows],
+        steps,
         f"from step {step} on NaN or Inf reached {several(layers)}",
         Evidence(Stat.GRAD_NAN, name, step, float("nan"), 0.0),
         cause="Whatever comes after the first NaN or Inf is spoilt by it.",
@@ -128,24 +131,22 @@ def _reached(ctx: CheckContext, origin: "Origin") -> Outcome:
 
 def _outputs_only(ctx: CheckContext, mask_share: float) -> Outcome:
     """Layer outputs that are not finite while loss, gradients and weights are."""
-    if Stat.PROBE_NONFINITE not in ctx.run.recorded:
+    bad = limits.nonfinite_outputs(ctx)
+    if not bad.any():
         return
-    bad = ctx.run.series[Stat.PROBE_NONFINITE] > 0
     made_here = bad & ~(ctx.run.series[Stat.PROBE_INPUT_NONFINITE] > 0)
-    rows = np.flatnonzero(made_here.any(axis=1))
-    if not len(rows):
-        return
-    by_design = bad[0].any() and bad.any(axis=1).mean() >= mask_share
-    layer = ctx.layer_names[made_here[rows[0]].argmax()]
-    step = ctx.steps[rows[0]]
+    row = int((made_here if made_here.any() else bad).any(axis=1).argmax())
+    origin = int((made_here if made_here.any() else bad)[row].argmax())
+    layers = [ctx.layer_names[i] for i in (origin, *np.flatnonzero(bad.any(axis=0)))]
+    masks, step = limits.outputs_are_masks(ctx, mask_share), ctx.steps[row]
     yield finding(
         NAME,
-        Severity.INFO if by_design else Severity.WARNING,
-        (layer,),
-        ctx.steps[rows],
-        f"{layer} gives NaN or Inf from step {step}; loss and gradients are finite",
-        Evidence(Stat.PROBE_NONFINITE, layer, step, bad[rows[0]].sum(), 0.0),
-        cause="Looks like a mask." if by_design else _CAUSE[StepPhase.FORWARD],
+        limits.severity(ctx, Rule.NON_FINITE, Severity.INFO if masks else Severity.WARNING),
+        tuple(dict.fromkeys(layers)),
+        ctx.steps[bad.any(axis=1)],
+        f"{layers[0]} gives NaN or Inf from step {step}; loss and gradients are finite",
+        Evidence(Stat.PROBE_NONFINITE, layers[0], step, bad[row].sum(), 0.0),
+        cause="Looks like a mask." if masks else _CAUSE[StepPhase.FORWARD],
         advice=_ADVICE[StepPhase.FORWARD][:1],
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from gradwatch.finding import Severity
 from gradwatch.text import number, plain, shortened
 from gradwatch.views.model import ViewModel
 from gradwatch.views.model.heat import LEVELS, Code, LevelScale, codes_of, row_of
@@ -115,11 +116,11 @@ def _flows(codes: NDArray[np.int64], edges: Sequence[Sequence[int]]) -> tuple[fl
 
 
 def _intervals(model: ViewModel) -> list[list[tuple[Mark, int, int]]]:
-    """Per node: marks with the steps they hold, from the findings."""
+    """Per node: marks with the steps they hold, from findings above an information."""
     by_layer: dict[str, list[tuple[Mark, int, int]]] = {}
-    for finding in model.findings:
+    for finding in (item for root in model.findings for item in (root, *root["consequences"])):
         mark = _BY_CHECK.get(finding["check"])
-        if mark is not None:
+        if mark is not None and finding["severity"] != Severity.INFO.word:
             interval = mark, finding["first_step"], finding["last_step"]
             for name in finding["layers"]:
                 by_layer.setdefault(name, []).append(interval)

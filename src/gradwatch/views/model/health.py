@@ -141,8 +141,10 @@ def _finding(item: Finding) -> dict[str, Any]:
         "consequences": [
             {
                 "check": c.check,
+                "severity": c.severity.word,
                 "message": c.message,
                 "first_step": c.first_step,
+                "last_step": c.last_step,
                 "layers": list(c.layers),
             }
             for c in item.consequences

@@ -33,7 +33,9 @@ LEAST_SPAN = 1e4
 class Code(IntEnum):
     """The bytes of a cell; those from LOWEST to HIGHEST are levels of its scale.
 
-    Where cells are merged the highest byte wins, so the order says what must not be hidden.
+    Where cells are merged the highest byte wins, so the order says what must not be hidden. Only
+    NONFINITE is a mark: a layer that has it is named by a finding `nonfinite`. ZERO and NO_GRADIENT
+    say what was measured on those steps (a frozen weight has no gradient and is sound).
     """
 
     EMPTY = 0  # not measured
@@ -174,18 +176,46 @@ class Columns:
         return per_element
 
     def nonfinite(self, kind: Kind, stat: Stat) -> NDArray[np.bool_]:
-        """Where any element was NaN or Inf."""
+        """Where any element was NaN or Inf, as the check `nonfinite` counts it."""
+        family = stat.partition("_")[0]
         counters = {
             "grad": (Stat.GRAD_NAN, Stat.GRAD_INF),
             "weight": (Stat.WEIGHT_NAN, Stat.WEIGHT_INF),
             "act": (Stat.ACT_NONFINITE, Stat.PROBE_NONFINITE),
-        }.get(stat.partition("_")[0], ())
+        }.get(family, ())
         hit = np.zeros((len(self), len(self.run.by_kind[kind])), bool)
         for counter in counters:
             if counter in self.run.recorded and not self._never(counter):
                 buckets = self._buckets(counter)
                 hit |= self._laid(buckets, buckets.high, BucketValue.HIGHEST) > 0
+        if hit.any() and family in {"grad", "act"}:
+            self._without_what_is_meant(hit, family)
         return hit
+
+    def _without_what_is_meant(self, hit: NDArray[np.bool_], family: str) -> None:
+        """Take out overflow on steps that a scaler skipped, and outputs that are masks."""
+        from gradwatch.checks import (
+            context,
+            limits,
+        )  # only here: loading every check takes its time
+
+        ctx = context.context(self.run)
+        large = len(self.run.steps) * hit.shape[1] > STATES_UP_TO
+        if family == "act":
+            hit &= large or not limits.outputs_are_masks(ctx)
+        elif ctx.skipped.any():
+            begin, end, starts = self._places()
+            if large:  # rollups do not tell steps apart: columns with such a step are left out
+                hit &= ~np.logical_or.reduceat(ctx.skipped[begin:end], starts)[:, None]
+            else:
+                counted = limits.nonfinite_gradients(ctx)[begin:end]
+                hit &= np.logical_or.reduceat(counted, starts, axis=0)
+
+    def _places(self) -> tuple[int, int, NDArray[np.intp]]:
+        """First row, row after the last, and the row of each column's first step from there."""
+        begin = int(np.searchsorted(self.run.steps, self.first[0]))
+        end = int(np.searchsorted(self.run.steps, self.last[-1], side="right"))
+        return begin, end, np.searchsorted(self.run.steps, self.first) - begin
 
     def without_gradient(self, what: Shown, values: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Where a bucket has no value because there was no gradient."""
@@ -193,9 +223,7 @@ class Columns:
         large = len(self.run.steps) * values.shape[1] > STATES_UP_TO
         if what.kind is not Kind.PARAMETER or large or not gaps.any():
             return np.zeros(values.shape, bool)
-        begin = int(np.searchsorted(self.run.steps, self.first[0]))
-        end = int(np.searchsorted(self.run.steps, self.last[-1], side="right"))
-        starts = np.searchsorted(self.run.steps, self.first) - begin
+        begin, end, starts = self._places()
         states = self.run.state(what.stat)[begin:end]
         absent = np.logical_or.reduceat(states == State.NO_GRADIENT, starts, axis=0)
         return gaps & absent
