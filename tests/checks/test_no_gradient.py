@@ -92,6 +92,13 @@ def test_weights_that_rest_often_may_rest_at_the_end() -> None:
     assert said("no-gradient", gradients(column, 1.0, 1.0))
 
 
+def test_a_training_in_phases_may_end_in_one() -> None:
+    column = np.tile(np.repeat([1.0, 0.0], 20), 4)  # the last of these phases rests
+    assert not said("no-gradient", gradients(column, 1.0, 1.0, steps=160))
+    longer = np.r_[column, np.zeros(5)]
+    assert said("no-gradient", gradients(longer, 1.0, 1.0, steps=165))
+
+
 def test_layers_that_fall_silent_at_different_steps_keep_their_steps() -> None:
     findings = said("no-gradient", gradients(0.0, silent_from(20), silent_from(40)))
     assert {(item.layers, item.first_step) for item in findings} == {

@@ -60,7 +60,7 @@ def check(
     beyond = np.isfinite(item.limits)
     if item.rule is Rule.SUDDEN:
         times, past = number(growth * highest / limit), number(limit / growth)
-        what += f", {times} times its own past of {past}; the recording ends with it"
+        what += f", {times} times its own past of {past}, and nothing after it is lower"
     else:
         what += f"; {int(beyond.sum())} parameters above {number(np.nanmin(item.limits))}"
     yield finding(

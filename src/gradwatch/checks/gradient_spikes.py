@@ -61,7 +61,9 @@ def check(
     ]
     if not spikes:
         return
-    crowded = any(sum(abs(row - other) <= 10 for other in spikes) > crowd for row in spikes)
+    near = np.searchsorted(spikes, [row + 10.5 for row in spikes])
+    near -= np.searchsorted(spikes, [row - 10.5 for row in spikes])
+    crowded = bool((near > crowd).any())
     clear = [
         row
         for row in spikes

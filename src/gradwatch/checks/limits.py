@@ -61,7 +61,10 @@ SILENT_STEPS, NONE_STEPS = 5, 3
 SILENT_TO_END = 10
 """or on so many samples up to the end."""
 CHANCE = 1e-6
-"""Silence to the end is none where the parameter rests often: f^n above this is chance."""
+"""A parameter that rests often may rest at the end: n samples with f^n above this are chance.
+
+Nor is it silent for good while it has come back from as long a rest (phases of a training).
+"""
 
 MASK = 0.9
 """Outputs that are infinite on this share of the steps, the first included, are masks."""
@@ -431,6 +434,8 @@ def silent(
     trailing = to_the_end.sum(axis=0)
     rests = (empties - trailing) / np.maximum(counts - trailing, 1)
     stays = (trailing >= to_end) & (rests**trailing <= CHANCE)
+    often = np.flatnonzero(stays & (empties > trailing))
+    stays[often] &= trailing[often] > _longest_rest(alive[:, often], looked[:, often])
     always = (fraction >= share) & enough
     beyond = (always | stays) & ctx.trainable
     weights = beyond & ctx.matrices
@@ -449,6 +454,15 @@ def silent(
         np.asarray(looked.any(axis=1), bool),
         bool((fraction[ctx.trainable] >= share).all()),
     )
+
+
+def _longest_rest(alive: Mask, looked: Mask) -> NDArray[np.int64]:
+    """Samples of the longest silence that each parameter came back from."""
+    sample = np.cumsum(looked, axis=0)
+    before = np.maximum.accumulate(np.where(alive, sample, 0), axis=0)
+    before = np.vstack([np.zeros_like(before[:1]), before[:-1]])
+    longest: NDArray[np.int64] = np.where(alive, sample - before - 1, 0).max(axis=0, initial=0)
+    return longest
 
 
 def _empty_cells(ctx: CheckContext) -> tuple[Mask, Mask]:

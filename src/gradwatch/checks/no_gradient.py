@@ -14,7 +14,8 @@ for dead ReLUs behind it.
 Threshold: 95 % of steps, at least five of them (zero-initialised branches have no gradient
 on the first), or three where the gradient is None. Ten samples to the end, unless the
 weight rests often (stochastic depth, experts): with a share f of silent steps before, n in
-a row are chance while f^n is above a millionth.
+a row are chance while f^n is above a millionth, and a rest no longer than an earlier one is
+a phase of the training.
 """
 
 import numpy as np

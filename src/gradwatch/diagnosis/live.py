@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checks import CHECKS
+from gradwatch.checks import CHECKS, nonfinite
 from gradwatch.diagnosis.diagnose import diagnose
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import MemorySource, Run, Subject
@@ -197,7 +197,7 @@ LIVE = frozenset(
         "stale-second-moment",
     }
 )
-"""Checks whose verdict on part of a run holds for the whole of it."""
+"""Checks that can judge a run that goes on; what passes (a silence, a spike) is cleared later."""
 
 FIRST_LOOK = 3
 SHARE = 0.003
@@ -269,8 +269,11 @@ class LiveDiagnosis:
         diagnosis = diagnose(self._past.run(), self._checks)
         present = {
             (finding.check, finding.layers[0] if finding.layers else ""): finding
-            for finding in diagnosis.everything()
+            for root in diagnosis.findings
+            for finding in (root, *root.consequences)
             if finding.severity > Severity.INFO
+            # where NaN began is news, how far it got is not
+            and (finding is root or (finding.check, root.check) != (nonfinite.NAME, nonfinite.NAME))
         }
         roots = {id(finding) for finding in diagnosis.findings}
         for key, finding in present.items():
