@@ -10,7 +10,6 @@ from tests.record.sinks import MemorySink, watch_into
 from torch import nn
 from torch.nn import functional as F
 
-from gradwatch.record.backend_cpu import WINDOW, RowMemory
 from gradwatch.stats import Family, State
 
 
@@ -126,26 +125,6 @@ def test_rows_that_get_no_gradient_are_counted() -> None:
         row, _ = sink.rows[Family.GRAD, step, "0.weight"]
         assert row["grad_zero_rows"] == 50 - len(set(tokens.tolist()))
         assert row["grad_untouched_rows"] == row["grad_dead_rows"] == 50 - len(seen)
-
-
-def test_the_window_of_dead_rows_is_exact() -> None:
-    generator = np.random.default_rng(0)
-    sizes = [5, 0, 17, 1]
-    memory = RowMemory(sizes)
-    rows = np.array(sizes)
-    history: list[list[np.ndarray[Any, Any]]] = []
-    for _ in range(3 * WINDOW):
-        marks = [generator.random(size) < 0.02 for size in sizes]
-        history.append(marks)
-        for view, mark in zip(memory.fresh(rows), marks, strict=True):
-            if view is not None:
-                view[:] = mark
-        dead, untouched = memory.remember()
-        for index in range(len(sizes)):
-            recent = np.any([step[index] for step in history[-WINDOW:]], axis=0)
-            ever = np.any([step[index] for step in history], axis=0)
-            assert dead[index] == (~recent).sum()
-            assert untouched[index] == (~ever).sum()
 
 
 def test_the_cosine_tells_repeated_from_reversed_gradients() -> None:

@@ -6,7 +6,6 @@ Updates compare the weights with a snapshot that was taken before the step.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import frexp
 from pathlib import Path
 
@@ -24,10 +23,6 @@ from gradwatch.record.parameters import TrackedOptimizer
 from gradwatch.record.rows import (
     FamilyRows,
     PendingRows,
-    blank,
-    empty_rows,
-    fill_sketches,
-    moment_rows,
     nothing,
     ready,
 )
@@ -42,6 +37,14 @@ from gradwatch.record.tensors import (
 )
 from gradwatch.run import Histogram
 from gradwatch.stats import Family, State
+from gradwatch.stats.rows import (
+    RowMemory,
+    blank,
+    empty_rows,
+    fill_sketches,
+    moment_rows,
+    update_rows,
+)
 
 SAMPLE = 4096
 """Coordinates per tensor where a whole copy would take too much memory."""
@@ -185,10 +188,6 @@ def _local(tensor: Tensor | None) -> Tensor | None:
 
 
 _ITEMSIZE = np.array([Dtype(kind).itemsize for kind in sorted(Dtype)], np.int64)
-
-
-WINDOW = 64
-"""Recorded gradients in which a row without any is called dead."""
 
 
 class CpuBackend(Backend):
@@ -336,7 +335,7 @@ class CpuBackend(Backend):
         if divided is None or pair.sampled:
             records, _ = kernel.step(pair.before, pair.after, pair.gradients)
             pair.enlarge(records, parameters)
-            updates = [_update_rows(records, pair.states)]
+            updates = [_update_family(records, pair.states)]
             return updates if divided is None else updates + _adam_alone(divided, gradients)
         return _both(pair, divided, parameters)
 
@@ -362,7 +361,7 @@ def _both(
         correction=np.where(fits, divided.correction, 1.0),
         eps=divided.epsilon,
     )
-    return [_update_rows(records, pair.states), *_adam_rows(ratios, states)]
+    return [_update_family(records, pair.states), *_adam_rows(ratios, states)]
 
 
 def _adam_alone(divided: Divisors, gradients: Sequence[Tensor | None]) -> list[FamilyRows]:
@@ -394,14 +393,8 @@ def _states(divided: Divisors, gradients: Gathered, seconds: Gathered) -> NDArra
     return states
 
 
-def _update_rows(records: NDArray[np.void], states: NDArray[np.uint8]) -> FamilyRows:
-    rows = empty_rows(Family.UPDATE, len(records))
-    rows["update_norm"] = records["update_norm"]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rows["update_ratio"] = records["update_norm"] / records["before_norm"]
-        rows["update_lost_fraction"] = records["lost"] / records["with_gradient"]
-    rows["update_ratio"][~np.isfinite(rows["update_ratio"])] = np.nan
-    return FamilyRows(Family.UPDATE, blank(Family.UPDATE, rows, states), states)
+def _update_family(records: NDArray[np.void], states: NDArray[np.uint8]) -> FamilyRows:
+    return FamilyRows(Family.UPDATE, update_rows(records, states), states)
 
 
 def _adam_rows(ratios: NDArray[np.void], states: NDArray[np.uint8]) -> list[FamilyRows]:
@@ -465,47 +458,3 @@ def sparse_record(gradient: Tensor) -> tuple[np.void, NDArray[np.int64]] | None:
     if whole.dim() > 1:
         record["zero_rows"] = whole.shape[0] - len(rows)
     return record, rows
-
-
-class RowMemory:
-    """Remembers, for every row (dim 0) of every tensor, the last 64 recorded gradients.
-
-    All rows lie one after another, so that a step costs a few passes over one small array and not a
-    few calls per tensor. Bit i of a row's word says whether it was touched i recorded steps ago.
-    """
-
-    def __init__(self, rows: Sequence[int]) -> None:
-        self.rows = tuple(rows)
-        starts = np.concatenate([[0], np.cumsum(self.rows)]).astype(np.int64)
-        self._marks = np.zeros(int(starts[-1]), np.uint8)
-        self._recent = np.zeros(len(self._marks), np.uint64)
-        self._ever = np.zeros(len(self._marks), np.uint8)
-        self._views = [self._marks[a:b] for a, b in pairwise(starts)]
-        self._filled = np.flatnonzero(self.rows)
-        self._starts = starts[:-1][self._filled]
-
-    def fresh(self, rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | None]:
-        """Cleared marks for the kernel; None for a tensor that has no rows this time."""
-        self._marks.fill(0)
-        return [
-            view if count and count == now else None
-            for view, count, now in zip(self._views, self.rows, rows.tolist(), strict=True)
-        ]
-
-    def mark(self, index: int, rows: NDArray[np.int64]) -> None:
-        """Mark rows of a tensor the kernel could not read."""
-        if self.rows[index]:
-            self._views[index][rows] = 1
-
-    def remember(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Take the marks in: rows of each tensor untouched in the window, and untouched ever."""
-        self._recent <<= np.uint64(1)
-        self._recent |= self._marks
-        self._ever |= self._marks
-        return self._count(self._recent == 0), self._count(self._ever == 0)
-
-    def _count(self, silent: NDArray[np.bool_]) -> NDArray[np.uint64]:
-        counts = np.zeros(len(self.rows), np.uint64)
-        if len(self._filled):
-            counts[self._filled] = np.add.reduceat(silent, self._starts, dtype=np.uint64)
-        return counts

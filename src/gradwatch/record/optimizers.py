@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 
 from gradwatch.record.clipping import UNTOUCHED, GradTransform, TransformKind
 from gradwatch.record.parameters import TrackedOptimizer
-from gradwatch.record.rows import empty_rows
 from gradwatch.record.tensors import number
 from gradwatch.stats import Family
+from gradwatch.stats.rows import empty_rows
 
 
 def learning_rates(optimizer: Optimizer) -> NDArray[np.void]:

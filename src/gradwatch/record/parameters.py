@@ -1,6 +1,5 @@
 """Which parameters are recorded, what they are called, and which optimizer steps each of them."""
 
-import hashlib
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from gradwatch.record.clipping import GradientSampler
 from gradwatch.record.tensors import flat_offset, local, on_accelerator, placement
 from gradwatch.run import Event, EventKind, Subject
 from gradwatch.stats import SKETCH_WIDTH, Kind
+from gradwatch.stats.rows import name_seed
 from gradwatch.store import Writer
 
 WRAPPERS = {
@@ -184,7 +184,7 @@ class TrackedOptimizer:
         if same and on_device is self._on_device:
             return
         self.ids, self.rows, self._on_device = np.array(ids, np.uint32), rows, on_device
-        self.seeds = np.array([_seed(info.name) for info in parameters], np.uint64)
+        self.seeds = np.array([name_seed(info.name) for info in parameters], np.uint64)
         real = [None if tensor is None or is_lazy(tensor) else tensor for tensor in tensors]
         self.offsets = np.array(
             [0 if t is None else flat_offset(placement(t)) for t in real], np.int64
@@ -208,11 +208,6 @@ def _rows(tensor: Tensor | None) -> int:
         return 0
     tensor = local(tensor)
     return tensor.shape[0] if tensor.dim() > 1 and tensor.numel() else 0
-
-
-def _seed(name: str) -> int:
-    """The same for a name in every process, so that the sketches of shards add up."""
-    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=8).digest())
 
 
 class TrackedParameters:

@@ -1,4 +1,4 @@
-"""The rows of a step: how they are made of the kernel's records, and whom they are handed to."""
+"""The rows of a step, on their way from where they are measured to the writer and the monitor."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradwatch.run import Histogram, Subject
-from gradwatch.stats import HAS_VALUE, Family, State, entry, family_stats, row_dtype
+from gradwatch.stats import Family, State
+from gradwatch.stats.rows import empty_rows
 
 Reading = tuple[Family, Sequence[Subject], NDArray[np.void], NDArray[np.uint8]]
 """Rows of one family on one step that a signal made: their subjects, the rows, their states."""
@@ -84,83 +85,6 @@ class StepMonitor(Protocol):
         """The training is over."""
 
 
-# -- making rows -------------------------------------------------------------------------------
-
-_SCALED = ("norm", "mean", "std", "abs_mean", "abs_max", "min", "max")
-_COPIED = ["count", "nan", "zero_rows", "skewness", "kurtosis", *_SCALED]
-_COLUMNS = {
-    family: [f"{family}_{name}" for name in _COPIED] for family in (Family.GRAD, Family.WEIGHT)
-}
-
-
-def empty_rows(family: Family, count: int) -> NDArray[np.void]:
-    """Rows without a value: NaN in every float, 0 in every integer."""
-    return np.repeat(_EMPTY[family], count)
-
-
-def moment_rows(
-    family: Family, records: NDArray[np.void], states: NDArray[np.uint8], factor: float = 1.0
-) -> NDArray[np.void]:
-    """Rows of gradients or weights; `factor` multiplies what has the tensor's unit."""
-    rows = empty_rows(family, len(records))
-    rows[_COLUMNS[family]] = records[_COPIED]
-    if factor != 1.0:
-        for name in _SCALED:
-            rows[f"{family}_{name}"] *= factor
-    rows[f"{family}_inf"] = records["pos_inf"] + records["neg_inf"]
-    with np.errstate(invalid="ignore"):
-        rows[f"{family}_zero_fraction"] = records["zeros"] / records["count"]
-    return blank(family, rows, states)
-
-
-def blank(family: Family, rows: NDArray[np.void], states: NDArray[np.uint8]) -> NDArray[np.void]:
-    """Take the values out of rows whose state says there is none."""
-    without = ~HAS_VALUE[states]
-    if without.any():
-        rows[without] = _EMPTY[family]
-    return rows
-
-
-def fill_sketches(
-    rows: NDArray[np.void],
-    sketches: NDArray[np.float32],
-    multiplier: float,
-    seen: NDArray[np.bool_],
-    last: NDArray[np.float32],
-    *,
-    cosines: bool,
-) -> None:
-    """Sketches of gradients, and their cosines to the last ones, which these then become.
-
-    `multiplier` is applied to the sketches in place; `seen` says which gradients there were.
-    """
-    sketches *= np.float32(multiplier)
-    rows["grad_sketch"] = sketches
-    if cosines:
-        rows["grad_cosine"] = _cosine(sketches, last)
-    rows["grad_sketch"][~seen] = np.nan
-    last[seen] = sketches[seen]
-
-
-def _cosine(now: NDArray[np.float32], last: NDArray[np.float32]) -> NDArray[np.float64]:
-    a, b = now.astype(np.float64), last.astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        dot = np.einsum("ij,ij->i", a, b)
-        size = np.sqrt(np.einsum("ij,ij->i", a, a) * np.einsum("ij,ij->i", b, b))
-        return np.where(size > 0, dot / size, np.nan)
-
-
 def nothing(family: Family, count: int, state: State) -> FamilyRows:
     """Rows that only say why there is no value."""
     return FamilyRows(family, empty_rows(family, count), np.full(count, state, np.uint8))
-
-
-def _empty_row(family: Family) -> NDArray[np.void]:
-    row = np.zeros((), row_dtype(family))
-    for item in family_stats(family):
-        if np.dtype(entry(item.stat).dtype).kind == "f":
-            row[str(item.stat)] = np.nan
-    return row
-
-
-_EMPTY = {family: _empty_row(family) for family in Family}

@@ -7,7 +7,6 @@ from torch import Tensor
 
 import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch
-from gradwatch.record.backend_cpu import WINDOW, RowMemory
 from gradwatch.record.device import statistics
 from gradwatch.record.device.gradients import (
     DeviceRowMemory,
@@ -32,6 +31,7 @@ from gradwatch.record.device.statistics import (
     zero_rows,
 )
 from gradwatch.record.tensors import gather
+from gradwatch.stats.rows import WINDOW, RowMemory
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 KINDS_OF = [

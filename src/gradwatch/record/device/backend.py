@@ -49,14 +49,12 @@ from gradwatch.record.rows import (
     Parts,
     PendingRows,
     ReadyRows,
-    blank,
-    empty_rows,
-    moment_rows,
     nothing,
     ready,
 )
 from gradwatch.record.tensors import KERNEL_DTYPES, aligned, local, number, on_accelerator
 from gradwatch.stats import Family, State
+from gradwatch.stats.rows import blank, empty_rows, moment_rows
 
 
 class DeviceBackend(Backend):

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from gradwatch.kernel import SKETCH_WIDTH
 from gradwatch.kernel.plain import scramble
-from gradwatch.record.backend_cpu import WINDOW
 from gradwatch.record.clipping import TOLERANCE, GradTransform
 from gradwatch.record.device.statistics import (
     LIMIT,
@@ -35,10 +34,11 @@ from gradwatch.record.device.statistics import (
 )
 from gradwatch.record.device.transfer import Load
 from gradwatch.record.parameters import TrackedOptimizer
-from gradwatch.record.rows import FamilyRows, Parts, blank, fill_sketches, moment_rows
+from gradwatch.record.rows import FamilyRows, Parts
 from gradwatch.record.tensors import local
 from gradwatch.run import Histogram
 from gradwatch.stats import Family, State
+from gradwatch.stats.rows import WINDOW, blank, fill_sketches, moment_rows
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _EVERY_GROUP_UP_TO, _BUNCH = 65_536, 8

@@ -1,0 +1,153 @@
+"""The rows of a family on one step, made of the kernel's records; and the memory of their rows.
+
+Used wherever tensors are measured: by the recorder, and of arrays that somebody hands in.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.stats.catalogue import HAS_VALUE, Family, entry, family_stats, row_dtype
+
+_SCALED = ("norm", "mean", "std", "abs_mean", "abs_max", "min", "max")
+_COPIED = ["count", "nan", "zero_rows", "skewness", "kurtosis", *_SCALED]
+_COLUMNS = {
+    family: [f"{family}_{name}" for name in _COPIED] for family in (Family.GRAD, Family.WEIGHT)
+}
+
+
+def empty_rows(family: Family, count: int) -> NDArray[np.void]:
+    """Rows without a value: NaN in every float, 0 in every integer."""
+    return np.repeat(_EMPTY[family], count)
+
+
+def moment_rows(
+    family: Family, records: NDArray[np.void], states: NDArray[np.uint8], factor: float = 1.0
+) -> NDArray[np.void]:
+    """Rows of gradients or weights; `factor` multiplies what has the tensor's unit."""
+    rows = empty_rows(family, len(records))
+    rows[_COLUMNS[family]] = records[_COPIED]
+    if factor != 1.0:
+        for name in _SCALED:
+            rows[f"{family}_{name}"] *= factor
+    rows[f"{family}_inf"] = records["pos_inf"] + records["neg_inf"]
+    with np.errstate(invalid="ignore"):
+        rows[f"{family}_zero_fraction"] = records["zeros"] / records["count"]
+    return blank(family, rows, states)
+
+
+def blank(family: Family, rows: NDArray[np.void], states: NDArray[np.uint8]) -> NDArray[np.void]:
+    """Take the values out of rows whose state says there is none."""
+    without = ~HAS_VALUE[states]
+    if without.any():
+        rows[without] = _EMPTY[family]
+    return rows
+
+
+def fill_sketches(
+    rows: NDArray[np.void],
+    sketches: NDArray[np.float32],
+    multiplier: float,
+    seen: NDArray[np.bool_],
+    last: NDArray[np.float32],
+    *,
+    cosines: bool,
+) -> None:
+    """Sketches of gradients, and their cosines to the last ones, which these then become.
+
+    `multiplier` is applied to the sketches in place; `seen` says which gradients there were.
+    """
+    sketches *= np.float32(multiplier)
+    rows["grad_sketch"] = sketches
+    if cosines:
+        rows["grad_cosine"] = _cosine(sketches, last)
+    rows["grad_sketch"][~seen] = np.nan
+    last[seen] = sketches[seen]
+
+
+def _cosine(now: NDArray[np.float32], last: NDArray[np.float32]) -> NDArray[np.float64]:
+    a, b = now.astype(np.float64), last.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        dot = np.einsum("ij,ij->i", a, b)
+        size = np.sqrt(np.einsum("ij,ij->i", a, a) * np.einsum("ij,ij->i", b, b))
+        return np.where(size > 0, dot / size, np.nan)
+
+
+def update_rows(records: NDArray[np.void], states: NDArray[np.uint8]) -> NDArray[np.void]:
+    """Rows of what a step changed, from the kernel's records of it."""
+    rows = empty_rows(Family.UPDATE, len(records))
+    rows["update_norm"] = records["update_norm"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rows["update_ratio"] = records["update_norm"] / records["before_norm"]
+        rows["update_lost_fraction"] = records["lost"] / records["with_gradient"]
+    rows["update_ratio"][~np.isfinite(rows["update_ratio"])] = np.nan
+    return blank(Family.UPDATE, rows, states)
+
+
+def _empty_row(family: Family) -> NDArray[np.void]:
+    row = np.zeros((), row_dtype(family))
+    for item in family_stats(family):
+        if np.dtype(entry(item.stat).dtype).kind == "f":
+            row[str(item.stat)] = np.nan
+    return row
+
+
+_EMPTY = {family: _empty_row(family) for family in Family}
+
+
+def name_seed(name: str) -> int:
+    """What scrambles a tensor's sketch: the same in every process, so that shards add up."""
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=8).digest())
+
+
+# -- rows of tensors -------------------------------------------------------------------------------
+
+WINDOW = 64
+"""Recorded gradients in which a row without any is called dead."""
+
+
+class RowMemory:
+    """Remembers, for every row (dim 0) of every tensor, the last 64 recorded gradients.
+
+    All rows lie one after another, so that a step costs a few passes over one small array and not a
+    few calls per tensor. Bit i of a row's word says whether it was touched i recorded steps ago.
+    """
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self.rows = tuple(rows)
+        starts = np.concatenate([[0], np.cumsum(self.rows)]).astype(np.int64)
+        self._marks = np.zeros(int(starts[-1]), np.uint8)
+        self._recent = np.zeros(len(self._marks), np.uint64)
+        self._ever = np.zeros(len(self._marks), np.uint8)
+        self._views = [self._marks[a:b] for a, b in pairwise(starts)]
+        self._filled = np.flatnonzero(self.rows)
+        self._starts = starts[:-1][self._filled]
+
+    def fresh(self, rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | None]:
+        """Cleared marks for the kernel; None for a tensor that has no rows this time."""
+        self._marks.fill(0)
+        return [
+            view if count and count == now else None
+            for view, count, now in zip(self._views, self.rows, rows.tolist(), strict=True)
+        ]
+
+    def mark(self, index: int, rows: NDArray[np.int64]) -> None:
+        """Mark rows of a tensor the kernel could not read."""
+        if self.rows[index]:
+            self._views[index][rows] = 1
+
+    def remember(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Take the marks in: rows of each tensor untouched in the window, and untouched ever."""
+        self._recent <<= np.uint64(1)
+        self._recent |= self._marks
+        self._ever |= self._marks
+        return self._count(self._recent == 0), self._count(self._ever == 0)
+
+    def _count(self, silent: NDArray[np.bool_]) -> NDArray[np.uint64]:
+        counts = np.zeros(len(self.rows), np.uint64)
+        if len(self._filled):
+            counts[self._filled] = np.add.reduceat(silent, self._starts, dtype=np.uint64)
+        return counts
