@@ -78,7 +78,7 @@ def refuses(make, *words: str) -> None:
 def test_a_run_passes_through() -> None:
     run = Run.from_norms({"a": [1.0]})
     assert as_run(run) is run
-    with pytest.raises(GradwatchError, match="of its own"):
+    with pytest.raises(GradwatchError, match="has its own"):
         as_run(run, steps=[3])
 
 

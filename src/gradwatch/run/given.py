@@ -1,21 +1,20 @@
-"""What people hand in, made into arrays, numbers and sources of runs, or refused in one sentence.
+"""What people hand in, made into arrays, numbers and series, or refused in one sentence.
 
 Nothing is imported for it: a torch tensor is asked for its numbers by its own methods.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from math import isfinite, prod
+from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.kernel import measure_arrays
 from gradwatch.run.source import MemorySource
 from gradwatch.run.subject import Subject
-from gradwatch.stats import Family, Kind, Stat, State, family_stats
+from gradwatch.stats import Kind, Stat, State
 
 Word = TypeVar("Word", bound=StrEnum)
 Listed = list[Any] | tuple[Any, ...] | NDArray[Any]
@@ -171,31 +170,32 @@ def kind_of(value: object) -> str:
 SERIES = "a Run, norms by name ({name: [norm, …]}) or arrays by name ({name: [array, …]})"
 
 
-def source_of(data: Any, steps: Any, scalars: Any) -> MemorySource:
-    """A source of whichever was handed in: norms by name, or arrays for each step by name."""
+def series_by_name(data: Any) -> tuple[dict[str, Listed], bool]:
+    """What each name has for each step, and whether that is arrays: else it is norms."""
     if isinstance(data, str):
         raise refused(SERIES, data, "Open a recorded folder with gradwatch.open_run.")
     if isinstance(data, list | tuple) and any(np.isscalar(item) for item in data):
         raise refused(SERIES, data, "Give a bare list of numbers a name.")
-    listed = {name: _listed(item, name) for name, item in by_name(data, SERIES).items()}
+    listed = {name: each_step(item, name) for name, item in by_name(data, SERIES).items()}
     if not listed:
         raise GradwatchError(f"Expected {SERIES}, got nothing.", Exit.USAGE)
-    firsts = {
-        name: first
-        for name, items in listed.items()
-        if (first := next((item for item in items if item is not None), None)) is not None
-    }
-    arrays = [name for name, first in firsts.items() if _has_parts(first)]
-    norms = [name for name in firsts if name not in set(arrays)]
+    arrays: list[str] = []
+    norms: list[str] = []
+    for name, items in listed.items():
+        if not len(items):
+            raise GradwatchError(
+                f"Expected a norm or an array for each step in {name!r}, got none.", Exit.USAGE
+            )
+        first = next((item for item in items if item is not None), None)
+        if first is not None:
+            (arrays if _has_parts(first) else norms).append(name)
     if norms and arrays:
         raise GradwatchError(
             f"Expected norms for every name or arrays for every name, got norms in {norms[0]!r} "
             f"and arrays in {arrays[0]!r}.",
             Exit.USAGE,
         )
-    if arrays:
-        return source_from_arrays(listed, {}, steps, scalars)
-    return source_from_norms(listed, steps, scalars)
+    return listed, bool(arrays)
 
 
 def _has_parts(item: object) -> bool:
@@ -204,17 +204,8 @@ def _has_parts(item: object) -> bool:
     return isinstance(item, list | tuple) if shape is None else len(shape) > 0
 
 
-def _listed(item: Any, name: str) -> Listed:
+def each_step(item: Any, name: str) -> Listed:
     """What one name has for each step; an array is cut along its first axis."""
-    listed = _sequence(item, name)
-    if not len(listed):
-        raise GradwatchError(
-            f"Expected a norm or an array for each step in {name!r}, got none.", Exit.USAGE
-        )
-    return listed
-
-
-def _sequence(item: Any, name: str) -> Listed:
     if hasattr(item, "detach"):
         item = as_array(item, name)
     wrong = isinstance(item, (*TEXT, Mapping, set)) or getattr(item, "shape", None) == ()
@@ -262,7 +253,7 @@ def source_from_norms(norms: Any, steps: Any, scalars: Any) -> MemorySource:
 
 def _norms(item: Any, name: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Norms in float64, and where there was no gradient (None): they are NaN there."""
-    listed = _sequence(item, name)
+    listed = each_step(item, name)
     gone = np.zeros(len(listed), bool)
     if not isinstance(listed, np.ndarray) or listed.dtype == object:
         gone = np.fromiter((norm is None for norm in listed), bool, len(listed))
@@ -280,83 +271,6 @@ def _norms(item: Any, name: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]
     return norms, gone
 
 
-def source_from_arrays(gradients: Any, weights: Any, steps: Any, scalars: Any) -> MemorySource:
-    """Measure every array and lay the statistics out by step and parameter."""
-    tables = {
-        family: {name: _sequence(item, name) for name, item in by_name(given, "arrays").items()}
-        for family, given in ((Family.GRAD, gradients or {}), (Family.WEIGHT, weights or {}))
-    }
-    names = tuple(dict.fromkeys((*tables[Family.GRAD], *tables[Family.WEIGHT])))
-    lengths = {name: len(items) for table in tables.values() for name, items in table.items()}
-    if len(set(lengths.values())) > 1:
-        odd = next(name for name in lengths if lengths[name] != lengths[names[0]])
-        raise GradwatchError(
-            f"Expected as many arrays for every name, got {lengths[names[0]]} in {names[0]!r} and "
-            f"{lengths[odd]} in {odd!r}. Use None where a step has no gradient.",
-            Exit.USAGE,
-        )
-    grid = as_steps(steps, lengths[names[0]] if names else 0, "the arrays")
-    values: dict[Stat, NDArray[np.float64]] = {}
-    states: dict[Stat, NDArray[np.uint8]] = {}
-    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
-    for family, table in tables.items():
-        if table:
-            _measure(family, table, names, len(grid), values, states, shapes)
-    subjects = []
-    for name in names:
-        shape, dtype = shapes.get(name, ((), ""))
-        count = prod(shape) if name in shapes else 0
-        subjects.append(Subject(Kind.PARAMETER, name, name, shape, dtype, count))
-    return MemorySource(grid, subjects, values, states, scalars=as_scalars(scalars, len(grid)))
-
-
-MEASURED = frozenset(
-    {"count", "norm", "mean", "std", "skewness", "kurtosis", "abs_mean", "abs_max", "min", "max"}
-    | {"zero_fraction", "nan", "inf", "zero_rows"}
-)
-
-
-def _measure(
-    family: Family,
-    table: Mapping[str, Listed],
-    names: Sequence[str],
-    length: int,
-    values: dict[Stat, NDArray[np.float64]],
-    states: dict[Stat, NDArray[np.uint8]],
-    shapes: dict[str, tuple[tuple[int, ...], str]],
-) -> None:
-    shape = (length, len(names))
-    state = np.full(shape, State.NOT_SAMPLED, np.uint8)
-    stats = [
-        (item.stat, field)
-        for item in family_stats(family)
-        if (field := item.stat.removeprefix(f"{family}_")) in MEASURED
-    ]
-    for stat, _ in stats:
-        values[stat], states[stat] = np.full(shape, np.nan), state
-    for column, name in enumerate(names):
-        for row, item in enumerate(table.get(name, ())):
-            if item is None:
-                state[row, column] = State.NO_GRADIENT
-                continue
-            array = as_array(item, name)
-            shapes.setdefault(name, (array.shape, str(array.dtype)))
-            # One by one: of arrays that the kernel cannot read in place, only one copy is alive.
-            (moments,) = measure_arrays([array])
-            state[row, column] = State.MEASURED
-            for stat, field in stats:
-                values[stat][row, column] = _value(moments, field)
-
-
-def _value(moments: np.void, field: str) -> float:
-    """One statistic of a measured tensor, by its name without the family."""
-    if field == "inf":
-        return float(moments["pos_inf"]) + float(moments["neg_inf"])
-    if field == "zero_fraction":
-        return float(moments["zeros"]) / float(moments["count"]) if moments["count"] else np.nan
-    return float(moments[field])
-
-
 def as_steps(steps: Any, length: int, entry: str) -> NDArray[np.int64]:
     """Step numbers, whole and increasing, one for each of `length` values; None: from 0."""
     if steps is None:
@@ -364,7 +278,7 @@ def as_steps(steps: Any, length: int, entry: str) -> NDArray[np.int64]:
     wanted = f"{length} increasing whole numbers as the steps of {entry!r}"
     if isinstance(steps, (*TEXT, Mapping)) or not isinstance(steps, Iterable):
         raise refused(wanted, steps)
-    listed = _sequence(steps, "steps")
+    listed = each_step(steps, "steps")
     given = as_array(listed, "steps") if len(listed) else np.empty(0, np.int64)
     with np.errstate(invalid="ignore"):
         whole = given.astype(np.int64) if given.dtype.kind in "fiu" else np.empty(0, np.int64)
@@ -378,7 +292,7 @@ def as_scalars(scalars: Any, length: int) -> dict[str, NDArray[np.float64]]:
     """Logged numbers by name, one for each step; None: nothing was logged there."""
     table = {}
     for name, item in by_name(scalars or {}, "scalars by name").items():
-        listed = [np.nan if number is None else number for number in _sequence(item, name)]
+        listed = [np.nan if number is None else number for number in each_step(item, name)]
         given = as_array(listed, name) if listed else np.empty(0)
         if given.shape != (length,) or given.dtype.kind == "c":
             raise GradwatchError(

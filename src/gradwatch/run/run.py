@@ -5,13 +5,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.graph import Graph
 from gradwatch.notebook import cell, facts, line_chart
+from gradwatch.run.arrays import source_from_arrays
 from gradwatch.run.downsample import Window
-from gradwatch.run.given import source_from_arrays, source_from_norms, source_of
+from gradwatch.run.given import series_by_name, source_from_norms
 from gradwatch.run.source import Loaded, Source
 from gradwatch.run.subject import Event, Histogram, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, entry
@@ -197,25 +198,27 @@ class Run:
     @classmethod
     def from_arrays(
         cls,
-        gradients: Mapping[str, Sequence[ArrayLike | None]] | None = None,
-        weights: Mapping[str, Sequence[ArrayLike | None]] | None = None,
+        gradients: Mapping[str, Any] | None = None,
+        weights: Mapping[str, Any] | None = None,
         *,
         steps: Sequence[int] | None = None,
-        scalars: Mapping[str, Sequence[float | None]] | None = None,
+        scalars: Mapping[str, Any] | None = None,
     ) -> "Run":
         """From arrays or torch tensors per name, one for each step; None means "no gradient".
 
-        Each name is a layer of its own.
+        Each name is a layer of its own. Measured is what a recording would hold: moments, sketches,
+        dead rows, and with both gradients and weights (as they are before the step) the updates
+        between steps that follow one another.
         """
         return cls(source_from_arrays(gradients, weights, steps, scalars))
 
     @classmethod
     def from_norms(
         cls,
-        norms: Mapping[str, Sequence[float | None]],
+        norms: Mapping[str, Any],
         *,
         steps: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
-        scalars: Mapping[str, Sequence[float | None]] | None = None,
+        scalars: Mapping[str, Any] | None = None,
     ) -> "Run":
         """From gradient norms per name, each a layer of its own, of unknown size (count 0).
 
@@ -260,8 +263,14 @@ def as_run(data: Any, *, steps: Any = None, scalars: Any = None) -> Run:
     gradient; an array of more dimensions is cut along its first axis. A list of such is named by
     position. Everything else is refused in one sentence.
     """
-    if not isinstance(data, Run):
-        return Run(source_of(data, steps, scalars))
-    if steps is not None or scalars is not None:
-        raise GradwatchError("A run has steps and scalars of its own: leave them out.", Exit.USAGE)
-    return data
+    if isinstance(data, Run):
+        if steps is not None or scalars is not None:
+            raise GradwatchError(
+                "Expected norms or arrays beside steps or scalars, got a run, which has its own.",
+                Exit.USAGE,
+            )
+        return data
+    listed, arrays = series_by_name(data)
+    if arrays:
+        return Run.from_arrays(listed, steps=steps, scalars=scalars)
+    return Run.from_norms(listed, steps=steps, scalars=scalars)

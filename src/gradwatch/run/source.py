@@ -90,7 +90,7 @@ class MemorySource:
 
     def load(self, stat: Stat) -> Loaded:
         """The given arrays; without states every value counts as measured."""
-        values = self.values[stat]
+        values = self.values[stat].astype(np.float64, copy=False)
         states = self.states.get(stat)
         if states is None:
             states = np.zeros(values.shape[:2], np.uint8)
