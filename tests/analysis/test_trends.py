@@ -227,3 +227,20 @@ def test_moments_do_not_leave_the_range_and_rounding_is_no_shape() -> None:
         [m * s for m, s in zip(plain.moments(x[:, 0].tolist()), (1e306, 1e306, 1, 1), strict=True)]
     )
     assert trends.shape(np.full(20, 0.1)) == (0.0, 0.0)
+
+
+def test_one_frequency_is_told_from_noise_with_and_without_memory() -> None:
+    t = np.arange(200)
+    for period in (3, 4, 17, 40):
+        assert trends.periodic(np.sin(2 * np.pi * t / period) + 0.5 * RNG(13).normal(size=200))
+    noise = np.concatenate([RNG(14).normal(size=(200, 300)), pink(RNG(15), 200, 300)], axis=1)
+    assert sum(trends.periodic(x) for x in noise.T) <= 6
+    assert not trends.periodic(np.ones(200))
+    assert not trends.periodic(np.sin(t[:12]))  # too few to say
+
+
+@pytest.mark.parametrize(
+    ("freedom", "exact"), [(4, 2.7764), (6, 2.4469), (10, 2.2281), (30, 2.0423), (1e9, 1.95996)]
+)
+def test_student_s_quantile_is_that_of_the_tables(freedom: float, exact: float) -> None:
+    assert trends.student_95(freedom) == pytest.approx(exact, rel=3e-3)

@@ -93,7 +93,7 @@ def analyze_gradients(
             interactions(recent),
             convergence(run, series, [item.convergence_indicator for item in health], window),
             dynamics(run, window),
-            stability(series, recent, health, stability_threshold),
+            stability(run, series, recent, stability_threshold),
         ),
         hierarchy(run, recent),
         tuple(sorted(priorities, key=lambda item: -item.priority_score)),

@@ -1,6 +1,7 @@
 """The network over time: does it converge, where does the training stand, how steady is it?
 
-Gradient, parameters and loss are each judged from their own data; what was not recorded is missing.
+Gradient, parameters and loss are each described from their own data, up to the step on which the
+run stopped being finite; what was not recorded is missing. Troubles are those of the diagnosis.
 """
 
 import math
@@ -11,24 +12,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis import trends
-from gradwatch.analysis.gradients.layer import LayerHealthMetrics, Risk
 from gradwatch.analysis.layers import LayerSeries
-from gradwatch.result import Result, missing
+from gradwatch.checks.context import context
+from gradwatch.diagnosis.verdict import Trouble, Verdict, verdicts
+from gradwatch.finding import Severity
+from gradwatch.result import AdviceCode, Result, missing
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.stats.medians import median, medians
 
+Array = NDArray[np.float64]
+
 TARGET = 0.01
 """Converged: the whole gradient's norm is this share of what it was at the start."""
-Z = 1.96
 NO_LOSS = "the loss was not logged (watcher.log(loss=loss))"
 PATIENCE = 20
-"""Steps without an improvement before one speaks of a plateau; 3 × and 10 × grade it."""
+"""Steps, and logged values, without an improvement before one speaks of a plateau; 3 × and 10 ×
+grade it."""
 IMPROVEMENT = 1e-4
+STRETCHES = 12
+"""Stretches of the last quarter of the losses whose scatter says what counts as level."""
+BEYOND_SCATTER = 3.5
 EARLY, LATE = 0.5, 0.9
+BEGUN = 0.05
 PIECES = 12
 """The run is cut into at most this many stretches; a trend needs `trends.FEWEST` of them."""
+CLEAR, USUAL = 0.01, 0.05
 STAGNANT = 1e-9
+STAGNANT_SAMPLES = 10
+CHAOTIC = 0.5
+"""Stability below which the samples lie about their line by more than a factor of e."""
 
 
 class ConvergenceTrend(StrEnum):
@@ -87,6 +100,17 @@ class InstabilityType(StrEnum):
     CHAOS = "Chaos"
 
 
+class Monitoring(AdviceCode):
+    """What to record or to watch next."""
+
+    LOG_LOSS = "LogLoss", "Log the loss: watcher.log(loss=loss)."
+    LOG_VALIDATION_LOSS = "LogValidationLoss", "Log the validation loss: watcher.log(val_loss=…)."
+    RECORD_MORE_STEPS = "RecordMoreSteps", "Record more steps: a trend needs about forty samples."
+    RECORD_UPDATES = "RecordUpdates", "Record the updates: they tell whether the weights settle."
+    RECORD_DIRECTIONS = "RecordDirections", "Record sketches: they tell where the gradients point."
+    WATCH_LAYERS = "WatchLayers", "Watch these layers: they are the unsteady ones."
+
+
 @dataclass(frozen=True)
 class ConvergenceIndicators(Result):
     """Gradient, parameters and loss: does each of them settle?"""
@@ -96,7 +120,7 @@ class ConvergenceIndicators(Result):
     loss_convergence_score: float | None
     convergence_trend: ConvergenceTrend
     estimated_steps_to_convergence: tuple[int, int] | None
-    """An interval of steps until the gradient has fallen to 1 % of its start."""
+    """A 95 % interval of the steps until the gradient has fallen to 1 % of its start."""
 
 
 @dataclass(frozen=True)
@@ -131,18 +155,31 @@ class InstabilitySource(Result):
     source_type: InstabilityType
     affected_layers: tuple[str, ...]
     severity: float
-    """0 … 1, alike for every type: 1 − 10^(−decades beyond the limit), or the share of steps."""
+    """Of explosion and vanishing the diagnosis's word: ½ warning, 1 critical. Else measured, 0 … 1:
+    share of steps that turn, share of samples that stand still, 1 − e^(−spread of Δ ln norm)."""
+    description: str
+
+
+@dataclass(frozen=True)
+class MonitoringAdvice(Result):
+    """Something to record or to watch, and for which layers (none: for the whole run)."""
+
+    what: Monitoring
+    layers: tuple[str, ...]
     description: str
 
 
 @dataclass(frozen=True)
 class StabilityForecast(Result):
-    """Extrapolated from all stretches but the last, and kept only if the last one bore it out."""
+    """Extrapolated from all stretches of the run, and kept only if the last ones bore it out."""
 
-    short_term_outlook: StabilityOutlook
-    long_term_outlook: StabilityOutlook
+    short_term_outlook: StabilityOutlook | None
+    long_term_outlook: StabilityOutlook | None
     confidence_level: float | None
     """Share of held-back stretches that fell into their interval."""
+    expected_stability: tuple[float, float] | None
+    """95 % interval of the stability over the next stretch, a twelfth of the run."""
+    recommended_monitoring: tuple[MonitoringAdvice, ...]
 
 
 @dataclass(frozen=True)
@@ -151,7 +188,7 @@ class StabilityAssessment(Result):
 
     overall_stability: float | None
     stability_trend: StabilityTrend | None
-    stability_forecast: StabilityForecast | None
+    stability_forecast: StabilityForecast
     instability_sources: tuple[InstabilitySource, ...]
 
 
@@ -162,27 +199,39 @@ def convergence(
     run: Run, series: LayerSeries, indicators: list[float | None], window: int
 ) -> ConvergenceIndicators:
     """`indicators`: each layer's own; `window` recorded steps count as "now"."""
-    judged = [value for value in indicators if value is not None]
-    logs = np.full(len(series.steps), np.nan)
-    np.log(series.total, out=logs, where=series.total > 0)
+    known = [value for value in indicators if value is not None]
+    logs = _log_total(series.norms)
     trend = trends.trend(logs[-window:])
-    updates = _update_ratios(run)
-    _, losses = _logged_loss(run)
+    updates = _update_ratios(run, window)
+    loss = Loss.of(run)
     return ConvergenceIndicators(
-        sum(judged) / len(judged) if judged else missing("no layer has enough samples"),
-        _fall(np.log(updates[updates > 0])[-window:], "updates were not recorded often enough"),
-        _fall(losses[-window:], "the loss was not logged often enough"),
+        sum(known) / len(known) if known else missing("no layer has enough samples"),
+        _fall(np.log(updates[updates > 0]), "updates were not recorded often enough"),
+        _fall(loss.values[-window:], loss.too_few),
         _convergence_trend(logs[-window:], trend),
-        _steps_left(series.steps, logs, trend, window),
+        steps_left(series.steps, logs, window),
     )
 
 
-def _fall(values: NDArray[np.float64], reason: str) -> float:
+def _log_total(norms: Array) -> Array:
+    """ln norm of the whole gradient; NaN on steps that lack a layer which has samples elsewhere."""
+    some = np.isfinite(norms).any(axis=0)
+    if not some.any():
+        return np.full(len(norms), np.nan)
+    norms = norms if some.all() else norms[:, some]
+    largest = norms.max(axis=1, initial=0.0)
+    # Over the largest: squares of norms beyond 1e±154 leave the range.
+    scale = np.where(largest > 0, largest, np.nan)
+    total: Array = np.log(scale) + np.log(((norms / scale[:, None]) ** 2).sum(axis=1)) / 2
+    return total
+
+
+def _fall(values: Array, reason: str) -> float:
     trend = trends.trend(values)
     return missing(reason) if trend is None else trend.fall
 
 
-def _convergence_trend(logs: NDArray[np.float64], trend: trends.Trend | None) -> ConvergenceTrend:
+def _convergence_trend(logs: Array, trend: trends.Trend | None) -> ConvergenceTrend:
     if trend is None:
         return ConvergenceTrend.UNKNOWN
     if trend.falling:
@@ -192,68 +241,123 @@ def _convergence_trend(logs: NDArray[np.float64], trend: trends.Trend | None) ->
     return ConvergenceTrend.OSCILLATING if trends.oscillates(logs) else ConvergenceTrend.STABLE
 
 
-def _steps_left(
-    steps: NDArray[np.int64], logs: NDArray[np.float64], trend: trends.Trend | None, window: int
-) -> tuple[int, int] | None:
-    """From ln x = a − t/τ over the window, where the decay is significant."""
-    fit = trends.line(steps[-window:], logs[-window:])
-    if trend is None or fit is None:
+def steps_left(steps: NDArray[np.int64], logs: Array, window: int) -> tuple[int, int] | None:
+    """When the line through the last `window` of `logs` meets the start + ln 1 %, 95 % interval.
+
+    Line and start are both weighted sums of the samples, so the variance of their distance is known
+    for every step to come (Fieller); serial correlation of the residuals widens it.
+    """
+    kept = np.isfinite(logs)
+    t, y = steps[kept].astype(float), logs[kept]
+    recent = slice(max(len(y) - window, 0), None)
+    trend = trends.trend(y[recent])
+    if trend is None:
         return missing("too few steps with a whole gradient")  # type: ignore[no-any-return]
-    slowest = -(fit.slope + Z * fit.slope_error)
-    if not trend.falling or slowest <= 0:
+    now, slope = (np.zeros(len(y)) for _ in range(2))
+    now[recent], slope[recent] = _line_weights(t[recent], t[-1])
+    early = slice(0, min(window, max(10, len(y) // 10)))
+    start = np.zeros(len(y))
+    start[early] = _line_weights(t[early], t[0])[0]
+    rest = y[recent] - now @ y - (slope @ y) * (t[recent] - t[-1])
+    variance, freedom = _serial_variance(rest)
+    allowed = variance * trends.student_95(freedom) ** 2
+    gap, fall = (now - start) @ y - math.log(TARGET), slope @ y
+    a = fall**2 - allowed * (slope @ slope)
+    b = gap * fall - allowed * ((now - start) @ slope)
+    c = gap**2 - allowed * ((now - start) @ (now - start))
+    root = b * b - a * c
+    if not trend.falling or fall >= 0 or a <= 0 or root < 0:
         return missing("the gradient does not fall significantly")  # type: ignore[no-any-return]
-    now = fit.intercept + fit.slope * float(steps[-1])
-    start = median(trends.finite(logs)[: max(len(logs) // 10, 1)])
-    left = max(now - (start + math.log(TARGET)), 0.0)
-    fastest = -(fit.slope - Z * fit.slope_error)
-    return math.ceil(left / fastest), math.ceil(left / slowest)
+    low, high = ((-b + sign * math.sqrt(root)) / a for sign in (-1, 1))
+    return max(math.floor(low), 0), max(math.ceil(high), 0)
 
 
-def _logged_loss(run: Run) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Steps and losses, finite ones only."""
-    if "loss" not in run.scalars:
-        return np.empty(0, np.int64), np.empty(0)
-    losses = run.scalars["loss"]
-    finite = np.isfinite(losses)
-    return run.steps[finite], losses[finite]
+def _line_weights(t: Array, at: float) -> tuple[Array, Array]:
+    """What a least-squares line multiplies the samples with: for its value at a step, its slope."""
+    centred = t - t.mean()
+    slope = centred / (centred @ centred)
+    return 1 / len(t) + (at - t.mean()) * slope, slope
 
 
-def _update_ratios(run: Run, last: int = 0) -> NDArray[np.float64]:
-    """Median update ratio over the parameters on each step (of the last ones) that has any."""
-    if Stat.UPDATE_RATIO not in run.recorded:
-        return np.empty(0)
-    return trends.finite(medians(run.series[Stat.UPDATE_RATIO][-last:].T))
+def _serial_variance(rest: Array) -> tuple[float, float]:
+    """Variance of residuals of a line as slow sums see it, and its degrees of freedom."""
+    n = len(rest)
+    r = float(trends.autocorrelations(rest[:, None])[0])
+    r = min(max(r + (1 + 4 * r) / n, 0.0), 0.95)  # estimated from residuals, it comes out too low
+    inflation = (1 + r) / (1 - r)
+    return float(rest @ rest) / (n - 2) * inflation, max(n / inflation - 2, 2.0)
+
+
+def _update_ratios(run: Run, window: int) -> Array:
+    """Median update ratio over the parameters on each of the last steps that have any."""
+    ctx = context(run)
+    rows = ctx.rows(Stat.UPDATE_RATIO)[-window:]
+    return trends.finite(medians(ctx.values(Stat.UPDATE_RATIO, rows).T))
 
 
 # -- dynamics --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Loss:
+    """The finite losses of the finite part of a run; `lost` says since when there are none."""
+
+    steps: NDArray[np.int64]
+    values: Array
+    lost: str
+
+    @classmethod
+    def of(cls, run: Run) -> "Loss":
+        """The loss as logged; the run's last tenth without a finite value counts as lost."""
+        ctx = context(run)
+        logged = run.scalars.get("loss", np.empty(0))[: ctx.end]
+        rows = np.flatnonzero(np.isfinite(logged))
+        steps, lost = run.steps[rows], ""
+        if ctx.went_bad:
+            lost = f"the run is not finite from step {run.steps[ctx.end]} on"
+        elif len(rows) > 1:
+            usual = 5 * float(np.median(np.diff(rows[-trends.MOST :])))
+            if len(logged) - rows[-1] > max(usual, len(logged) / 10):
+                lost = f"the loss has no finite value after step {steps[-1]}"
+        return cls(steps, logged[rows], lost)
+
+    @property
+    def too_few(self) -> str:
+        """Why nothing can be said of the loss."""
+        n = len(self.values)
+        return f"the loss was logged {n} times; {trends.FEWEST} are needed" if n else NO_LOSS
+
+
 def dynamics(run: Run, window: int) -> TrainingDynamics:
     """Phase and plateau come from the loss, momentum from the gradients."""
-    steps, losses = _logged_loss(run)
-    fit = trends.line(steps[-window:], losses[-window:])
-    plateau = _plateau(steps, losses)
+    loss = Loss.of(run)
+    fit = trends.line(loss.steps[-window:], loss.values[-window:])
+    plateau = plateau_of(loss)
+    phase = phase_of(loss, plateau, overfits(run, loss))
+    if loss.lost:
+        before = f"; until then {phase}" if isinstance(phase, LearningPhase) else ""
+        phase = missing(loss.lost + before)
     return TrainingDynamics(
-        _phase(run, losses, plateau),
+        phase,
         _momentum(run, window),
-        missing(NO_LOSS) if fit is None else -fit.slope,
+        missing(loss.too_few) if fit is None else -fit.slope,
         _adaptation(run, window),
         plateau,
     )
 
 
-def _plateau(steps: NDArray[np.int64], losses: NDArray[np.float64]) -> PlateauDetection:
-    """Since when the smoothed loss has not improved by more than a ten-thousandth of its range."""
-    if len(losses) < trends.FEWEST:
-        gone = missing(NO_LOSS)
+def plateau_of(loss: Loss) -> PlateauDetection:
+    """Since when the loss stays where it is now, within the scatter of its last quarter.
+
+    Nothing that rises, falls or oscillates is a plateau, nor what was logged too seldom to tell.
+    """
+    n = len(loss.values)
+    if n < trends.FEWEST or loss.lost:
+        gone = missing(loss.lost or loss.too_few)
         return PlateauDetection(gone, gone, gone, gone, ())
-    level = _smoothed(losses)
-    best = np.minimum.accumulate(level)
-    needed = IMPROVEMENT * max(float(level[0] - best[-1]), 1e-12)
-    last = int(np.flatnonzero(best <= best[-1] + needed)[0])
-    length = int(steps[-1] - steps[last])
-    trend = trends.trend(losses[last:])
-    if length < PATIENCE or (trend and trend.falling):
+    first = _level_since(loss.values)
+    length = int(loss.steps[-1] - loss.steps[first])
+    if min(length, n - first) < PATIENCE or _moves(loss.values, first):
         return PlateauDetection(False, None, None, None, ())
     severity = PlateauSeverity.MILD
     if length >= 3 * PATIENCE:
@@ -264,47 +368,88 @@ def _plateau(steps: NDArray[np.int64], losses: NDArray[np.float64]) -> PlateauDe
         "If the loss is good enough, stop here.",
         "Otherwise try another learning rate: both a smaller and a larger one.",
     )
-    return PlateauDetection(True, int(steps[last]), length, severity, actions)
+    return PlateauDetection(True, int(loss.steps[first]), length, severity, actions)
 
 
-def _phase(
-    run: Run, losses: NDArray[np.float64], plateau: PlateauDetection
-) -> LearningPhase | None:
+def _level_since(losses: Array) -> int:
+    """The first value after which the averaged loss never again lies off its last level."""
+    last = losses[-max(PATIENCE, len(losses) // 4) :]
+    width = max(len(last) // STRETCHES, 1)
+    begins = np.arange(len(losses) % width, len(losses), width)  # the last stretch is a whole one
+    levels = np.add.reduceat(losses, begins) / width
+    ending = levels[-(len(last) // width) :]
+    fit = trends.line(np.arange(len(ending)), ending)
+    scatter = fit.spread if fit else 0.0
+    extent = float(losses.max() - losses.min())
+    off = np.abs(levels - last.mean()) > max(BEYOND_SCATTER * scatter, IMPROVEMENT * extent)
+    away = np.flatnonzero(off)
+    return int(begins[min(away[-1] + 1, len(begins) - 1)]) if len(away) else 0
+
+
+def _moves(losses: Array, first: int) -> bool:
+    """Whether a loss rises, falls or swings from `first` on, or may still move as it did before."""
+    if _drifts(losses[first:]) or _swings(losses[first:]):
+        return True
+    if not _drifts(losses):
+        return False
+    before = losses[max(2 * first - len(losses), 0) : first]
+    past, now = (trends.line(np.arange(len(x)), x) for x in (before, losses[first:]))
+    # Noise hides a drift in few values: what cannot be told from half the old speed may go on.
+    return bool(past and now and abs(now.slope) + 2 * now.slope_error > abs(past.slope) / 2)
+
+
+def _drifts(losses: Array) -> bool:
+    trend = trends.trend(losses)
+    return bool(trend and (trend.rising or trend.falling))
+
+
+def _swings(losses: Array) -> bool:
+    return trends.oscillates(losses) or trends.periodic(losses)
+
+
+def phase_of(loss: Loss, plateau: PlateauDetection, overfitting: bool) -> LearningPhase | None:
     """From the share of the whole fall that is behind us, and how fast it falls now."""
-    if len(losses) < 2 * trends.FEWEST:
-        return missing(NO_LOSS)  # type: ignore[no-any-return]
-    if _overfits(run, losses):
+    losses = loss.values
+    if len(losses) < trends.FEWEST:
+        return missing(loss.too_few)  # type: ignore[no-any-return]
+    if overfitting:
         return LearningPhase.OVERFITTING
     if plateau.is_plateau:
         return LearningPhase.PLATEAU
-    level = _smoothed(losses)
-    quarter = max(len(level) // 4, 1)
-    later = np.minimum(np.arange(len(level)) + quarter, len(level) - 1)
-    steepest, now = float((level - level[later]).max()), float(level[-quarter - 1] - level[-1])
-    if steepest <= 0 or level[0] - level[-1] < 0.05 * abs(level[0]):
+    levels = np.array([np.median(part) for part in np.array_split(losses, trends.FEWEST)])
+    # Over a quarter of the run, which is two of the eight levels.
+    steepest, now = float((levels[:-2] - levels[2:]).max()), float(levels[-3] - levels[-1])
+    lowest = int(np.argmin(levels)) * len(losses) // trends.FEWEST
+    rise = trends.trend(losses[lowest:])
+    if rise and rise.rising:
+        since = loss.steps[lowest]
+        return missing(f"the loss rises since step {since}: no phase of learning")  # type: ignore[no-any-return]
+    if _swings(losses) and not _drifts(losses):
+        return missing("the loss oscillates and does not fall")  # type: ignore[no-any-return]
+    if levels[0] - levels[-1] < BEGUN * abs(levels[0]):
         return LearningPhase.INITIAL_LEARNING
-    speed = now / steepest
-    if speed > EARLY:
+    if now > EARLY * steepest:
         return LearningPhase.RAPID_LEARNING
-    return LearningPhase.REFINEMENT if speed > 1 - LATE else LearningPhase.CONVERGENCE
+    late = now <= (1 - LATE) * steepest
+    return LearningPhase.CONVERGENCE if late else LearningPhase.REFINEMENT
 
 
-def _overfits(run: Run, losses: NDArray[np.float64]) -> bool:
+def overfits(run: Run, loss: Loss) -> bool:
     """The validation loss rises significantly since its minimum while the training loss falls."""
-    if "val_loss" not in run.scalars:
-        return False
-    validation = trends.finite(run.scalars["val_loss"])
+    validation = trends.finite(run.scalars.get("val_loss", np.empty(0))[: context(run).end])
     if not len(validation):
         return False
     rise = trends.trend(validation[int(np.argmin(validation)) :])
-    fall = trends.trend(losses[-1000:])
+    fall = trends.trend(loss.values[-1000:])
     return bool(rise and rise.rising and fall and fall.falling)
 
 
 def _momentum(run: Run, window: int) -> float | None:
     if Stat.GRAD_COSINE not in run.recorded:
         return missing("no sketch of the gradient was recorded")  # type: ignore[no-any-return]
-    cosines = trends.finite(run.series[Stat.GRAD_COSINE][-window:].ravel())
+    ctx = context(run)
+    rows = ctx.rows(Stat.GRAD_COSINE)[-window:]
+    cosines = trends.finite(ctx.values(Stat.GRAD_COSINE, rows).ravel())
     if not len(cosines):
         return missing("fewer than two gradients were recorded")  # type: ignore[no-any-return]
     return float(cosines.mean())
@@ -319,141 +464,179 @@ def _adaptation(run: Run, window: int) -> float | None:
     return median(ratios[half:]) / early - 1
 
 
-def _smoothed(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean of the last few values: a twentieth of the run, at least one, at most fifty."""
-    width = min(max(len(losses) // 20, 1), 50)
-    sums = np.cumsum(np.concatenate([np.zeros(1), losses]))
-    at = np.arange(1, len(losses) + 1)
-    begin = np.maximum(at - width, 0)
-    smoothed: NDArray[np.float64] = (sums[at] - sums[begin]) / (at - begin)
-    return smoothed
-
-
 # -- stability -------------------------------------------------------------------------------------
 
 
 def stability(
-    series: LayerSeries, recent: LayerSeries, health: list[LayerHealthMetrics], threshold: float
+    run: Run, series: LayerSeries, recent: LayerSeries, threshold: float
 ) -> StabilityAssessment:
     """How steady the gradients are, whether that changes, and what disturbs them."""
-    measures = [i.gradient_stability for i in health if i.gradient_stability is not None]
-    overall = sum(measures) / len(measures) if measures else None
-    pieces = _stretches(series)
+    fits = trends.lines(recent.steps, recent.logs)
+    measures = trends.finite(fits.stability)
+    overall = float(measures.mean()) if len(measures) else None
+    pieces = _stretches(series.norms)
+    sources = (*_troubles(run, series), *_unsteady(recent, fits.stability))
     return StabilityAssessment(
         missing("no layer has enough samples") if overall is None else overall,
         _stability_trend(pieces, overall, threshold),
-        _forecast(pieces),
-        tuple(_sources(series, recent, health)),
+        _forecast(run, pieces, sources),
+        sources,
     )
 
 
-def _stretches(series: LayerSeries) -> NDArray[np.float64]:
+def _stretches(norms: Array) -> Array:
     """Mean stability over layers in each stretch of the run: 1/(1 + spread of Δ ln norm/√2)."""
-    changes = series.changes
-    size = max(len(changes) // PIECES, 5)
+    size = max((len(norms) - 1) // PIECES, 5)
     stretches = []
-    for begin in range(0, len(changes) - size + 1, size):
-        piece = changes[begin : begin + size]
-        rows = np.isfinite(piece).sum(axis=0)
-        squares = np.nansum(piece**2, axis=0)[rows >= 3] / rows[rows >= 3]
+    for begin in range(0, len(norms) - size, size):
+        piece = norms[begin : begin + size + 1]
+        logs = np.log(piece, out=np.full(piece.shape, np.nan), where=piece > 0)
+        changes = np.diff(logs, axis=0)
+        rows = np.isfinite(changes).sum(axis=0)
+        squares = np.nansum(changes**2, axis=0)[rows >= 3] / rows[rows >= 3]
         if len(squares):
             stretches.append(float((1 / (1 + np.sqrt(squares / 2))).mean()))
     return np.array(stretches)
 
 
 def _stability_trend(
-    pieces: NDArray[np.float64], overall: float | None, threshold: float
+    pieces: Array, overall: float | None, threshold: float
 ) -> StabilityTrend | None:
-    """Below the threshold a fall at the usual 5 % counts, above it only a clear one."""
+    """Below the threshold a change at the usual 5 % counts, above it only a clear one."""
     trend = trends.trend(pieces)
     if trend is None or overall is None:
         return missing("the run is too short for a trend")  # type: ignore[no-any-return]
-    limit = trends.SIGNIFICANT if overall > threshold else 0.05
-    if trend.p >= limit:
+    if trend.p >= (CLEAR if overall > threshold else USUAL):
         return StabilityTrend.STABLE
     return StabilityTrend.IMPROVING if trend.tau > 0 else StabilityTrend.DEGRADING
 
 
-def _forecast(pieces: NDArray[np.float64]) -> StabilityForecast | None:
+def _forecast(run: Run, pieces: Array, sources: tuple[InstabilitySource, ...]) -> StabilityForecast:
     """Predict each of the last stretches from those before it; a forecast that failed is null."""
     if len(pieces) < trends.FEWEST:
-        return missing("the run is too short for a forecast")  # type: ignore[no-any-return]
+        gone = missing("the run is too short for a forecast")
+        return StabilityForecast(gone, gone, gone, gone, _monitoring(run, pieces, sources))
     hits = 0
     for held_back in range(len(pieces) - 3, len(pieces)):
-        _, low, high = _extrapolated(pieces[:held_back], 1)
+        low, high = expected(pieces[:held_back], 1)
         hits += low <= pieces[held_back] <= high
+    advice = _monitoring(run, pieces, sources)
     if hits < 2:
-        return missing("held-back steps did not bear the forecast out")  # type: ignore[no-any-return]
+        gone = missing("held-back steps did not bear the forecast out")
+        return StabilityForecast(gone, gone, hits / 3, gone, advice)
     short, far = (_outlook(pieces, ahead) for ahead in (1, len(pieces)))
-    return StabilityForecast(short, far, hits / 3)
+    return StabilityForecast(short, far, hits / 3, expected(pieces, 1), advice)
 
 
-def _extrapolated(pieces: NDArray[np.float64], ahead: int) -> tuple[float, float, float]:
-    """Value and interval `ahead` stretches on."""
-    at = np.arange(len(pieces))
-    fit = trends.line(at, pieces)
-    assert fit is not None
-    n = len(pieces)
-    t = n - 1 + ahead
-    spread = max(fit.spread * math.sqrt(n / (n - 2)), 1e-6)
-    width = 3 * spread * math.sqrt(1 + 1 / n + (t - at.mean()) ** 2 / ((at - at.mean()) ** 2).sum())
-    value = fit.intercept + fit.slope * t
-    return value, value - width, value + width
+def expected(pieces: Array, ahead: int) -> tuple[float, float]:
+    """95 % interval of the value `ahead` stretches on, by the line through all of them."""
+    at = np.arange(len(pieces), dtype=float)
+    value, slope = _line_weights(at, at[-1] + ahead)
+    rest = pieces - pieces.mean() - (slope @ pieces) * (at - at.mean())
+    variance = max(float(rest @ rest) / (len(pieces) - 2), 1e-12)
+    width = trends.student_95(len(pieces) - 2) * math.sqrt(variance * (1 + value @ value))
+    middle = float(value @ pieces)
+    return max(middle - width, 0.0), min(middle + width, 1.0)
 
 
-def _outlook(pieces: NDArray[np.float64], ahead: int) -> StabilityOutlook:
+def _outlook(pieces: Array, ahead: int) -> StabilityOutlook:
     now = median(pieces[-3:])
-    value, low, high = _extrapolated(pieces, ahead)
+    low, high = expected(pieces, ahead)
     if low > now:
         return StabilityOutlook.IMPROVING
     if high < now:
         return StabilityOutlook.DETERIORATING
-    steady = high - low < 0.5 and abs(value - now) < 0.25
+    steady = high - low < 0.5 and abs((low + high) / 2 - now) < 0.25
     return StabilityOutlook.STABLE if steady else StabilityOutlook.UNCERTAIN
 
 
-def _sources(
-    series: LayerSeries, recent: LayerSeries, health: list[LayerHealthMetrics]
-) -> list[InstabilitySource]:
-    """In forward order; what is measured in decades is mapped to 0 … 1 the same way for all."""
+def _monitoring(
+    run: Run, pieces: Array, sources: tuple[InstabilitySource, ...]
+) -> tuple[MonitoringAdvice, ...]:
+    """What is missing for a better forecast, and the layers that make it worse."""
+    wanted = {
+        Monitoring.RECORD_MORE_STEPS: len(pieces) < trends.FEWEST,
+        Monitoring.LOG_LOSS: "loss" not in run.scalars,
+        Monitoring.LOG_VALIDATION_LOSS: "val_loss" not in run.scalars,
+        Monitoring.RECORD_UPDATES: Stat.UPDATE_RATIO not in run.recorded,
+        Monitoring.RECORD_DIRECTIONS: Stat.GRAD_COSINE not in run.recorded,
+    }
+    unsteady = tuple(dict.fromkeys(layer for item in sources for layer in item.affected_layers))
+    watched = ((Monitoring.WATCH_LAYERS, unsteady),) if unsteady else ()
+    asked = ((what, ()) for what, needed in wanted.items() if needed)
+    return tuple(MonitoringAdvice(what, layers, what.advice) for what, layers in (*watched, *asked))
+
+
+def _troubles(run: Run, series: LayerSeries) -> list[InstabilitySource]:
+    """What the diagnosis calls exploding, vanishing or dead, held against the layer's own past."""
+    found = verdicts(run)
+    kinds = {
+        Trouble.EXPLODING: InstabilityType.GRADIENT_EXPLOSION,
+        Trouble.VANISHING: InstabilityType.GRADIENT_VANISHING,
+        Trouble.DEAD: InstabilityType.GRADIENT_VANISHING,
+    }
+    said = [(kind, found.layers_with(trouble)) for trouble, kind in kinds.items()]
+    if not any(layers for _, layers in said):
+        return []
+    begin, end = medians(series.norms[:5]), medians(series.norms[-5:])
+    most = np.fmax.reduce(series.norms, axis=0, initial=np.nan)
     sources = []
     for column, name in enumerate(series.names):
-        logs = trends.finite(series.logs[:, column])
-        typical = float(recent.typical[column])
-        sources += [
-            InstabilitySource(type_, (name,), severity, text)
-            for type_, severity, text in (
-                _source(name, risk, logs, typical, recent.middle)
-                for risk in health[column].risk_factors
-            )
-        ]
-        if len(logs) >= 10 and float(np.ptp(logs[-10:])) < STAGNANT:
-            text = f"the norm of {name} has not changed over the last 10 samples"
-            sources.append(InstabilitySource(InstabilityType.STAGNATION, (name,), 1.0, text))
+        for kind, layers in said:
+            if name in layers:
+                past = float(begin[column]), float(end[column]), float(most[column])
+                sources.append(_trouble(kind, name, layers[name], past))
     return sources
 
 
-def _source(
-    name: str, risk: Risk, logs: NDArray[np.float64], typical: float, middle: float
-) -> tuple[InstabilityType, float, str]:
-    """Type, severity and description of what a risk does to the stability."""
-    against = f"{typical:.1e} against a usual {middle:.1e}"
-    if risk in (Risk.EXPLODING, Risk.NON_FINITE):
-        severity = 1.0 if risk is Risk.NON_FINITE else _graded(typical / middle)
-        text = f"the gradient of {name} explodes: {against}"
-        return InstabilityType.GRADIENT_EXPLOSION, severity, text
-    if risk in (Risk.VANISHING, Risk.DEAD):
-        severity = 1.0 if typical == 0 or risk is Risk.DEAD else _graded(middle / typical)
-        text = f"the gradient of {name} vanishes: {against}"
-        return InstabilityType.GRADIENT_VANISHING, severity, text
-    if risk is Risk.OSCILLATING:
-        turns = trends.turning_points(logs) / max(len(logs) - 2, 1)
-        text = f"the norm of {name} turns on {turns:.0%} of its steps"
-        return InstabilityType.OSCILLATION, turns, text
-    spread = float(np.std(np.diff(logs))) if len(logs) > 1 else 0.0
-    text = f"the norm of {name} jumps by a factor of {math.exp(spread):.1f} from step to step"
-    return InstabilityType.CHAOS, 1 - math.exp(-spread), text
+def _trouble(
+    kind: InstabilityType, name: str, verdict: Verdict, past: tuple[float, float, float]
+) -> InstabilitySource:
+    begin, end, most = past
+    severity = 1.0 if verdict.severity >= Severity.CRITICAL else 0.5
+    exploding = kind is InstabilityType.GRADIENT_EXPLOSION
+    numbers = [(begin, "at the start"), (most, "at most"), (end, "at the end")]
+    told = [f"{x:.1e} {when}" for x, when in numbers if math.isfinite(x)]
+    if not exploding and len(told) == 3:
+        del told[1]
+    words = f"since step {verdict.first_step}" + (f": {', '.join(told)}" if told else "")
+    verb = "explodes" if exploding else "vanishes"
+    return InstabilitySource(kind, (name,), severity, f"the gradient of {name} {verb} {words}")
 
 
-def _graded(ratio: float) -> float:
-    return 1 - min(1 / ratio, 1.0) if ratio > 0 else 1.0
+def _unsteady(recent: LayerSeries, steadiness: Array) -> list[InstabilitySource]:
+    """Layers that swing, jump about or stand still, in forward order."""
+    logs = trends.packed(recent.logs)
+    n = np.isfinite(logs).sum(axis=0)
+    swings, turns = trends.oscillating(logs), trends.turns(logs) / np.maximum(n - 2, 1)
+    _, spread, *_ = trends.moments(np.diff(logs, axis=0))
+    still = _standing(logs, n)
+    sources = []
+    for column in np.flatnonzero(swings | (steadiness < CHAOTIC) | (still >= STAGNANT_SAMPLES)):
+        name = recent.names[column]
+        if swings[column]:
+            share = float(turns[column])
+            text = f"the norm of {name} turns on {share:.0%} of its steps"
+            sources.append(InstabilitySource(InstabilityType.OSCILLATION, (name,), share, text))
+        elif steadiness[column] < CHAOTIC:
+            size = float(spread[column])
+            factor = math.exp(min(size, 700.0))
+            text = f"the norm of {name} jumps by a factor of {factor:.1f} from step to step"
+            sources.append(
+                InstabilitySource(InstabilityType.CHAOS, (name,), 1 - math.exp(-size), text)
+            )
+        if still[column] >= STAGNANT_SAMPLES:
+            share = float(still[column] / n[column])
+            text = f"the norm of {name} has not changed over the last {still[column]} samples"
+            sources.append(InstabilitySource(InstabilityType.STAGNATION, (name,), share, text))
+    return sources
+
+
+def _standing(logs: Array, n: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many samples at the end of each packed column are alike."""
+    if not len(logs):
+        return n
+    last = np.take_along_axis(logs, np.maximum(n - 1, 0)[None], 0)
+    apart = np.abs(logs - last) >= STAGNANT
+    final = len(logs) - np.argmax(apart[::-1], axis=0)
+    return np.where(apart.any(axis=0), n - final, n)
