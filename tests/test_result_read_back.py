@@ -90,8 +90,8 @@ REAL: dict[str, Callable[[], Result]] = {
     "original weights": lambda: analyze_weights(tensors(), rules="original"),
     "original drift": lambda: analyze_drift(tensors(), tensors(1.2), rules="original"),
     "original explosion": lambda: detect_gradient_explosion(tensors(), 5.0, rules="original"),
-    "original frame": lambda: recorded("original").frames[0],
-    "original summary": lambda: recorded("original").summary(),
+    "original frame": lambda: recorded("original").frames()[0],
+    "original summary": lambda: recorded("original").summary_report(),
 }
 
 

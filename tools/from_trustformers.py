@@ -19,6 +19,7 @@ from gradwatch.analysis.animator import GradientFlowAnimator
 from gradwatch.analysis.explosion import detect_gradient_explosion
 from gradwatch.analysis.gradients import analyze_gradients
 from gradwatch.analysis.weights import analyze_weights
+from gradwatch.errors import GradwatchError
 from gradwatch.run import Run
 
 DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -35,9 +36,8 @@ HEAD = """# Coming from trustformers-debug
 The analyses of gradwatch answer what the gradient and weight debugger of trustformers-debug 0.1.1
 answers, under the same field names. They take `rules="gradwatch"` (the default, right) or
 `rules="original"` (what the original program itself would say, formula by formula, in insertion
-order; its modules are those of `gradwatch.original`). Where NaN is among more than 20 values that
-the original has to sort, it panics or gives an arbitrary value: a median, percentile or rank that
-needs the order is then None, and the reason begins with "NaN: the original stops here".
+order; its modules are those of `gradwatch.original`). Where NaN is among values
+that the original has to sort, it panics; an error then says "NaN: the original stops here".
 
 In the tables `*` stands for the name of a layer or a place in a list. What could not be measured is
 None, and `result.missing[field]` says why.
@@ -118,7 +118,10 @@ LEVELS = [Levels.parse(item) for item in DATA["levels"]]
 
 
 def _layer(norms: Iterable[float], rules: str) -> Any:
-    found = analyze_gradients(Run.from_norms({"a": list(norms)}), rules=rules)
+    try:
+        found = analyze_gradients(Run.from_norms({"a": list(norms)}), rules=rules)
+    except GradwatchError:
+        return "it stops"
     return found.layer_details["a"].health_metrics.overall_health
 
 
@@ -138,10 +141,11 @@ def _explosion(norms: list[float], at: int, rules: str) -> Any:
 
 
 def _animated(gradients: dict[str, list[float]], rules: str) -> Any:
-    animator = GradientFlowAnimator(rules=rules)
+    animator: Any = GradientFlowAnimator(rules=rules)
     for step in range(8):
         animator.record_step(step, gradients)
-    return animator.summary().overall_health
+    summary = animator.summary_report() if rules == "original" else animator.summary()
+    return summary.overall_health
 
 
 NAN = float("nan")

@@ -191,6 +191,5 @@ def test_norms_alone_do_not_tell_what_vanishes() -> None:
 def test_the_original_rules_are_a_keyword_away(tmp_path) -> None:
     animator = GradientFlowAnimator(rules="original")
     animator.record_step(0, {"a": [0.3, -0.4], "b": [3.0, 4.0]})
-    assert "0,a,3.50000000e-1,4.00000000e-1,5.00000000e-1,0,0" in animator.to_csv()
-    assert animator.export_csv(tmp_path / "a.csv").read_text() == animator.to_csv()
-    assert animator.export_json(tmp_path / "a.json").read_text() == animator.to_json()
+    text = animator.export_csv(tmp_path / "a.csv").read_text()
+    assert "0,a,3.50000000e-1,4.00000000e-1,5.00000000e-1,0,0" in text

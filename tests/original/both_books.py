@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -80,7 +82,7 @@ def _distribution(case: dict[str, Any]) -> Any:
     tensors = [tensor(layer) for layer in numbers(case["input"])["layers"]]
     return {
         "analysis": weights.analyze_weight_distribution(tensors),
-        "l2_norms": [weights.l2_norm(values) for values in tensors],
+        "l2_norms": [weights.compute_l2_norm(values) for values in tensors],
     }
 
 
@@ -100,14 +102,15 @@ def _animated(case: dict[str, Any], make: Any) -> Any:
 
 
 def _animation(case: dict[str, Any]) -> Any:
-    animator = _animated(case, animation.OriginalAnimator)
-    return {
-        "frames": list(animator.frames),
-        "csv": animator.to_csv(),
-        "ascii": animator.to_ascii(),
-        "export_json_text": animator.to_json(),
-        "summary": animator.summary(),
-    }
+    animator = _animated(case, animation.GradientFlowAnimator)
+    with TemporaryDirectory() as folder:
+        return {
+            "frames": animator.frames(),
+            "csv": animator.export_csv(Path(folder, "a.csv")).read_text(encoding="utf-8"),
+            "ascii": animator.to_ascii_animation(),
+            "export_json_text": animator.export_json(Path(folder, "a.json")).read_text("utf-8"),
+            "summary": animator.summary_report(),
+        }
 
 
 def _settings(case: dict[str, Any]) -> dict[str, Any]:

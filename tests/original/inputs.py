@@ -5,22 +5,22 @@ from typing import Any
 import numpy as np
 from tests.golden.reading import numbers
 
-from gradwatch.original.arithmetic import History
-
-ORDERED = ("median", "percentile_95", "percentile_5")
-"""What needs the norms in order."""
-UNORDERED = {"nan_every7_len120", "nan_one_len120"}
-"""NaN among more than 20 norms, where the original's sort happens not to panic."""
+from gradwatch.original.arithmetic import GradientHistory
 
 
-def histories(case: dict[str, Any]) -> dict[str, History]:
+def stops(case: dict[str, Any]) -> bool:
+    """Whether NaN is among norms to be sorted: the golden program goes on, the seed panics."""
+    return any("NaN" in item["norms"] for item in case["input"].get("histories", ()))
+
+
+def histories(case: dict[str, Any]) -> dict[str, GradientHistory]:
     return {item["layer_name"]: _history(item) for item in case["input"]["histories"]}
 
 
-def _history(item: dict[str, Any]) -> History:
+def _history(item: dict[str, Any]) -> GradientHistory:
     """A queue keeps its last samples; even one of length 0 keeps one."""
     kept = slice(-max(item["max_history_length"], 1), None)
-    return History(numbers(item["norms"])[kept], item["steps"][kept])
+    return GradientHistory(numbers(item["norms"])[kept], item["steps"][kept])
 
 
 def tensor(layer: dict[str, Any]) -> np.ndarray:

@@ -1,9 +1,16 @@
 """The flow analysis against every golden case."""
 
+import math
+
 import pytest
 from tests.golden.reading import Sentences, cases, differences
 from tests.original.inputs import histories
 
+from gradwatch.original import (
+    GradientFlowVisualizer,
+    GradientHistory,
+    GradientVisualizationConfig,
+)
 from gradwatch.original.flow import analyze_flow
 
 SENTENCES = Sentences()
@@ -13,3 +20,15 @@ SENTENCES = Sentences()
 def test_flow_is_the_original_one(case) -> None:
     found = analyze_flow(histories(case), case["input"]["current_step"]).to_dict()
     assert not list(differences(case["output"], found, SENTENCES))
+
+
+def test_the_visualizer_is_called_as_in_the_original() -> None:
+    histories = {"a": GradientHistory([1.0, math.inf], [0, 7])}
+    config = GradientVisualizationConfig(color_scheme="Monochrome", temporal_window=3)
+    found = GradientFlowVisualizer(config).generate_visualization(histories, 9)
+    assert found.visualization_config == config
+    assert found.temporal_flows[0].step == 9
+    assert found.layer_flows["a"].gradient_magnitudes == (1.0, math.inf)
+    again = GradientFlowVisualizer().create_visualization(histories)
+    assert again.temporal_flows[0].step == 0
+    assert again.visualization_config == GradientVisualizationConfig()

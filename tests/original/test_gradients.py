@@ -4,10 +4,11 @@ import math
 from typing import Any
 
 import pytest
-from tests.golden.reading import Sentences, case, cases, differences
-from tests.original.inputs import ORDERED, UNORDERED, histories
+from tests.golden.reading import Sentences, cases, differences
+from tests.original.inputs import histories, stops
 
-from gradwatch.original.arithmetic import NAN_STOPS, History
+from gradwatch.errors import GradwatchError
+from gradwatch.original import EnhancedGradientAnalyzer, GradientHistory
 from gradwatch.original.gradients import GradientAnalysis, analyze_gradients
 
 SENTENCES = Sentences()
@@ -20,37 +21,38 @@ def analysed(case: dict[str, Any]) -> GradientAnalysis:
     )
 
 
-def expected(case: dict[str, Any]) -> Any:
-    if case["name"] in UNORDERED:
-        statistics = case["output"]["layer_details"]["has_nan"]["gradient_statistics"]
-        statistics |= dict.fromkeys(ORDERED)
-        statistics["missing"] = dict.fromkeys(ORDERED, NAN_STOPS)
-    return case["output"]
+@pytest.mark.parametrize(
+    "case",
+    [case for case in cases("enhanced_analysis") if not stops(case)],
+    ids=lambda case: case["name"],
+)
+def test_gradients_are_analysed_as_the_original_does(case) -> None:
+    assert not list(differences(case["output"], analysed(case).to_dict(), SENTENCES))
 
 
 @pytest.mark.parametrize(
     "case",
-    [case for case in cases("enhanced_analysis") if not case.get("panic")],
+    [case for case in cases("enhanced_analysis") if stops(case)],
     ids=lambda case: case["name"],
 )
-def test_gradients_are_analysed_as_the_original_does(case) -> None:
-    assert not list(differences(expected(case), analysed(case).to_dict(), SENTENCES))
+def test_nan_stops_it(case) -> None:
+    with pytest.raises(GradwatchError, match="NaN: the original stops here"):
+        analysed(case)
 
 
-def test_where_the_original_panics_nothing_is_said_that_needs_an_order() -> None:
-    details = analysed(case("enhanced_analysis", "nan_five_len50")).layer_details
-    assert details["has_nan"].gradient_statistics.median is None
-    assert details["has_nan"].gradient_statistics.missing == dict.fromkeys(ORDERED, NAN_STOPS)
-    assert not any(
-        layer.gradient_statistics.missing for name, layer in details.items() if name != "has_nan"
-    )
+def test_one_nan_stops_it_where_the_layers_are_ranked() -> None:
+    layers = {f"l{i}": GradientHistory([float(i)], [0]) for i in range(2)}
+    layers["nan"] = GradientHistory([math.nan], [0])
+    with pytest.raises(GradwatchError, match="sorts the means of the layers"):
+        analyze_gradients(layers)
+    alone = {"l0": layers["l0"], "nan": layers["nan"]}
+    assert analyze_gradients(alone).layer_details["nan"].gradient_statistics.samples == 1
 
 
-def test_more_than_twenty_other_layers_with_nan_have_no_ranks() -> None:
-    layers = {f"l{i}": History([float(i)], [0]) for i in range(21)}
-    layers["nan"] = History([math.nan], [0])
-    details = analyze_gradients(layers).layer_details
-    assert details["nan"].comparative_analysis.rank_among_layers == 22
-    ranks = [details[f"l{i}"].comparative_analysis for i in range(21)]
-    assert {rank.rank_among_layers for rank in ranks} == {None}
-    assert {rank.missing["rank_among_layers"] for rank in ranks} == {NAN_STOPS}
+def test_the_analyzer_is_called_as_in_the_original() -> None:
+    histories = {"a": GradientHistory([float(i) for i in range(9)], range(9))}
+    analyzer = EnhancedGradientAnalyzer("Expert", 2, 0.5)
+    found = analyzer.generate_enhanced_analysis(histories)
+    assert found == analyze_gradients(histories, window=2, stability_threshold=0.5)
+    assert analyzer.analyze_gradients(histories) == found
+    assert EnhancedGradientAnalyzer().analyze_gradients(histories) == analyze_gradients(histories)

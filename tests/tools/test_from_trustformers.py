@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.golden.reading import SENTENCES, cases
 from tests.original.both_books import HAS_OURS, at, is_finite, keyed, leaves, original, ours, seen
-from tests.original.inputs import ORDERED, UNORDERED
+from tests.original.inputs import stops
 from tools.from_trustformers import LEVELS, MARKS, SYSTEMS, attribute, page
 
 from gradwatch.errors import GradwatchError
@@ -106,13 +106,13 @@ def test_no_field_has_two_rows_and_none_is_without_a_reason() -> None:
 def test_the_original_rules_give_every_row(file: str) -> None:
     """Values; prose, of which only the number of sentences counts, is held one to one elsewhere."""
     for case in golden(file):
+        if file == "enhanced_analysis" and stops(case):
+            continue
         expected, found = seen(file, case["output"]), seen(file, original(file, case))
         for field in fields_of(file):
             there, here = at(expected, field), at(found, field)
             assert there.keys() == here.keys()
             for names, value in there.items():
-                if case["name"] in UNORDERED and "has_nan" in names and field.endswith(ORDERED):
-                    value = None
                 assert same(value, here[names], field, file in SINGLE), (case["name"], field)
 
 

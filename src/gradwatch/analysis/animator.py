@@ -19,7 +19,7 @@ from gradwatch.analysis import Rules
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import write_text
 from gradwatch.kernel import measure_arrays
-from gradwatch.original.animation import OriginalAnimator
+from gradwatch.original import GradientFlowAnimator as Original
 from gradwatch.result import AdviceCode, Missing, Result, dumps, missing
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -147,7 +147,7 @@ class Sample:
 class GradientFlowAnimator:
     """Keeps statistics, never gradients; with `max_frames` the oldest frame leaves in O(1).
 
-    `rules="original"` gives the original's own recorder, with the same methods.
+    `rules="original"` gives the original's own animator, which has methods of other names.
     """
 
     def __new__(
@@ -160,7 +160,7 @@ class GradientFlowAnimator:
     ) -> Any:
         """An animator, or the original's where `rules` asks for it."""
         if Rules(rules) is Rules.ORIGINAL:
-            return OriginalAnimator(max_frames, vanishing_threshold, exploding_threshold)
+            return Original(max_frames, vanishing_threshold, exploding_threshold)
         return super().__new__(cls)
 
     def __init__(

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.original.arithmetic import History
+from gradwatch.original.arithmetic import GradientHistory
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.stats.medians import median, medians
@@ -135,7 +135,7 @@ class LayerSeries:
         return cls(names, run.steps[rows], merged, nonfinite, counts)
 
 
-def histories(run: Run) -> dict[str, History]:
+def histories(run: Run) -> dict[str, GradientHistory]:
     """What the original's rules take: norms by layer, NaN or Inf where an element is."""
     series = LayerSeries.of(run)
     rows = np.searchsorted(run.steps, series.steps)
@@ -147,5 +147,5 @@ def histories(run: Run) -> dict[str, History]:
         spoilt = np.where(has_nan[:, parameters].any(axis=1), np.nan, np.inf)
         norms = np.where(nonfinite, spoilt, series.norms[:, column])
         kept = np.flatnonzero(np.isfinite(series.norms[:, column]) | nonfinite)[-HISTORY_LENGTH:]
-        by_layer[layer] = History(norms[kept].tolist(), series.steps[kept].tolist())
+        by_layer[layer] = GradientHistory(norms[kept].tolist(), series.steps[kept].tolist())
     return by_layer

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -55,8 +55,8 @@ class GradientFlowSummary(Result):
     recommendations: tuple[str, ...]
 
 
-class OriginalAnimator:
-    """`GradientFlowAnimator` there; `max_frames` 0 keeps all; nothing is checked."""
+class GradientFlowAnimator:
+    """The original's animator, with the original's methods; `max_frames` 0 keeps all frames."""
 
     def __init__(
         self,
@@ -64,10 +64,23 @@ class OriginalAnimator:
         vanishing_threshold: float = 1e-7,
         exploding_threshold: float = 1e3,
     ) -> None:
-        self.max_frames = max_frames
         self.vanishing_threshold = vanishing_threshold
         self.exploding_threshold = exploding_threshold
-        self.frames: deque[GradientFrame] = deque(maxlen=max_frames or None)
+        self._frames: deque[GradientFrame] = deque(maxlen=max_frames or None)
+
+    def with_vanishing_threshold(self, threshold: float) -> Self:
+        """From now on a layer vanishes whose mean |g| is below this."""
+        self.vanishing_threshold = threshold
+        return self
+
+    def with_exploding_threshold(self, threshold: float) -> Self:
+        """From now on a layer explodes whose largest |g| is above this."""
+        self.exploding_threshold = threshold
+        return self
+
+    def frames(self) -> list[GradientFrame]:
+        """The frames still held, oldest first."""
+        return list(self._frames)
 
     def record_step(self, step: int, gradients: Mapping[str, ArrayLike]) -> None:
         """Layers are sorted by name; intensity is the share of the frame's largest norm."""
@@ -75,7 +88,7 @@ class OriginalAnimator:
         norms = {name: _norm(values) for name, values in flat.items()}
         largest = reduce(arithmetic.greatest, norms.values(), 0.0)
         layers = (self._layer(name, flat[name], norms[name], largest) for name in flat)
-        self.frames.append(GradientFrame(step, tuple(layers)))
+        self._frames.append(GradientFrame(step, tuple(layers)))
 
     def _layer(
         self, name: str, values: NDArray[np.float64], norm: float, largest: float
@@ -93,38 +106,31 @@ class OriginalAnimator:
             flow_intensity=norm / largest if largest > 0 else 0.0,
         )
 
-    def to_csv(self) -> str:
-        """Names are not quoted."""
+    def export_json(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """A list of the frames; non-finite numbers are lost: null."""
+        frames = [
+            {"step": frame.step, "layers": [_nulled(layer) for layer in frame.layers]}
+            for frame in self._frames
+        ]
+        text = json.dumps(frames, indent=2, ensure_ascii=False)
+        return write_text(path, text, overwrite=overwrite)
+
+    def export_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """A row for each frame and layer; names are not quoted."""
         rows = [COLUMNS]
-        for frame in self.frames:
+        for frame in self._frames:
             for layer in frame.layers:
                 sizes = map(_scientific, (layer.mean_abs_grad, layer.max_abs_grad, layer.grad_norm))
                 flags = f"{layer.is_vanishing:d},{layer.is_exploding:d}"
                 rows.append(f"{frame.step},{layer.name},{','.join(sizes)},{flags}")
-        return "\n".join(rows) + "\n"
+        return write_text(path, "\n".join(rows) + "\n", overwrite=overwrite)
 
-    def to_json(self) -> str:
-        """Non-finite numbers are lost: null."""
-        frames = [
-            {"step": frame.step, "layers": [_nulled(layer) for layer in frame.layers]}
-            for frame in self.frames
-        ]
-        return json.dumps(frames, indent=2, ensure_ascii=False)
-
-    def export_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write `to_csv` to a new file; with `overwrite` also over an old one."""
-        return write_text(path, self.to_csv(), overwrite=overwrite)
-
-    def export_json(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write `to_json` to a new file; with `overwrite` also over an old one."""
-        return write_text(path, self.to_json(), overwrite=overwrite)
-
-    def to_ascii(self) -> str:
+    def to_ascii_animation(self) -> str:
         """The width counts bytes, the padding characters, as in the original."""
-        if not self.frames:
-            return "(no frames)\n"
-        names = sorted({layer.name for frame in self.frames for layer in frame.layers})
-        shades = [{i.name: i.flow_intensity for i in frame.layers} for frame in self.frames]
+        if not self._frames:
+            return "(no gradient frames)\n"
+        names = sorted({layer.name for frame in self._frames for layer in frame.layers})
+        shades = [{i.name: i.flow_intensity for i in frame.layers} for frame in self._frames]
         width = max((len(name.encode()) for name in names), default=0)
         ticks = "".join(str(at % 10) for at in range(len(shades)))
         lines = [
@@ -137,15 +143,15 @@ class OriginalAnimator:
             lines.append(f"{name:>{width}}  {cells}")
         return "\n".join(lines) + "\n"
 
-    def summary(self) -> GradientFlowSummary:
+    def summary_report(self) -> GradientFlowSummary:
         """Of the frames still held."""
-        layers = [layer for frame in self.frames for layer in frame.layers]
+        layers = [layer for frame in self._frames for layer in frame.layers]
         vanishing = sorted({layer.name for layer in layers if layer.is_vanishing})
         exploding = sorted({layer.name for layer in layers if layer.is_exploding})
-        flagged = sum(any(i.is_vanishing or i.is_exploding for i in f.layers) for f in self.frames)
-        health = _health(vanishing, exploding, flagged / max(1, len(self.frames)))
+        flagged = sum(any(i.is_vanishing or i.is_exploding for i in f.layers) for f in self._frames)
+        health = _health(vanishing, exploding, flagged / max(1, len(self._frames)))
         return GradientFlowSummary(
-            total_steps=(self.frames[-1].step + 1) % 2**64 if self.frames else 0,
+            total_steps=(self._frames[-1].step + 1) % 2**64 if self._frames else 0,
             layers_with_vanishing_grads=tuple(vanishing),
             layers_with_exploding_grads=tuple(exploding),
             overall_health=health,

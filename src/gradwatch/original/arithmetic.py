@@ -11,20 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-INSERTED = 20
-"""Up to so many values the original's sort inserts one after the other; above, it merges."""
-NAN_STOPS = "NaN: the original stops here, or gives an arbitrary value"
-"""Why a value that needs the order is missing."""
+from gradwatch.errors import Exit, GradwatchError
 
 
-class History(NamedTuple):
+class GradientHistory(NamedTuple):
     """The gradient norms of one layer in time order, and the step of each."""
 
     gradient_norms: Sequence[float]
     step_numbers: Sequence[int]
 
 
-Histories = Mapping[str, History]
+Histories = Mapping[str, GradientHistory]
 
 
 def total(values: Iterable[float]) -> float:
@@ -91,23 +88,14 @@ def slope(values: Sequence[float]) -> float:
     return divide(n * xy - x * y, n * xx - x * x)
 
 
-def in_order(values: Sequence[float]) -> list[float] | None:
-    """Sorted; NaN among up to 20 values stays where inserting meets it, among more it gives None.
-
-    The original compares as if NaN were equal to everything, which is no order: above 20 values its
-    sort panics, or leaves the others in an order that depends on the sorting algorithm.
-    """
-    if not any(value != value for value in values):
-        return sorted(values)
-    if len(values) > INSERTED:
-        return None
-    result: list[float] = []
-    for value in values:
-        at = len(result)
-        while at and value < result[at - 1]:
-            at -= 1
-        result.insert(at, value)
-    return result
+def in_order(values: Sequence[float], what: str) -> list[float]:
+    """Sorted; the original compares without asking whether a value is NaN, and panics if one is."""
+    if len(values) > 1 and any(value != value for value in values):
+        raise GradwatchError(
+            f"NaN: the original stops here, where it sorts {what}. The default rules go on.",
+            Exit.USAGE,
+        )
+    return sorted(values)
 
 
 def share(excess: float) -> float:

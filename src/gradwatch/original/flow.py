@@ -8,8 +8,8 @@ from functools import reduce
 from typing import Literal
 
 from gradwatch.original.arithmetic import (
+    GradientHistory,
     Histories,
-    History,
     consistency,
     divide,
     greatest,
@@ -128,8 +128,8 @@ class GradientDeadZone(Result):
 
 
 @dataclass(frozen=True)
-class VisualizationConfig(Result):
-    """Echoed; nothing reads it."""
+class GradientVisualizationConfig(Result):
+    """Handed back as it is; nothing in the original reads it."""
 
     show_temporal_flows: bool = True
     show_critical_paths: bool = True
@@ -137,6 +137,9 @@ class VisualizationConfig(Result):
     color_scheme: str = "Default"
     temporal_window: int = 50
     flow_threshold: float = 0.01
+
+
+DEFAULTS = GradientVisualizationConfig()
 
 
 @dataclass(frozen=True)
@@ -150,10 +153,31 @@ class FlowAnalysis(Result):
     vanishing_regions: tuple[ProblemRegion, ...]
     exploding_regions: tuple[ProblemRegion, ...]
     dead_zones: tuple[GradientDeadZone, ...]
-    visualization_config: VisualizationConfig
+    visualization_config: GradientVisualizationConfig
 
 
-def analyze_flow(histories: Histories, current_step: int = 0) -> FlowAnalysis:
+@dataclass(frozen=True)
+class GradientFlowVisualizer:
+    """The original's visualizer, which draws nothing."""
+
+    config: GradientVisualizationConfig = DEFAULTS
+
+    def generate_visualization(
+        self, gradient_histories: Histories, current_step: int
+    ) -> FlowAnalysis:
+        """`current_step` is said of every layer, whatever its own last step."""
+        return analyze_flow(gradient_histories, current_step, self.config)
+
+    def create_visualization(self, gradient_histories: Histories) -> FlowAnalysis:
+        """The same of step 0."""
+        return self.generate_visualization(gradient_histories, 0)
+
+
+def analyze_flow(
+    histories: Histories,
+    current_step: int = 0,
+    config: GradientVisualizationConfig = DEFAULTS,
+) -> FlowAnalysis:
     """Edges join neighbours in insertion order; the original's hash order makes them random."""
     norms = {name: list(history.gradient_norms) for name, history in histories.items()}
     network = _network(norms)
@@ -169,14 +193,14 @@ def analyze_flow(histories: Histories, current_step: int = 0) -> FlowAnalysis:
         vanishing_regions=_vanishing_regions(norms),
         exploding_regions=_exploding_regions(norms),
         dead_zones=_dead_zones(norms),
-        visualization_config=VisualizationConfig(),
+        visualization_config=config,
     )
 
 
 # -- single layers ---------------------------------------------------------------------------------
 
 
-def _layer_flow(name: str, history: History) -> GradientLayerFlow:
+def _layer_flow(name: str, history: GradientHistory) -> GradientLayerFlow:
     x = list(history.gradient_norms)
     return GradientLayerFlow(
         layer_name=name,

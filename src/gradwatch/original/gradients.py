@@ -6,7 +6,6 @@ from itertools import combinations
 from typing import Literal
 
 from gradwatch.original.arithmetic import (
-    NAN_STOPS,
     Histories,
     consistency,
     divide,
@@ -22,7 +21,7 @@ from gradwatch.original.arithmetic import (
     truncated,
     variance,
 )
-from gradwatch.result import Result, missing
+from gradwatch.result import Result
 
 LayerHealth = Literal["Healthy", "Warning", "Critical"]
 SuggestionType = Literal["WeightInitialization", "LearningRateAdjustment", "RegularizationAdd"]
@@ -46,9 +45,9 @@ ImplementationEffort = Literal["Minimal", "Low", "Moderate"]
 class GradientStatistics(Result):
     mean: float = 0.0
     std: float = 0.0
-    median: float | None = 0.0
-    percentile_95: float | None = 0.0
-    percentile_5: float | None = 0.0
+    median: float = 0.0
+    percentile_95: float = 0.0
+    percentile_5: float = 0.0
     samples: int = 0
     variance: float = 0.0
     skewness: float = 0.0
@@ -87,7 +86,7 @@ class LayerOptimizationSuggestion(Result):
 @dataclass(frozen=True)
 class ComparativeAnalysis(Result):
     relative_performance: float
-    rank_among_layers: int | None
+    rank_among_layers: int
     similar_layers: tuple[str, ...]
     performance_gap: float
     optimization_potential: float
@@ -246,12 +245,31 @@ class GradientAnalysis(Result):
 Details = Sequence[LayerGradientDetails]
 
 
+@dataclass(frozen=True)
+class EnhancedGradientAnalyzer:
+    """The original's analyzer; it never asks for its depth."""
+
+    analysis_depth: str = "Standard"
+    convergence_window: int = 100
+    stability_threshold: float = 0.8
+
+    def generate_enhanced_analysis(self, gradient_histories: Histories) -> GradientAnalysis:
+        """What the norms of each layer say; NaN among two or more stops it."""
+        return analyze_gradients(
+            gradient_histories,
+            window=self.convergence_window,
+            stability_threshold=self.stability_threshold,
+        )
+
+    analyze_gradients = generate_enhanced_analysis
+
+
 def analyze_gradients(
     histories: Histories, *, window: int = 100, stability_threshold: float = 0.8
 ) -> GradientAnalysis:
-    """Where NaN is among more than 20 norms (or layers), what needs their order is missing."""
+    """Layers one by one, then the network, a hierarchy and priorities."""
     norms = {name: list(history.gradient_norms) for name, history in histories.items()}
-    statistics = {name: _statistics(values) for name, values in norms.items()}
+    statistics = {name: _statistics(name, values) for name, values in norms.items()}
     means = {name: numbers.mean for name, numbers in statistics.items()}
     details = []
     for name, numbers in statistics.items():
@@ -313,36 +331,27 @@ SUGGESTIONS = (
 )
 
 
-def _statistics(norms: Sequence[float]) -> GradientStatistics:
+def _statistics(name: str, norms: Sequence[float]) -> GradientStatistics:
     """All zero for an empty history."""
     if not norms:
         return GradientStatistics()
     centre = mean(norms)
     spread = variance(norms, centre)
     std = root(spread)
-    median, high, low = _percentiles(norms)
+    ordered, n = in_order(norms, f"the norms of {name!r}"), len(norms)
+    half = n // 2
     skewness, kurtosis = _shape(norms, centre, std)
     return GradientStatistics(
         mean=centre,
         std=std,
-        median=median,
-        percentile_95=high,
-        percentile_5=low,
-        samples=len(norms),
+        median=ordered[half] if n % 2 else (ordered[half - 1] + ordered[half]) / 2.0,
+        percentile_95=ordered[min(int(n * 0.95), n - 1)],
+        percentile_5=ordered[int(n * 0.05)],
+        samples=n,
         variance=spread,
         skewness=skewness,
         kurtosis=kurtosis,
     )
-
-
-def _percentiles(norms: Sequence[float]) -> tuple[float, float, float]:
-    """The median, and the samples nearest below the 95th and the 5th percentile."""
-    ordered, n = in_order(norms), len(norms)
-    if ordered is None:
-        return missing(NAN_STOPS), missing(NAN_STOPS), missing(NAN_STOPS)
-    half = n // 2
-    median = ordered[half] if n % 2 else (ordered[half - 1] + ordered[half]) / 2.0
-    return median, ordered[min(int(n * 0.95), n - 1)], ordered[int(n * 0.05)]
 
 
 def _shape(values: Sequence[float], centre: float, std: float) -> tuple[float, float]:
@@ -425,11 +434,8 @@ def _comparison(layer: str, means: Mapping[str, float]) -> ComparativeAnalysis:
 
 def _rank(own: float, others: Sequence[float]) -> int:
     """Place of the first smaller or equal one among the others, largest first; NaN never is."""
-    falling = in_order([-value for value in others])
-    if falling is None:
-        rank: int = missing(NAN_STOPS)
-        return rank
-    return 1 + next((i for i, value in enumerate(falling) if own >= -value), len(falling))
+    falling = in_order(others, "the means of the layers")[::-1]
+    return 1 + next((i for i, value in enumerate(falling) if own >= value), len(falling))
 
 
 def _alike(a: float, b: float) -> bool:
