@@ -1,11 +1,16 @@
-"""The series gradient and flow analyses look at: one per layer, its parameters merged exactly."""
+"""The series gradient and flow analyses look at: one per layer, its parameters merged exactly.
 
-from dataclasses import dataclass
+A run that went NaN or Inf is looked at up to where it did; what came after tells only that.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.checks.context import context
 from gradwatch.original.arithmetic import GradientHistory
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -13,24 +18,32 @@ from gradwatch.stats.medians import median, medians
 
 HISTORY_LENGTH = 1000
 """Norms the original's debugger keeps of a layer."""
+BLOCK = 1 << 22
+"""Cells worked on at once: long runs of many layers must not be copied whole."""
 
 
 @dataclass(frozen=True)
 class LayerSeries:
-    """Gradient norms [step, layer] in forward order; NaN where nothing finite was measured."""
+    """Gradient norms [step, layer] in forward order; NaN where nothing finite was measured.
+
+    Only steps on which some gradient was recorded, none that a gradient scaler skipped, and none
+    from the first non-finite one on.
+    """
 
     names: tuple[str, ...]
     steps: NDArray[np.int64]
     norms: NDArray[np.float64]
-    nonfinite: NDArray[np.float64]
-    """Non-finite elements [step, layer]; 0 where nothing was measured."""
     counts: NDArray[np.int64]
     """Elements of each layer; 0 where the run does not know."""
+    non_finite_samples: NDArray[np.int64]
+    """On how many steps of the whole run each layer's gradient held a NaN or Inf."""
+    non_finite_since: int | None = None
+    """The step at which the run went NaN or Inf; the series ends before it."""
 
     @cached_property
     def rms(self) -> NDArray[np.float64]:
         """Norm over √count: comparable between layers of different size (the norm, if unknown)."""
-        return self.norms / np.sqrt(np.maximum(self.counts, 1))
+        return self.norms / self._roots
 
     @cached_property
     def logs(self) -> NDArray[np.float64]:
@@ -47,26 +60,42 @@ class LayerSeries:
     @cached_property
     def total(self) -> NDArray[np.float64]:
         """Norm of the whole gradient on each step; NaN where any layer was not measured finite."""
-        total: NDArray[np.float64] = np.sqrt((self.norms**2).sum(axis=1))
-        return total
+        # Not a sum of squares: those of norms beyond 1e±154 would leave the range.
+        with np.errstate(over="ignore"):
+            total: NDArray[np.float64] = np.hypot.reduce(self.norms, axis=1)
+        return np.where(np.isfinite(total), total, np.nan)
 
     @cached_property
     def means(self) -> NDArray[np.float64]:
         """Mean norm of each layer; NaN where nothing finite was measured."""
-        finite = np.isfinite(self.norms)
-        sums = np.where(finite, self.norms, 0.0).sum(axis=0)
-        return np.where(finite.any(axis=0), sums / np.maximum(finite.sum(axis=0), 1), np.nan)
+        means = np.full(len(self.names), np.nan)
+        for columns in self.blocks():
+            norms = self.norms[:, columns]
+            finite = np.isfinite(norms)
+            samples = finite.sum(axis=0)
+            known = np.where(finite, norms, 0.0)
+            # In units of the largest: the sum of norms near the end of the range would leave it.
+            unit = known.max(axis=0, initial=0.0)
+            unit[unit == 0] = 1.0
+            scaled = (known / unit).sum(axis=0) / np.maximum(samples, 1)
+            means[columns] = np.where(samples > 0, scaled * unit, np.nan)
+        return means
 
     @cached_property
     def squares(self) -> NDArray[np.float64]:
-        """Squared mean norm of each layer; 0 where nothing finite was measured."""
-        squares: NDArray[np.float64] = np.nan_to_num(self.means) ** 2
+        """Squared mean norm of each layer, the largest being 1; 0 where nothing was measured."""
+        known = np.nan_to_num(self.means)
+        largest = float(known.max(initial=0.0))
+        squares: NDArray[np.float64] = (known / (largest or 1.0)) ** 2
         return squares
 
     @cached_property
     def typical(self) -> NDArray[np.float64]:
         """Median RMS of each layer; NaN where nothing finite was measured."""
-        return medians(self.rms)
+        typical = np.full(len(self.names), np.nan)
+        for columns in self.blocks():
+            typical[columns] = medians(self.norms[:, columns] / self._roots[columns])
+        return typical
 
     @cached_property
     def decades(self) -> NDArray[np.float64]:
@@ -86,6 +115,11 @@ class LayerSeries:
         """Typical RMS of the median layer, of those that have a positive one; NaN without any."""
         return median(self.typical[self.typical > 0])
 
+    @property
+    def nonfinite(self) -> NDArray[np.float64]:
+        """Always zero: the series ends before the first non-finite step."""
+        return np.broadcast_to(np.zeros(()), self.norms.shape)
+
     @cached_property
     def correlations(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Of the changes of every two layers over the steps both have, and how many those are."""
@@ -102,50 +136,99 @@ class LayerSeries:
             correlation = covariance / np.sqrt(squares * squares.T)
         return np.clip(correlation, -1, 1), common
 
+    @cached_property
+    def _roots(self) -> NDArray[np.float64]:
+        roots: NDArray[np.float64] = np.sqrt(np.maximum(self.counts, 1))
+        return roots
+
+    def blocks(self) -> Iterator[slice]:
+        """The columns in parts of at most `BLOCK` cells (at least one column each)."""
+        width = max(1, BLOCK // max(len(self.steps), 1))
+        for begin in range(0, len(self.names), width):
+            yield slice(begin, begin + width)
+
     def last(self, window: int) -> "LayerSeries":
         """The last `window` recorded steps."""
         cut = slice(max(0, len(self.steps) - window), None)
-        return LayerSeries(
-            self.names, self.steps[cut], self.norms[cut], self.nonfinite[cut], self.counts
-        )
+        return replace(self, steps=self.steps[cut], norms=self.norms[cut])
 
     @classmethod
     def of(cls, run: Run) -> "LayerSeries":
-        """Merge the parameters of each layer; only steps on which some gradient was recorded."""
-        norms = run.series[Stat.GRAD_NORM]
-        bad = np.nan_to_num(run.series[Stat.GRAD_NAN]) + np.nan_to_num(run.series[Stat.GRAD_INF])
-        rows = run.measured(Stat.GRAD_NORM).any(axis=1)
-        layers = {subject.layer for subject in run.parameters}
-        names = tuple(layer for layer in run.layers if layer in layers)
-        position = {layer: column for column, layer in enumerate(names)}
-        shape = (int(rows.sum()), len(names))
-        lengths, measured, nonfinite = np.zeros(shape), np.zeros(shape, bool), np.zeros(shape)
+        """Merge the parameters of each layer over the finite part of the run."""
+        ctx = context(run)
+        names, columns = _owners(run)
+        rows = run.measured(Stat.GRAD_NORM)[: ctx.end].any(axis=1) & ~ctx.skipped[: ctx.end]
+        norms = run.series[Stat.GRAD_NORM][: ctx.end]
+        if not rows.all():
+            norms = norms[rows]
         counts = np.zeros(len(names), np.int64)
-        for index, subject in enumerate(run.parameters):
-            column = position[subject.layer]
-            values = norms[rows, index]
-            finite = np.isfinite(values)
-            # Not a sum of squares: those of norms beyond 1e±154 would leave the range.
-            length = lengths[:, column]
-            np.hypot(length, np.where(finite, values, 0.0), out=length)
-            measured[:, column] |= finite
-            nonfinite[:, column] += bad[rows, index]
-            counts[column] += subject.count
-        merged = np.where(measured, lengths, np.nan)
-        return cls(names, run.steps[rows], merged, nonfinite, counts)
+        np.add.at(counts, columns, np.array([s.count for s in run.parameters], np.int64))
+        bad = np.zeros(len(names), np.int64)
+        if ctx.went_bad:
+            bad = _spoilt(run, columns, np.flatnonzero(~ctx.skipped))[0].sum(axis=0)
+        since = int(run.steps[ctx.end]) if ctx.went_bad else None
+        return cls(names, run.steps[: ctx.end][rows], _merged(norms, columns), counts, bad, since)
 
 
 def histories(run: Run) -> dict[str, GradientHistory]:
-    """What the original's rules take: norms by layer, NaN or Inf where an element is."""
-    series = LayerSeries.of(run)
-    rows = np.searchsorted(run.steps, series.steps)
-    has_nan = np.nan_to_num(run.series[Stat.GRAD_NAN])[rows] > 0
+    """What the original's rules take: norms by layer, uncut, NaN or Inf where an element is."""
+    names, columns = _owners(run)
+    rows = np.flatnonzero(run.measured(Stat.GRAD_NORM).any(axis=1))
+    norms = _merged(run.series[Stat.GRAD_NORM][rows], columns)
+    spoilt, has_nan = _spoilt(run, columns, rows)
+    norms = np.where(spoilt, np.where(has_nan, np.nan, np.inf), norms)
+    sampled = np.isfinite(norms) | spoilt
+    steps = run.steps[rows]
     by_layer = {}
-    for column, layer in enumerate(series.names):
-        parameters = [i for i, subject in enumerate(run.parameters) if subject.layer == layer]
-        nonfinite = series.nonfinite[:, column] > 0
-        spoilt = np.where(has_nan[:, parameters].any(axis=1), np.nan, np.inf)
-        norms = np.where(nonfinite, spoilt, series.norms[:, column])
-        kept = np.flatnonzero(np.isfinite(series.norms[:, column]) | nonfinite)[-HISTORY_LENGTH:]
-        by_layer[layer] = GradientHistory(norms[kept].tolist(), series.steps[kept].tolist())
+    for column, layer in enumerate(names):
+        kept = np.flatnonzero(sampled[:, column])[-HISTORY_LENGTH:]
+        by_layer[layer] = GradientHistory(norms[kept, column].tolist(), steps[kept].tolist())
     return by_layer
+
+
+def _owners(run: Run) -> tuple[tuple[str, ...], NDArray[np.intp]]:
+    """The layers that own parameters, in forward order, and the place of each parameter's layer."""
+    owners = [subject.layer for subject in run.parameters]
+    owning = set(owners)
+    names = tuple(layer for layer in run.layers if layer in owning)
+    position = {layer: column for column, layer in enumerate(names)}
+    return names, np.array([position[layer] for layer in owners], np.intp)
+
+
+def _by_layer(columns: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Parameters with those of a layer side by side, and where each layer begins among them."""
+    order = np.argsort(columns, kind="stable")
+    return order, np.flatnonzero(np.diff(columns[order], prepend=-1))
+
+
+def _merged(norms: NDArray[np.float64], columns: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Norms [step, layer] of the parameters' norms; NaN where no parameter has a finite one."""
+    if (columns == np.arange(len(columns))).all() and not np.isinf(norms).any():
+        return norms  # one parameter in each layer: nothing to merge, nothing to copy
+    order, starts = _by_layer(columns)
+    merged = np.empty((len(norms), len(starts)))
+    height = max(1, BLOCK // max(len(columns), 1))
+    for begin in range(0, len(norms), height):
+        values = norms[begin : begin + height, order]
+        finite = np.isfinite(values)
+        measured = np.logical_or.reduceat(finite, starts, axis=1)
+        with np.errstate(over="ignore"):
+            lengths = np.hypot.reduceat(np.where(finite, values, 0.0), starts, axis=1)
+        known = measured & np.isfinite(lengths)
+        merged[begin : begin + height] = np.where(known, lengths, np.nan)
+    return merged
+
+
+def _spoilt(
+    run: Run, columns: NDArray[np.intp], rows: NDArray[np.intp]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of these rows, [step, layer]: where the gradient holds a NaN or Inf, and where a NaN."""
+    order, starts = _by_layer(columns)
+    nothing = np.zeros((len(rows), len(starts)), bool)
+    found = [
+        np.logical_or.reduceat((run.series[stat][rows] > 0)[:, order], starts, axis=1)
+        if stat in run.recorded and len(starts)
+        else nothing
+        for stat in (Stat.GRAD_NAN, Stat.GRAD_INF)
+    ]
+    return found[0] | found[1], found[0]

@@ -40,7 +40,7 @@ def gradient_tables(analysis: Any) -> Iterator[Table | str]:
             _number(detail.gradient_statistics.mean),
             _number(flow.trend_strength),
             _number(health.gradient_stability),
-            ", ".join(str(risk.value) for risk in health.risk_factors),
+            ", ".join(map(str, health.risk_factors)),
         )
     yield table
     yield from _rest(details)
@@ -51,7 +51,7 @@ def gradient_tables(analysis: Any) -> Iterator[Table | str]:
     yield f"Learning phase: {word}"
     for item in analysis.optimization_priorities[:3]:
         if item.reasons:
-            actions = ", ".join(action.value for action in item.recommended_actions)
+            actions = " ".join(action.action_name for action in item.recommended_actions[:2])
             yield f"Look first at {_name(item.target_name)}: {actions}"
 
 

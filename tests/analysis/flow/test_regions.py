@@ -1,7 +1,6 @@
 """Regions and dead zones: the layers the findings name, and how far they are gone."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -72,13 +71,6 @@ def test_an_exploding_region(decades: float, severity: RegionSeverity) -> None:
     assert region.affected_layers == ("b",)
     assert region.severity_level is severity
     assert region.extent.start_step == 50
-
-
-def test_a_nan_is_an_explosion_of_the_worst_kind() -> None:
-    run = Run.from_norms({"a": [1.0] * 9 + [math.nan] + [1.0] * 10, "b": [1.0] * 20})
-    (region,) = analyze_flow(run).exploding_regions
-    assert region.severity_level is RegionSeverity.CRITICAL
-    assert region.extent.start_step == 9
 
 
 def silent(before: int, dead: int) -> np.ndarray:

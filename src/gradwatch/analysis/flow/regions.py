@@ -208,7 +208,7 @@ def _region(kind: str, series: LayerSeries, group: list[_Episode]) -> Region:
 def dead_zones(run: Run, series: LayerSeries) -> tuple[GradientDeadZone, ...]:
     """Layers whose gradient is exactly zero, or absent, on the last samples of the run."""
     zones = []
-    absent = _absent(run, series.names)
+    absent = _absent(run, series)
     for column, name in enumerate(series.names):
         norms = series.norms[:, column]
         rows = np.flatnonzero(np.isfinite(norms) | absent[:, column])
@@ -230,15 +230,15 @@ def _trailing(flags: NDArray[np.bool_]) -> int:
     return len(flags) - 1 - int(alive[-1]) if len(alive) else len(flags)
 
 
-def _absent(run: Run, names: tuple[str, ...]) -> NDArray[np.bool_]:
+def _absent(run: Run, series: LayerSeries) -> NDArray[np.bool_]:
     """Steps on which no parameter of the layer had a gradient at all."""
-    rows = run.measured(Stat.GRAD_NORM).any(axis=1)
+    rows = np.searchsorted(run.steps, series.steps)
     without = run.state(Stat.GRAD_NORM)[rows] == State.NO_GRADIENT
     columns: dict[str, list[int]] = {}
     for column, subject in enumerate(run.parameters):
         columns.setdefault(subject.layer, []).append(column)
-    absent = np.zeros((len(without), len(names)), bool)
-    for i, name in enumerate(names):
+    absent = np.zeros(series.norms.shape, bool)
+    for i, name in enumerate(series.names):
         absent[:, i] = without[:, columns[name]].all(axis=1)
     return absent
 

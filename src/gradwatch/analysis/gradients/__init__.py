@@ -1,9 +1,18 @@
 """`analyze_gradients`: every layer, the network, its groups, and what to look at first."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from gradwatch.analysis import Rules
+from gradwatch.analysis.gradients import layer as of_layer
+from gradwatch.analysis.gradients.advice import (
+    LayerOptimizationSuggestion,
+    Reason,
+    reasons,
+    suggestions,
+)
 from gradwatch.analysis.gradients.groups import (
     GradientDistribution,
     GradientHierarchy,
@@ -12,12 +21,11 @@ from gradwatch.analysis.gradients.groups import (
     hierarchy,
     interactions,
 )
-from gradwatch.analysis.gradients.layer import (
-    LayerDetail,
-    LayerHealth,
+from gradwatch.analysis.gradients.layer import LayerDetail, LayerHealth, LayerHealthMetrics
+from gradwatch.analysis.gradients.priorities import (
     OptimizationPriority,
-    layer_details,
-    priority,
+    priorities,
+    reasons_by_layer,
 )
 from gradwatch.analysis.gradients.training import (
     ConvergenceIndicators,
@@ -28,24 +36,44 @@ from gradwatch.analysis.gradients.training import (
     stability,
 )
 from gradwatch.analysis.layers import LayerSeries, histories
+from gradwatch.diagnosis.verdict import Verdicts, verdicts
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.finding import Severity
 from gradwatch.original import gradients as original_gradients
-from gradwatch.result import Result
-from gradwatch.run import Run
+from gradwatch.result import Result, missing
+from gradwatch.run import Run, as_run, choice, whole_number
 
-CRITICAL_SHARE = 0.3
+
+class AnalysisDepth(StrEnum):
+    """How much is computed; each depth adds to the one before it."""
+
+    BASIC = "basic"
+    STANDARD = "standard"
+    COMPREHENSIVE = "comprehensive"
+    EXPERT = "expert"
+
+    def reaches(self, other: "AnalysisDepth") -> bool:
+        """Whether this depth computes what the other does."""
+        return list(AnalysisDepth).index(self) >= list(AnalysisDepth).index(other)
+
+    @property
+    def left_out(self) -> Any:
+        """Stands for what this depth does not compute."""
+        return missing(f"depth={self.value} does not compute it")
 
 
 @dataclass(frozen=True)
 class NetworkLevelAnalysis(Result):
-    """What holds for all layers together."""
+    """What holds for all layers together; None what the depth does not compute."""
 
     overall_gradient_health: LayerHealth
-    gradient_distribution: GradientDistribution
-    layer_interactions: tuple[LayerInteraction, ...]
-    convergence_indicators: ConvergenceIndicators
-    training_dynamics: TrainingDynamics
-    stability_assessment: StabilityAssessment
+    gradient_distribution: GradientDistribution | None
+    layer_interactions: tuple[LayerInteraction, ...] | None
+    convergence_indicators: ConvergenceIndicators | None
+    training_dynamics: TrainingDynamics | None
+    stability_assessment: StabilityAssessment | None
+    optimization_suggestions: tuple[LayerOptimizationSuggestion, ...] | None
+    """What to try against findings that name no layer."""
 
 
 @dataclass(frozen=True)
@@ -54,57 +82,143 @@ class GradientAnalysis(Result):
 
     layer_details: dict[str, LayerDetail]
     network_level_analysis: NetworkLevelAnalysis
-    gradient_hierarchy: GradientHierarchy
+    gradient_hierarchy: GradientHierarchy | None
     optimization_priorities: tuple[OptimizationPriority, ...]
+    non_finite_since: int | None
+    """The step at which the run went NaN or Inf: everything here is about the steps before it."""
 
 
 def analyze_gradients(
-    run: Run,
+    data: Any,
     *,
     window: int = 100,
     stability_threshold: float = 0.8,
+    depth: AnalysisDepth | str = AnalysisDepth.STANDARD,
     rules: Rules | str = Rules.GRADWATCH,
 ) -> Any:
     """What the gradients of a run say: a `GradientAnalysis`.
 
-    `window` is the number of recorded steps that count as "now"; below `stability_threshold` a fall
-    of stability is reported sooner. `rules="original"` gives the original program's own answer.
+    `data` is a run, or norms or arrays by name, as `Run.from_norms` and `Run.from_arrays` take
+    them. `window` is the number of recorded steps that count as "now"; below `stability_threshold`
+    a fall of stability is reported sooner. `rules="original"` gives the original program's own
+    answer.
+
+    | depth           | computes                                                                  |
+    | --------------- | ------------------------------------------------------------------------- |
+    | `basic`         | statistics and health of each layer, priorities with their actions        |
+    | `standard`      | and how norms move, comparisons, suggestions, the network, groups          |
+    | `comprehensive` | and the interval of each mean norm, statistics of each third of the run   |
+    | `expert`        | and the statistics of every tensor                                        |
+
+    What a depth does not compute is None, and `missing` says so.
     """
-    if window < 3:
-        raise GradwatchError(f"Expected a window of at least 3 steps, got {window}.", Exit.USAGE)
-    if Rules(rules) is Rules.ORIGINAL:
+    original = choice(Rules, rules, "rules") is Rules.ORIGINAL
+    chosen = choice(AnalysisDepth, depth, "depth")
+    # The original takes a window of two; a trend of ours needs three samples.
+    window = whole_number(window, "window", least=2 if original else of_layer.FEWEST)
+    threshold = _share(stability_threshold, "stability_threshold")
+    run = as_run(data)
+    if original:
         return original_gradients.analyze_gradients(
-            histories(run), window=window, stability_threshold=stability_threshold
+            histories(run), window=window, stability_threshold=threshold
         )
+    return _analysis(run, window, threshold, chosen)
+
+
+def _share(value: Any, option: str) -> float:
+    if isinstance(value, int | float) and 0 <= value <= 1:
+        return float(value)
+    raise GradwatchError(f"Expected a {option} between 0 and 1, got {value!r}.", Exit.USAGE)
+
+
+def _analysis(run: Run, window: int, threshold: float, depth: AnalysisDepth) -> GradientAnalysis:
     series = LayerSeries.of(run)
     recent = series.last(window)
-    layers = layer_details(run, series, recent)
+    said = verdicts(run)
+    because = list(reasons(said.diagnosis, len(series.names)))
+    layers = _layers(run, series, recent, said, because, depth)
+    named = next((finding.layers for finding in said.diagnosis.findings), ())
     health = [layer.health_metrics for layer in layers]
-    total = float(series.squares.sum()) or 1.0
-    priorities = (
-        priority(layer, float(square) / total)
-        for layer, square in zip(layers, series.squares, strict=True)
-    )
+    full = depth.reaches(AnalysisDepth.STANDARD)
     return GradientAnalysis(
         {layer.layer_name: layer for layer in layers},
-        NetworkLevelAnalysis(
-            overall_health([item.overall_health for item in health]),
-            distribution(series, recent),
-            interactions(recent),
-            convergence(run, series, [item.convergence_indicator for item in health], window),
-            dynamics(run, window),
-            stability(run, series, recent, stability_threshold),
-        ),
-        hierarchy(run, recent),
-        tuple(sorted(priorities, key=lambda item: -item.priority_score)),
+        _network(run, series, recent, said, because, health, window, threshold, depth),
+        hierarchy(run, recent) if full else depth.left_out,
+        priorities(series, recent, layers, because, named[0] if named else None),
+        series.non_finite_since,
     )
 
 
-def overall_health(levels: list[LayerHealth]) -> LayerHealth:
-    """One critical layer is enough for a warning; more than three in ten are critical."""
-    judged = [level for level in levels if level is not LayerHealth.UNKNOWN]
-    if not judged:
-        return LayerHealth.UNKNOWN
-    if judged.count(LayerHealth.CRITICAL) / len(judged) > CRITICAL_SHARE:
-        return LayerHealth.CRITICAL
-    return LayerHealth.HEALTHY if set(judged) == {LayerHealth.HEALTHY} else LayerHealth.WARNING
+def _layers(
+    run: Run,
+    series: LayerSeries,
+    recent: LayerSeries,
+    said: Verdicts,
+    because: list[Reason],
+    depth: AnalysisDepth,
+) -> list[LayerDetail]:
+    """Each layer in forward order; `recent` is the part of the series that counts as "now"."""
+    left_out = [depth.left_out] * len(series.names)
+    flows = of_layer.Flows(left_out, left_out, [()] * len(series.names))
+    compared: list[Any] = left_out
+    suggested: list[Any] = left_out
+    intervals: list[Any] = left_out
+    stages: list[Any] = left_out
+    tensors: Mapping[str, Any] = {}
+    if depth.reaches(AnalysisDepth.STANDARD):
+        flows = of_layer.flows(recent)
+        compared = of_layer.compared(series, recent)
+        suggested = of_layer.layer_suggestions(recent, reasons_by_layer(because))
+    if depth.reaches(AnalysisDepth.COMPREHENSIVE):
+        intervals, stages = of_layer.mean_intervals(recent), of_layer.stages(series)
+    if depth.reaches(AnalysisDepth.EXPERT):
+        tensors = of_layer.tensor_statistics(run)
+    statistics = of_layer.statistics(series)
+    health = of_layer.health(run, series.names, statistics, flows, said)
+    return list(
+        map(
+            LayerDetail,
+            series.names,
+            statistics,
+            flows.characteristics,
+            health,
+            suggested,
+            compared,
+            intervals,
+            stages,
+            (tensors.get(name, depth.left_out) for name in series.names),
+        )
+    )
+
+
+def _network(
+    run: Run,
+    series: LayerSeries,
+    recent: LayerSeries,
+    said: Verdicts,
+    because: list[Reason],
+    health: list[LayerHealthMetrics],
+    window: int,
+    threshold: float,
+    depth: AnalysisDepth,
+) -> NetworkLevelAnalysis:
+    overall = overall_health(said, [item.overall_health for item in health])
+    if not depth.reaches(AnalysisDepth.STANDARD):
+        return NetworkLevelAnalysis(overall, *[depth.left_out] * 6)
+    return NetworkLevelAnalysis(
+        overall,
+        distribution(series, recent),
+        interactions(recent),
+        convergence(run, series, [item.convergence_indicator for item in health], window),
+        dynamics(run, window),
+        stability(run, series, recent, threshold),
+        suggestions((item for item in because if not item.finding.layers), "", None),
+    )
+
+
+def overall_health(said: Verdicts, levels: list[LayerHealth]) -> LayerHealth:
+    """As grave as the gravest finding of the diagnosis, whichever layers it names."""
+    worst = max((item.severity for item in said.diagnosis.everything()), default=Severity.INFO)
+    if worst > Severity.INFO:
+        return LayerHealth.CRITICAL if worst is Severity.CRITICAL else LayerHealth.WARNING
+    return LayerHealth.HEALTHY if LayerHealth.HEALTHY in levels else LayerHealth.UNKNOWN

@@ -1,34 +1,49 @@
-"""One layer: its norms, how they move, its health, its place among the others, what to try.
+"""One layer: its norms, how they move, its health, its place among the others.
 
-Health is judged by the worst of several rules on ratios, to the layer's own past and to the other
-layers; nothing here has a unit.
+The numbers describe, and none has a limit of its own: how well a layer is says the diagnosis.
 """
 
-import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis import trends
+from gradwatch.analysis.gradients.advice import (
+    LayerOptimizationSuggestion,
+    Reason,
+    own_numbers,
+    suggestions,
+)
 from gradwatch.analysis.layers import LayerSeries
-from gradwatch.result import AdviceCode, Result, missing
+from gradwatch.checks.context import context
+from gradwatch.diagnosis.verdict import Verdicts
+from gradwatch.finding import Severity
+from gradwatch.result import Result, missing
 from gradwatch.run import Run
 from gradwatch.stats import Stat
-from gradwatch.stats.medians import median
+
+Array = NDArray[np.float64]
 
 FEWEST = 3
-DEAD_FOR = 10
-GROWTH = 1e3
-FADED = 1e-4
-ABOVE_OTHERS = 1e4
+"""Finite samples below which nothing is known about a layer's health."""
 UNSTABLE = 0.5
-VERY_UNSTABLE = 0.3
-SIMILAR = math.log(1.2)
-HEALTH_WEIGHT, STABILITY_WEIGHT, DISTANCE_WEIGHT, SHARE_WEIGHT = 0.4, 0.3, 0.2, 0.1
-TARGET = "IndividualLayer"
+"""Stability below which a layer is described as unstable."""
+SIMILAR = float(np.log(1.2))
+MOST_SIMILAR = 10
+"""Similar layers that are listed by name; all are counted."""
+STAGES = 3
+BATCHES = 10
+"""Parts of the window whose means give the interval of the mean."""
+STUDENT_9 = 2.262
+"""97.5 % quantile of Student's distribution with `BATCHES` − 1 degrees of freedom."""
 TOO_FEW = "fewer finite samples than needed"
+NO_SAMPLE = "no finite sample"
+OUT_OF_RANGE = "outside the range of floating point numbers"
 
 
 class LayerHealth(StrEnum):
@@ -40,67 +55,14 @@ class LayerHealth(StrEnum):
     CRITICAL = "Critical"
 
 
-class Risk(StrEnum):
-    """Why a layer is not healthy."""
+_HEALTH = {Severity.WARNING: LayerHealth.WARNING, Severity.CRITICAL: LayerHealth.CRITICAL}
 
-    NON_FINITE = "NonFinite"
-    DEAD = "Dead"
-    EXPLODING = "Exploding"
-    VANISHING = "Vanishing"
+
+class Trait(StrEnum):
+    """How a layer's norms move: worth knowing, no trouble in itself."""
+
     UNSTABLE = "Unstable"
     OSCILLATING = "Oscillating"
-
-
-class Urgency(StrEnum):
-    """How soon a layer should be looked at."""
-
-    LOW = "Low"
-    MEDIUM = "Medium"
-    HIGH = "High"
-    CRITICAL = "Critical"
-
-
-class Suggestion(AdviceCode):
-    """What to try."""
-
-    WEIGHT_INITIALIZATION = (
-        "WeightInitialization",
-        "Check the initialisation: its scale decides how a gradient shrinks from layer to layer.",
-    )
-    LEARNING_RATE_ADJUSTMENT = (
-        "LearningRateAdjustment",
-        "Lower the learning rate, or warm it up: the steps overshoot.",
-    )
-    GRADIENT_CLIPPING = "GradientClipping", "Clip the global gradient norm near its usual value."
-    BATCH_NORMALIZATION = (
-        "BatchNormalization",
-        "Put a normalisation or a residual connection before this layer.",
-    )
-    FIND_NON_FINITE = (
-        "FindNonFinite",
-        "Find the first NaN or Inf: `gradwatch diagnose` names the layer and the phase.",
-    )
-    CHECK_CONNECTION = (
-        "CheckConnection",
-        "Check that the loss depends on this layer: detached, frozen, or all its units inactive.",
-    )
-
-
-_CRITICAL_RISKS = frozenset({Risk.NON_FINITE, Risk.DEAD, Risk.EXPLODING})
-_SUGGESTIONS = {
-    Risk.NON_FINITE: (Suggestion.FIND_NON_FINITE,),
-    Risk.DEAD: (Suggestion.CHECK_CONNECTION,),
-    Risk.EXPLODING: (Suggestion.LEARNING_RATE_ADJUSTMENT, Suggestion.GRADIENT_CLIPPING),
-    Risk.VANISHING: (Suggestion.BATCH_NORMALIZATION, Suggestion.WEIGHT_INITIALIZATION),
-    Risk.UNSTABLE: (Suggestion.GRADIENT_CLIPPING,),
-    Risk.OSCILLATING: (Suggestion.LEARNING_RATE_ADJUSTMENT,),
-}
-_BADNESS = {
-    LayerHealth.CRITICAL: 1.0,
-    LayerHealth.WARNING: 0.7,
-    LayerHealth.UNKNOWN: 0.5,
-    LayerHealth.HEALTHY: 0.0,
-}
 
 
 @dataclass(frozen=True)
@@ -117,6 +79,7 @@ class GradientStatistics(Result):
     skewness: float | None
     kurtosis: float | None
     non_finite_samples: int
+    """Steps of the whole run on which the gradient held a NaN or Inf."""
 
 
 @dataclass(frozen=True)
@@ -134,24 +97,17 @@ class FlowCharacteristics(Result):
 
 @dataclass(frozen=True)
 class LayerHealthMetrics(Result):
-    """How well a layer is, and why not."""
+    """How well a layer is by the diagnosis, and why not."""
 
     overall_health: LayerHealth
     gradient_stability: float | None
     neuron_activity_ratio: float | None
-    """Share of output units whose gradient was not zero in the window."""
+    """Share of output units whose gradient was not zero at the end."""
     convergence_indicator: float | None
     """max(0, −τ_b) of ln norm over the window where the trend is significant, else 0."""
-    risk_factors: tuple[Risk, ...]
-
-
-@dataclass(frozen=True)
-class LayerOptimizationSuggestion(Result):
-    """Something to try, and the risk that asks for it."""
-
-    suggestion_type: Suggestion
-    description: str
-    reason: Risk
+    risk_factors: tuple[str, ...]
+    """Findings at warning or above: the troubles by name, then other checks by theirs."""
+    traits: tuple[Trait, ...]
 
 
 @dataclass(frozen=True)
@@ -162,6 +118,8 @@ class ComparativeAnalysis(Result):
     """The layer's mean norm over the average of the others': a magnitude, not a merit."""
     rank_among_layers: int | None
     similar_layers: tuple[str, ...]
+    """Those whose mean norm is within a factor of 1.2, at most the ten nearest."""
+    similar_layers_count: int
     performance_gap: float | None
     optimization_potential: float | None
     """Decades between this layer's RMS and the median layer's, halved, at most 1."""
@@ -169,228 +127,313 @@ class ComparativeAnalysis(Result):
 
 @dataclass(frozen=True)
 class LayerDetail(Result):
-    """Everything the analysis has about one layer."""
+    """Everything the analysis has about one layer; None what its depth does not compute."""
 
     layer_name: str
     gradient_statistics: GradientStatistics
-    flow_characteristics: FlowCharacteristics
+    flow_characteristics: FlowCharacteristics | None
     health_metrics: LayerHealthMetrics
-    optimization_suggestions: tuple[LayerOptimizationSuggestion, ...]
-    comparative_analysis: ComparativeAnalysis
+    optimization_suggestions: tuple[LayerOptimizationSuggestion, ...] | None
+    comparative_analysis: ComparativeAnalysis | None
+    mean_interval: tuple[float, float] | None
+    """Where the mean norm of the window lies with 95 % certainty."""
+    stages: tuple[GradientStatistics, ...] | None
+    """The statistics of the first, second and last third of the run."""
+    tensors: dict[str, GradientStatistics] | None
+    """The statistics of each parameter of the layer."""
 
 
 @dataclass(frozen=True)
-class OptimizationPriority(Result):
-    """How early a layer should be looked at, and for which reasons."""
+class Flows:
+    """What describes the movement of every layer over the window: the same computed for all."""
 
-    target_name: str
-    target_type: str
-    priority_score: float
-    urgency_level: Urgency
-    optimization_potential: float | None
-    reasons: tuple[Risk, ...]
-    recommended_actions: tuple[Suggestion, ...]
-
-
-def layer_details(run: Run, series: LayerSeries, recent: LayerSeries) -> list[LayerDetail]:
-    """Each layer in forward order; `recent` is the part of the series that counts as "now"."""
-    compared = _compared(series, recent)
-    activity = _activity(run)
-    details = []
-    for column, name in enumerate(series.names):
-        statistics = _statistics(series, column)
-        trend = trends.trend(recent.logs[:, column])
-        flow = _flow(recent.steps, recent.logs[:, column], trend)
-        risks = _risks(series, recent, column, flow.stability_measure)
-        health = LayerHealthMetrics(
-            _health(risks, statistics.samples),
-            _or_missing(flow.stability_measure),
-            activity.get(name, missing("rows of the gradient were not recorded")),
-            missing(TOO_FEW) if trend is None else trend.fall,
-            risks,
-        )
-        details.append(
-            LayerDetail(name, statistics, flow, health, _suggestions(risks), compared[column])
-        )
-    return details
+    characteristics: list[FlowCharacteristics]
+    convergence: list[Any]
+    traits: list[tuple[Trait, ...]]
 
 
 # -- numbers ---------------------------------------------------------------------------------------
 
 
-def _statistics(series: LayerSeries, column: int) -> GradientStatistics:
-    norms = trends.finite(series.norms[:, column])
-    non_finite = int((series.nonfinite[:, column] > 0).sum())
-    if not len(norms):
-        gone = missing("no finite sample")
-        return GradientStatistics(gone, gone, gone, gone, gone, 0, gone, gone, gone, non_finite)
-    mean, std = float(norms.mean()), float(norms.std())
-    low, middle, high = (float(value) for value in np.percentile(norms, (5, 50, 95)))
-    skewness, kurtosis = trends.shape(norms)
-    return GradientStatistics(
-        mean, std, middle, high, low, len(norms), std * std, skewness, kurtosis, non_finite
+def statistics(series: LayerSeries) -> list[GradientStatistics]:
+    """Of every column of the series."""
+    return [
+        item
+        for columns in series.blocks()
+        for item in _statistics(series.norms[:, columns], series.non_finite_samples[columns])
+    ]
+
+
+def _statistics(norms: Array, non_finite: NDArray[np.int64]) -> Iterator[GradientStatistics]:
+    samples = np.isfinite(norms).sum(axis=0).tolist()
+    mean, std, skewness, kurtosis = trends.moments(norms)
+    low, middle, high = trends.percentiles(norms, (0.05, 0.5, 0.95))
+    with np.errstate(over="ignore", under="ignore"):
+        variance = std * std
+    variance[(variance == 0) & (std > 0)] = np.inf  # too small to be told from zero
+    yield from map(
+        GradientStatistics,
+        known(mean, NO_SAMPLE),
+        known(std, NO_SAMPLE),
+        known(middle, NO_SAMPLE),
+        known(high, NO_SAMPLE),
+        known(low, NO_SAMPLE),
+        samples,
+        known(variance, NO_SAMPLE),
+        known(skewness, NO_SAMPLE),
+        known(kurtosis, NO_SAMPLE),
+        non_finite.tolist(),
     )
 
 
-def _flow(
-    steps: NDArray[np.int64], logs: NDArray[np.float64], trend: trends.Trend | None
-) -> FlowCharacteristics:
-    """`logs`: the last samples of ln norm in time order, NaN where zero or absent."""
-    x = trends.finite(logs)
-    n = len(x)
-    volatility = trends.volatility(x)
-    fit = trends.line(steps, logs)
-    return FlowCharacteristics(
-        _or_missing(None if volatility is None else 1 / (1 + volatility)),
-        _or_missing(trends.smoothness(x)),
-        _or_missing(abs(trend.tau) if trend else None),
-        _or_missing(None if n < 4 else trends.turning_points(x) / (n - 2)),
-        _or_missing(fit.stability if fit else None),
-        _or_missing(volatility),
+def known(values: Array, reason: str) -> list[Any]:
+    """As floats; NaN becomes missing for this reason, Inf because no number can hold it."""
+    listed: list[Any] = values.tolist()
+    finite = np.isfinite(values)
+    if not finite.all():
+        gone, beyond = missing(reason), missing(OUT_OF_RANGE)
+        for at in np.flatnonzero(~finite).tolist():
+            listed[at] = gone if np.isnan(values[at]) else beyond
+    return listed
+
+
+def flows(recent: LayerSeries) -> Flows:
+    """How the norms of every layer moved within the window."""
+    logs = recent.logs
+    samples = np.isfinite(logs).sum(axis=0)
+    volatility = trends.volatilities(logs)
+    stability = trends.lines(recent.steps, logs).stability
+    trend = trends.trends(logs)
+    turns = np.where(samples < 4, np.nan, trends.turns(logs) / np.maximum(samples - 2, 1))
+    oscillating = trends.oscillating(logs)
+    fall = np.where(trend.falling, -trend.tau, 0.0)
+    fall[np.isnan(trend.tau)] = np.nan
+    return Flows(
+        list(
+            map(
+                FlowCharacteristics,
+                known(1 / (1 + volatility), TOO_FEW),
+                known(trends.smoothnesses(logs), TOO_FEW),
+                known(np.abs(trend.tau), TOO_FEW),
+                known(turns, TOO_FEW),
+                known(stability, TOO_FEW),
+                known(volatility, TOO_FEW),
+            )
+        ),
+        known(fall, TOO_FEW),
+        [
+            (Trait.UNSTABLE,) * bool(shaky) + (Trait.OSCILLATING,) * bool(turning)
+            for shaky, turning in zip(stability < UNSTABLE, oscillating, strict=True)
+        ],
     )
 
 
-def _or_missing(value: float | None) -> float:
-    return missing(TOO_FEW) if value is None else value
-
-
-def _activity(run: Run) -> dict[str, float]:
+def activity(run: Run) -> dict[str, float]:
     """Share of rows (output units) with a gradient at the end, from the layer's largest tensor."""
     if Stat.GRAD_DEAD_ROWS not in run.recorded:
         return {}
-    dead_rows = run.series[Stat.GRAD_DEAD_ROWS]
+    dead_rows = context(run).last(Stat.GRAD_DEAD_ROWS).tolist()
     largest: dict[str, int] = {}
-    activity = {}
-    for column, subject in enumerate(run.parameters):
-        dead = trends.finite(dead_rows[:, column])
-        if len(subject.shape) < 2 or not len(dead) or not subject.shape[0]:
+    shares = {}
+    for dead, subject in zip(dead_rows, run.parameters, strict=True):
+        if len(subject.shape) < 2 or dead != dead or not subject.shape[0]:
             continue
         if subject.count > largest.get(subject.layer, 0):
             largest[subject.layer] = subject.count
-            activity[subject.layer] = 1 - float(dead[-1]) / subject.shape[0]
-    return activity
+            shares[subject.layer] = 1 - dead / subject.shape[0]
+    return shares
 
 
-def _compared(series: LayerSeries, recent: LayerSeries) -> list[ComparativeAnalysis]:
-    """All layers at once: one sort and one total instead of a pass over the others for each."""
-    means = series.means
-    finite = np.isfinite(means)
-    total, size = float(means[finite].sum()), int(finite.sum())
-    ordered = np.sort(means[finite])
-    logs = np.full(len(means), -np.inf)
-    np.log(means, out=logs, where=finite & (means > 0))
-    by_log = sorted(np.flatnonzero(finite).tolist(), key=lambda i: (logs[i], i))
-    sorted_logs = logs[by_log]
-    gone = missing("no finite sample")
-    alone = missing("there is no other layer to compare with")
-    compared = []
-    for i, mean in enumerate(means.tolist()):
-        if not finite[i]:
-            compared.append(ComparativeAnalysis(gone, gone, (), gone, gone))
-            continue
-        if size < 2:
-            compared.append(ComparativeAnalysis(1.0, 1, (), 0.0, alone))
-            continue
-        others = (total - mean) / (size - 1)
-        low = int(np.searchsorted(sorted_logs, logs[i] - SIMILAR - 1e-12))
-        high = int(np.searchsorted(sorted_logs, logs[i] + SIMILAR + 1e-12, side="right"))
-        compared.append(
-            ComparativeAnalysis(
-                mean / others if others > 0 else 1.0,
-                1 + size - int(np.searchsorted(ordered, mean, side="right")),
-                tuple(series.names[j] for j in sorted(by_log[low:high]) if j != i),
-                abs(mean - others),
-                _distance(recent.typical[i], recent.middle),
+def potentials(recent: LayerSeries) -> Array:
+    """Decades between each layer's RMS and the median layer's, halved, at most 1."""
+    if len(recent.names) < 2 or not recent.middle > 0:
+        return np.full(len(recent.names), np.nan)
+    away: Array = np.abs(recent.decades - np.log10(recent.middle))
+    return np.minimum(away / 2, 1.0)
+
+
+def mean_intervals(recent: LayerSeries) -> list[Any]:
+    """From the means of `BATCHES` parts of the window: what hangs together lies in one of them."""
+    too_few = missing(f"fewer than {4 * BATCHES} samples in the window")
+    size = len(recent.steps) // BATCHES
+    if size < 4:
+        return [too_few] * len(recent.names)
+    parts = recent.norms[-size * BATCHES :].reshape(BATCHES, size, -1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = parts.mean(axis=1)
+        mean, std, _, _ = trends.moments(means)
+        half = STUDENT_9 * std / np.sqrt(BATCHES - 1)
+    whole = np.isfinite(means).all(axis=0) & np.isfinite(mean + half)
+    return [
+        (low, high) if complete else too_few
+        for low, high, complete in zip(
+            (mean - half).tolist(), (mean + half).tolist(), whole.tolist(), strict=True
+        )
+    ]
+
+
+def stages(series: LayerSeries) -> list[tuple[GradientStatistics, ...]]:
+    """The statistics of each third of the run, by layer."""
+    ends = np.linspace(0, len(series.steps), STAGES + 1).astype(int)
+    by_stage = [
+        statistics(
+            replace(
+                series,
+                steps=series.steps[begin:end],
+                norms=series.norms[begin:end],
+                non_finite_samples=np.zeros(len(series.names), np.int64),
             )
         )
-    return compared
+        for begin, end in pairwise(ends)
+    ]
+    return list(zip(*by_stage, strict=True))
 
 
-def _distance(rms: float, middle: float) -> float | None:
-    if not (rms > 0 and middle > 0):
-        return missing("the layer's gradient is zero")  # type: ignore[no-any-return]
-    return min(abs(math.log10(rms / middle)) / 2, 1.0)
+def tensor_statistics(run: Run) -> dict[str, dict[str, GradientStatistics]]:
+    """Layer → parameter → the statistics of its norms, over the finite part of the run."""
+    ctx = context(run)
+    rows = ctx.rows(Stat.GRAD_NORM)
+    rows = rows[~ctx.skipped[rows]]
+    by_layer: dict[str, dict[str, GradientStatistics]] = {}
+    width = max(1, (1 << 22) // max(len(rows), 1))
+    for begin in range(0, len(run.parameters), width):
+        norms = run.series[Stat.GRAD_NORM][rows, begin : begin + width]
+        none = np.zeros(norms.shape[1], np.int64)
+        subjects = run.parameters[begin : begin + width]
+        for subject, item in zip(subjects, _statistics(norms, none), strict=True):
+            by_layer.setdefault(subject.layer, {})[subject.name] = item
+    return by_layer
 
 
-# -- judgement -------------------------------------------------------------------------------------
+# -- one among the others --------------------------------------------------------------------------
 
 
-def _risks(
-    series: LayerSeries, recent: LayerSeries, column: int, stability: float | None
-) -> tuple[Risk, ...]:
-    """Every reason that holds, gravest first."""
-    norms = trends.finite(series.norms[:, column])
-    risks = [Risk.NON_FINITE] if series.nonfinite[:, column].any() else []
-    if len(norms) < FEWEST:
-        return tuple(risks)
-    if len(norms) >= DEAD_FOR and not norms[-DEAD_FOR:].any():
-        return (*risks, Risk.DEAD)
-    typical = recent.typical[column]
-    if _grew(norms) or typical > ABOVE_OTHERS * recent.middle:
-        risks.append(Risk.EXPLODING)
-    if typical < FADED * recent.largest:
-        risks.append(Risk.VANISHING)
-    if stability is not None and stability < UNSTABLE:
-        risks.append(Risk.UNSTABLE)
-    if trends.oscillates(recent.logs[:, column]):
-        risks.append(Risk.OSCILLATING)
-    return tuple(risks)
+def compared(series: LayerSeries, recent: LayerSeries) -> list[ComparativeAnalysis]:
+    """All layers at once: one sort instead of a pass over the others for each."""
+    means = series.means
+    size = int(np.isfinite(means).sum())
+    if size < 2:
+        gone, alone = missing(NO_SAMPLE), missing("there is no other layer to compare with")
+        nothing = ComparativeAnalysis(gone, gone, (), 0, gone, gone)
+        single = ComparativeAnalysis(1.0, 1, (), 0, 0.0, alone)
+        return [single if has else nothing for has in np.isfinite(means)]
+    unit = float(np.nanmax(means)) or 1.0  # the sum of large means would leave the range
+    others = (np.nansum(means / unit) - means / unit) / (size - 1) * unit
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        relative = np.where(others > 0, means / others, np.where(np.isnan(others), np.nan, 1.0))
+    ordered = np.sort(means[np.isfinite(means)])
+    ranks: list[Any] = (1 + size - np.searchsorted(ordered, means, side="right")).tolist()
+    for column in np.flatnonzero(np.isnan(means)).tolist():
+        ranks[column] = missing(NO_SAMPLE)
+    names, counts = _similar(series.names, means)
+    return list(
+        map(
+            ComparativeAnalysis,
+            known(relative, NO_SAMPLE),
+            ranks,
+            names,
+            counts,
+            known(np.abs(means - others), NO_SAMPLE),
+            known(potentials(recent), "the layer has no gradient in the window"),
+        )
+    )
 
 
-def _grew(norms: NDArray[np.float64]) -> bool:
-    """The last tenth against the first: three decades more, and still rising to the end."""
-    tenth = max(len(norms) // 10, 1)
-    early, late = median(norms[:tenth]), median(norms[-tenth:])
-    return early > 0 and late >= GROWTH * early
+def _similar(names: Sequence[str], means: Array) -> tuple[list[tuple[str, ...]], list[int]]:
+    """The nearest layers within a factor of 1.2, in forward order, and how many there are."""
+    logs = np.full(len(means), -1e6)  # zero: like zero, far from everything else
+    np.log(means, out=logs, where=means > 0)
+    order = np.flatnonzero(np.isfinite(means))
+    order = order[np.argsort(logs[order], kind="stable")]
+    ordered = logs[order]
+    reach = SIMILAR + 1e-12
+    first = np.searchsorted(ordered, ordered - reach)
+    last = np.searchsorted(ordered, ordered + reach, side="right")
+    # The nearest ones stand beside a layer in the order, so only so many need a look.
+    offsets = np.array([o for o in range(-MOST_SIMILAR, MOST_SIMILAR + 1) if o])
+    places = np.arange(len(order))[:, None] + offsets
+    inside = (places >= first[:, None]) & (places < last[:, None])
+    places = places.clip(0, max(len(order) - 1, 0))
+    distance = np.where(inside, np.abs(ordered[places] - ordered[:, None]), np.inf)
+    nearest = np.argsort(distance, axis=1, kind="stable")[:, :MOST_SIMILAR]
+    chosen = np.take_along_axis(order[places], nearest, 1)
+    kept = np.take_along_axis(inside, nearest, 1)
+    listed: list[tuple[str, ...]] = [()] * len(means)
+    counts = [0] * len(means)
+    for column, columns, near, count in zip(
+        order.tolist(), chosen.tolist(), kept.tolist(), (last - first - 1).tolist(), strict=True
+    ):
+        counts[column] = count
+        if count:
+            taken = sorted(c for c, good in zip(columns, near, strict=True) if good)
+            listed[column] = tuple(names[c] for c in taken)
+    return listed, counts
 
 
-def _health(risks: tuple[Risk, ...], samples: int) -> LayerHealth:
-    if any(risk in _CRITICAL_RISKS for risk in risks):
-        return LayerHealth.CRITICAL
-    if risks:
-        return LayerHealth.WARNING
+# -- health ----------------------------------------------------------------------------------------
+
+
+def health(
+    run: Run,
+    names: Sequence[str],
+    numbers: Sequence[GradientStatistics],
+    moved: Flows,
+    said: Verdicts,
+) -> list[LayerHealthMetrics]:
+    """How well each layer is, with what describes it beside."""
+    active = activity(run)
+    no_rows = missing("rows of the gradient were not recorded")
+    return [
+        LayerHealthMetrics(
+            health_of(said, name, own.samples),
+            _stability(flow),
+            active.get(name, no_rows),
+            falls,
+            risks_of(said, name),
+            traits,
+        )
+        for name, own, flow, falls, traits in zip(
+            names, numbers, moved.characteristics, moved.convergence, moved.traits, strict=True
+        )
+    ]
+
+
+def _stability(flow: Any) -> Any:
+    if not isinstance(flow, FlowCharacteristics):
+        return flow
+    return missing(TOO_FEW) if flow.stability_measure is None else flow.stability_measure
+
+
+def health_of(said: Verdicts, layer: str, samples: int) -> LayerHealth:
+    """What the diagnosis says of a layer; where it says nothing, it takes samples to be healthy."""
+    severity = said.severity(layer)
+    if severity is not None and severity >= Severity.WARNING:
+        return _HEALTH[severity]
     return LayerHealth.HEALTHY if samples >= FEWEST else LayerHealth.UNKNOWN
 
 
-def _suggestions(risks: tuple[Risk, ...]) -> tuple[LayerOptimizationSuggestion, ...]:
-    """One entry for each thing to try, with the first risk that asks for it."""
-    reasons: dict[Suggestion, Risk] = {}
-    for risk in risks:
-        for suggestion in _SUGGESTIONS[risk]:
-            reasons.setdefault(suggestion, risk)
-    return tuple(LayerOptimizationSuggestion(s, s.advice, risk) for s, risk in reasons.items())
-
-
-def priority(layer: LayerDetail, share: float) -> OptimizationPriority:
-    """What to look at first. Every term lies in 0 … 1 and so does the sum; unknown adds nothing.
-
-    `share` is the layer's part of the squared norm of the whole gradient.
-    """
-    health = layer.health_metrics.overall_health
-    stability = layer.health_metrics.gradient_stability
-    distance = layer.comparative_analysis.optimization_potential
-    score = (
-        HEALTH_WEIGHT * _BADNESS[health]
-        + STABILITY_WEIGHT * (0.0 if stability is None else 1 - stability)
-        + DISTANCE_WEIGHT * (distance or 0.0)
-        + SHARE_WEIGHT * share * (health is not LayerHealth.HEALTHY)
+def risks_of(said: Verdicts, layer: str) -> tuple[str, ...]:
+    """The troubles of a layer, then the other checks that name it at warning or above."""
+    checks = (
+        item.check
+        for item in said.by_layer.get(layer, ())
+        if item.severity >= Severity.WARNING and item.trouble is None
     )
-    return OptimizationPriority(
-        layer.layer_name,
-        TARGET,
-        score,
-        urgency(health, stability),
-        distance,
-        layer.health_metrics.risk_factors,
-        tuple(item.suggestion_type for item in layer.optimization_suggestions),
-    )
+    troubles = (trouble.value for trouble in said.troubles(layer))
+    return (*troubles, *dict.fromkeys(checks))
 
 
-def urgency(health: LayerHealth, stability: float | None) -> Urgency:
-    """By the layer's health; an unsteady one is more urgent."""
-    if health is LayerHealth.CRITICAL:
-        return Urgency.CRITICAL
-    if health is LayerHealth.WARNING:
-        shaky = stability is not None and stability < VERY_UNSTABLE
-        return Urgency.HIGH if shaky else Urgency.MEDIUM
-    return Urgency.MEDIUM if health is LayerHealth.UNKNOWN else Urgency.LOW
+def layer_suggestions(
+    recent: LayerSeries, because: dict[str, list[Reason]]
+) -> list[tuple[LayerOptimizationSuggestion, ...]]:
+    """What to try for each layer, from the findings that name it."""
+    decades = np.abs(recent.decades - np.log10(recent.middle)) if recent.middle > 0 else None
+    listed: list[tuple[LayerOptimizationSuggestion, ...]] = []
+    for column, name in enumerate(recent.names):
+        if name not in because:
+            listed.append(())
+            continue
+        away = float("nan") if decades is None else float(decades[column])
+        text = own_numbers(float(recent.typical[column]), recent.middle)
+        listed.append(suggestions(because[name], text, away if away == away else None))
+    return listed

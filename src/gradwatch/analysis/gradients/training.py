@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from gradwatch.analysis import trends
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.checks.context import context
-from gradwatch.diagnosis.verdict import Trouble, Verdict, verdicts
+from gradwatch.checks.limits import Trouble
+from gradwatch.diagnosis.verdict import Verdict, verdicts
 from gradwatch.finding import Severity
 from gradwatch.result import AdviceCode, Result, missing
 from gradwatch.run import Run
