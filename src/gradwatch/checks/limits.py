@@ -246,6 +246,7 @@ def vanishing_cells(ctx: CheckContext) -> Mask:
 # -- exploding -------------------------------------------------------------------------------------
 
 
+@np.errstate(over="ignore")  # a limit beyond the range is infinite: nothing exceeds it
 def exploding(
     ctx: CheckContext,
     *,
@@ -443,7 +444,7 @@ def silent(
     if not len(columns):
         return None
     mostly = trailing >= share * empties  # a few silent steps before do not count as its beginning
-    onset = np.where(mostly, to_the_end.argmax(axis=0), empty.argmax(axis=0))
+    onset = np.where(mostly | ~always, to_the_end.argmax(axis=0), empty.argmax(axis=0))
     degree = Severity.CRITICAL if weights.any() else Severity.INFO
     return Silence(
         severity(ctx, Rule.SILENT, degree),
