@@ -30,7 +30,7 @@ LINE = 160
 """Characters of `as_line`, about."""
 
 CHART_WIDTH, CHART_HEIGHT = 240, 40
-COLLECTIONS = (list, tuple, set, frozenset, np.ndarray)
+COLLECTIONS = (Sequence, set, frozenset, np.ndarray)
 
 
 def cell(text: str, *, left: bool = True, title: str = "") -> str:
@@ -196,13 +196,18 @@ def _fits_a_cell(value: Any) -> bool:
     """A single value, or a collection of few such."""
     if isinstance(value, Mapping):
         return len(value) <= MOST_LISTED and all(map(_single, value.values()))
-    if isinstance(value, COLLECTIONS):
+    if _is_collection(value):
         return all(map(_single, value))
     return _single(value)
 
 
 def _single(value: Any) -> bool:
-    return not (dataclasses.is_dataclass(value) or isinstance(value, (Mapping, *COLLECTIONS)))
+    parts = dataclasses.is_dataclass(value) or isinstance(value, Mapping)
+    return not (parts or _is_collection(value))
+
+
+def _is_collection(value: Any) -> bool:
+    return isinstance(value, COLLECTIONS) and not isinstance(value, str | bytes)
 
 
 def _text(value: Any) -> str:
@@ -220,7 +225,7 @@ def _brief(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return number(value)
-    if not isinstance(value, (Mapping, *COLLECTIONS)):
+    if not isinstance(value, Mapping) and not _is_collection(value):
         return shortened(str(value), WIDTH)
     items = list(value.values()) if isinstance(value, Mapping) else list(value)
     if not items:

@@ -181,7 +181,7 @@ def _same(one: Any, other: Any) -> bool:
             and one.keys() == other.keys()
             and all(_same(item, other[key]) for key, item in one.items())
         )
-    if isinstance(one, tuple):
+    if isinstance(one, tuple) and isinstance(other, tuple):
         if type(other) is not tuple or len(one) != len(other):
             return False
         numbers = bool(one) and not isinstance(one[0], Result)

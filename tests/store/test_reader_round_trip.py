@@ -26,6 +26,21 @@ def test_a_journal_comes_back(tmp_path):
     assert both_readers_agree(tmp_path / "run") > 5000
 
 
+def test_a_sketch_that_was_not_taken_says_so(tmp_path):
+    trial = Trial(tmp_path / "run", tensors=2)
+    for step in range(8):
+        rows = np.ones(2, row_dtype(Family.GRAD))
+        rows["grad_sketch"][0 if step % 4 else slice(None)] = np.nan
+        trial.writer.put(Family.GRAD, step, trial.ids, rows, np.zeros(2, np.uint8))
+    trial.close()
+    run = open_run(tmp_path / "run")
+    assert run.measured(Stat.GRAD_NORM).all()
+    taken = np.isfinite(run.series[Stat.GRAD_SKETCH]).all(axis=2)
+    assert taken.sum() == 6
+    assert (run.measured(Stat.GRAD_SKETCH) == taken).all()
+    assert (run.state(Stat.GRAD_SKETCH)[~taken] == State.NOT_SAMPLED).all()
+
+
 def test_sealed_files_come_back_and_no_journal_is_left(tmp_path):
     with sealing_at(60_000):
         trial = Trial(tmp_path / "run", families=ALL).steps(range(240))

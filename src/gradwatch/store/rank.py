@@ -207,6 +207,10 @@ class RankSource:
     def load(self, stat: Stat) -> Loaded:
         """One statistic of every step and subject, from the attempt that counts on each step."""
         table = self._filled(stat, np.float64, np.nan)
+        if stat is Stat.GRAD_SKETCH:
+            # Its row is shared with the other statistics of the gradient, which are taken oftener.
+            none = HAS_VALUE[table.states] & np.isnan(table.values).all(axis=2)
+            table.states[none] = State.NOT_SAMPLED
         return Loaded(table.values, table.states)
 
     def integers(self, stat: Stat) -> NDArray[np.uint64]:

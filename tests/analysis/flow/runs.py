@@ -18,7 +18,7 @@ def run_of(norms: dict, edges=None, extra_nodes=(), counts=None, **more) -> Run:
     """A run with one weight for each layer; RMS equals the given series."""
     counts = counts or dict.fromkeys(norms, 1)
     subjects = [
-        Subject(Kind.PARAMETER, f"{n}.weight", n, (counts[n],), "float32", counts[n], order=i)
+        Subject(Kind.PARAMETER, f"{n}.weight", n, (1, counts[n]), "float32", counts[n], order=i)
         for i, n in enumerate(norms)
     ]
     table = np.stack([np.asarray(x) * math.sqrt(counts[n]) for n, x in norms.items()], axis=1)

@@ -1,5 +1,7 @@
 """Flow: edges of the real graph, paths by exhaustive search, regions, dead zones, options."""
 
+import math
+
 import numpy as np
 import pytest
 from tests.analysis.flow.runs import noise, residual, run_of
@@ -36,9 +38,32 @@ def test_every_option_changes_the_answer() -> None:
     assert types[1]["b", "c"] is EdgeType.BLOCKED
 
 
-def test_wrong_options_are_refused() -> None:
-    with pytest.raises(GradwatchError, match="flow_threshold between 0 and 1"):
-        analyze_flow(residual(), flow_threshold=2.0)
+WRONG = {
+    "flow_threshold": [2.0, 1, 0, -0.1, math.nan, "much", None, True],
+    "temporal_window": [1, 0, -3, 2.5, "all", None],
+    "color_scheme": ["red", None, 3],
+    "rules": ["mine", None],
+    "show_temporal_flows": ["yes", None, 2],
+    "show_critical_paths": ["no"],
+    "show_problem_regions": [0],
+    "current_step": [-1, "last", 2.5, 3],
+}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [(option, value) for option, values in WRONG.items() for value in values]
+)
+def test_wrong_options_are_refused_in_one_sentence(option: str, value: object) -> None:
+    with pytest.raises(GradwatchError, match=option) as caught:
+        analyze_flow({"a": [1.0, 2.0]}, **{option: value})
+    assert str(caught.value).startswith("Expected ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["HighContrast", "highcontrast", "high-contrast", "HIGH_CONTRAST"])
+def test_colour_schemes_in_any_letters(word: str) -> None:
+    config = analyze_flow({"a": [1.0, 2.0]}, color_scheme=word).visualization_config
+    assert config.color_scheme is ColorScheme.HIGH_CONTRAST
 
 
 def test_the_scale_of_the_loss_does_not_matter() -> None:

@@ -1,5 +1,6 @@
 """Layers over time: magnitudes, directions, trends."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,10 +8,9 @@ import pytest
 from tests.analysis.flow.runs import noise
 from tests.making import make_run
 
-from gradwatch.analysis.flow import FlowDirection, analyze_flow
+from gradwatch.analysis.flow import FlowDirection, GradientFlow, analyze_flow
+from gradwatch.analysis.flow.directions import NO_SKETCH
 from gradwatch.run import Run
-
-# -- time and directions --------------------------------------------------------------------------
 
 MOVES = {
     FlowDirection.GROWING: np.exp(np.arange(60) / 20),
@@ -25,6 +25,84 @@ MOVES = {
 def test_every_direction(direction: FlowDirection) -> None:
     (flow,) = analyze_flow(Run.from_norms({"a": MOVES[direction]})).temporal_flows
     assert flow.flow_direction is direction
+
+
+NEAR = {
+    FlowDirection.GROWING: np.exp(noise(1, 60, 1.0) + np.arange(60) / 200),
+    FlowDirection.SHRINKING: np.exp(noise(2, 60, 1.0) - np.arange(60) / 200),
+    FlowDirection.OSCILLATING: noise(4, 60),
+    FlowDirection.STAGNANT: noise(3, 60, 0.01) * np.exp(np.arange(60) / 100),
+    FlowDirection.UNKNOWN: np.ones(9),
+}
+
+
+@pytest.mark.parametrize("direction", FlowDirection)
+def test_no_direction_without_its_reason(direction: FlowDirection) -> None:
+    (flow,) = analyze_flow({"a": NEAR[direction]}).temporal_flows
+    assert flow.flow_direction is not direction
+
+
+@pytest.mark.parametrize(
+    ("norms", "direction"),
+    [
+        (10 ** (6 * (np.arange(50) / 50) ** 2), FlowDirection.GROWING),
+        (np.linspace(1, 200, 100), FlowDirection.GROWING),
+        (np.exp(-np.arange(20) / 10), FlowDirection.SHRINKING),
+        (np.exp(-np.arange(5) / 10), FlowDirection.SHRINKING),
+        (np.zeros(20), FlowDirection.STAGNANT),
+        (np.zeros(5), FlowDirection.UNKNOWN),
+    ],
+)
+def test_a_smooth_series_moves_where_it_goes(norms, direction: FlowDirection) -> None:
+    (flow,) = analyze_flow({"a": norms}).temporal_flows
+    assert flow.flow_direction is direction
+
+
+def test_last_samples_of_layers_that_were_sampled_apart() -> None:
+    steps = {"a": range(0, 90, 3), "b": [1, 4, 7], "c": range(90)}
+    norms = {name: noise(i, len(steps[name])) for i, name in enumerate(steps)}
+    flow = analyze_flow(Run.from_norms(norms, steps=steps), temporal_window=10)
+    for name, found in zip(norms, flow.temporal_flows, strict=True):
+        assert list(found.steps) == list(steps[name])[-10:]
+        assert list(found.gradient_magnitudes) == norms[name][-10:].tolist()
+        assert (found.step, found.gradient_magnitude) == (steps[name][-1], norms[name][-1])
+        t, y = np.array(found.steps, float), np.log(found.gradient_magnitudes)
+        rest = y - np.polyval(np.polyfit(t, y, 1), t)
+        assert found.stability_score == pytest.approx(1 / (1 + math.sqrt(np.mean(rest**2))))
+        layer = flow.layer_flows[name]
+        assert list(layer.gradient_magnitudes) == norms[name].tolist()
+        assert list(layer.magnitude_steps) == list(steps[name])
+        changes = [abs(math.log(b / a)) for a, b in itertools.pairwise(norms[name])]
+        assert layer.volatility == pytest.approx(math.fsum(changes) / len(changes))
+        assert layer.flow_consistency == pytest.approx(1 / (1 + layer.volatility))
+        before = [None, *norms[name]][-11:-1] if len(norms[name]) > 9 else [None, *norms[name][:-1]]
+        for item, earlier in zip(layer.gradient_directions, before, strict=True):
+            x = item.magnitude
+            expected = 1.0 if earlier is None else 1 - abs(x - earlier) / (x + earlier)
+            assert item.consistency_score == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("length", [128, 129, 1000, 1009])
+def test_a_long_series_is_listed_by_its_extremes(length: int) -> None:
+    values = np.exp(np.random.default_rng(length).normal(size=length))
+    values[[3, 70]] = np.nan
+    steps = [i for i in range(length) if i not in (3, 70)]
+    run = Run.from_norms({"a": values[steps], "b": np.ones(length)}, steps={"a": steps, "b": None})
+    flow = analyze_flow(run).layer_flows["a"]
+    listed = dict(zip(flow.magnitude_steps, flow.gradient_magnitudes, strict=True))
+    assert len(listed) == len(flow.gradient_magnitudes) <= 128
+    assert list(listed) == sorted(listed)
+    assert all(values[step] == norm for step, norm in listed.items())
+    assert {0, length - 1, int(np.nanargmax(values)), int(np.nanargmin(values))} <= set(listed)
+    if length > 128:
+        size = -(-length // 63)
+        for begin in range(0, length, size):
+            part = values[begin : begin + size]
+            assert begin + int(np.nanargmax(part)) in listed
+            assert begin + int(np.nanargmin(part)) in listed
+
+
+# -- directions ------------------------------------------------------------------------------------
 
 
 def test_directions_come_from_the_recorded_sketch() -> None:
@@ -47,3 +125,82 @@ def test_directions_come_from_the_recorded_sketch() -> None:
     without = analyze_flow(Run.from_norms({"a": [1.0, 2.0]})).layer_flows["a"]
     assert without.gradient_directions[1].direction_vector is None
     assert without.gradient_directions[1].consistency_score == pytest.approx(1 - 1 / 3)
+    assert without.gradient_directions[1].missing["direction_cosine"] == NO_SKETCH
+    assert without.direction_consistency is None
+    assert without.missing["direction_consistency"] == NO_SKETCH
+
+
+def sketched(taken: list[int], steps: int = 12, zero: int | None = None) -> tuple[Run, np.ndarray]:
+    """Two parameters of one layer, sketched on some steps only."""
+    norms, sketch = np.ones((steps, 2)), np.full((steps, 2, 32), np.nan)
+    sketch[taken] = np.random.default_rng(1).normal(size=(len(taken), 2, 32))
+    if zero is not None:
+        norms[zero], sketch[zero] = 0.0, 0.0
+    states = {"grad_sketch": np.zeros((steps, 2), np.uint8)}  # a recorder says MEASURED
+    series = {"grad_norm": norms, "grad_sketch": sketch}
+    return make_run(series, names=("a.weight", "a.bias"), states=states), sketch
+
+
+def test_steps_without_a_sketch_have_no_direction() -> None:
+    run, sketch = sketched([0, 3, 4, 9])
+    layer = analyze_flow(run).layer_flows["a"]
+    found = {item.step: item for item in layer.gradient_directions}
+    for step in set(range(12)) - {0, 3, 4, 9}:
+        assert found[step].direction_vector is None
+        assert found[step].direction_cosine is None
+        assert found[step].missing["direction_vector"] == "no sketch was taken on this step"
+    assert found[0].missing == dict.fromkeys(
+        ("direction_cosine", "compared_with_step"), "no direction is known before this one"
+    )
+    cosines = []
+    for before, step in itertools.pairwise((0, 3, 4, 9)):
+        one, other = sketch[before].sum(axis=0), sketch[step].sum(axis=0)
+        cosines.append(one @ other / math.sqrt((one @ one) * (other @ other)))
+        assert found[step].direction_cosine == pytest.approx(cosines[-1])
+        assert found[step].compared_with_step == before
+    assert layer.direction_consistency == pytest.approx(sum(cosines) / 3)
+
+
+def test_a_layer_that_is_sketched_in_part_has_no_direction() -> None:
+    _, sketch = sketched([2, 5])
+    half = np.array(sketch)
+    half[5, 1] = np.nan
+    series = {"grad_norm": np.ones((12, 2)), "grad_sketch": half}
+    found = analyze_flow(make_run(series, names=("a.weight", "a.bias"))).layer_flows["a"]
+    known = [i.step for i in found.gradient_directions if i.direction_vector is not None]
+    assert known == [2]
+    series["grad_norm"] = np.array(series["grad_norm"])
+    series["grad_norm"][5, 1] = 0.0  # nothing there to be sketched
+    found = analyze_flow(make_run(series, names=("a.weight", "a.bias"))).layer_flows["a"]
+    known = [i.step for i in found.gradient_directions if i.direction_vector is not None]
+    assert known == [2, 5]
+
+
+def test_a_zero_gradient_has_no_direction() -> None:
+    run, _ = sketched(list(range(12)), zero=6)
+    found = analyze_flow(run).layer_flows["a"].gradient_directions
+    assert found[6].direction_vector is None
+    assert found[6].missing["direction_vector"] == "a gradient of zero has no direction"
+    assert found[7].compared_with_step == 5
+    vectors = [item.direction_vector for item in found if item.direction_vector is not None]
+    assert [math.hypot(*vector) for vector in vectors] == pytest.approx([1.0] * 11)
+
+
+def test_directions_behave_as_a_tuple() -> None:
+    run, _ = sketched([0, 3, 4, 9])
+    flow = analyze_flow(run)
+    found = flow.layer_flows["a"].gradient_directions
+    listed = tuple(found)
+    assert len(found) == len(listed) == 12
+    assert found[-1] == listed[-1]
+    assert found[2:5] == listed[2:5]
+    assert found == listed
+    assert [item.to_dict() for item in listed] == flow.to_dict()["layer_flows"]["a"][
+        "gradient_directions"
+    ]
+    again = GradientFlow.from_json(flow.to_json())
+    assert again == flow
+    assert flow == again
+    assert again.layer_flows["a"].gradient_directions[1].missing == listed[1].missing
+    plain = analyze_flow({"a": [1.0, 2.0, 3.0], "b": [0.0, 0.0, 0.0]})
+    assert GradientFlow.from_json(plain.to_json()) == plain

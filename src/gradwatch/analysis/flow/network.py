@@ -168,6 +168,11 @@ def _without_gradient(run: Run, series: LayerSeries, steps: NDArray[np.int64]) -
     return absent & learning[:, None]
 
 
+def typical_levels(levels: Array) -> Array:
+    """Median ln RMS of each layer: −inf for a silent one, NaN for one that was never measured."""
+    return _middles(np.sort(levels, axis=1))
+
+
 def edges_of(
     names: Sequence[str], levels: Array, pairs: Sequence[Pair], threshold: float, assumed: bool
 ) -> tuple[FlowEdge, ...]:
@@ -262,9 +267,9 @@ def network_of(
     return FlowNetwork(nodes, edges, metrics), scores.tolist()
 
 
-def typical_levels(levels: Array) -> Array:
-    """Median ln RMS of each layer: −inf for a silent one, NaN for one that was never measured."""
-    return _middles(np.sort(levels, axis=1))
+def silent_layers(names: Sequence[str], typical: Array) -> frozenset[str]:
+    """Layers that mostly have no gradient, by their typical levels."""
+    return frozenset(names[i] for i in np.flatnonzero(np.isneginf(typical)).tolist())
 
 
 def _bottlenecks(typical: Array, ends: NDArray[np.intp]) -> Array:

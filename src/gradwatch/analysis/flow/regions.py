@@ -1,29 +1,37 @@
-"""Regions of neighbouring layers whose gradients vanish or explode, and zones that are dead."""
+"""Regions of neighbouring layers whose gradients vanish or explode, and zones that are dead.
 
+Which layers these are, the findings say; on which steps, and how far beyond their limit, the limits
+of the checks. Nothing is judged here.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis.layers import LayerSeries
-from gradwatch.result import Result
+from gradwatch.checks import limits
+from gradwatch.checks.context import CheckContext, context
+from gradwatch.checks.limits import Judgement, Trouble
+from gradwatch.diagnosis.verdict import Verdict, verdicts
+from gradwatch.errors import GradwatchError
+from gradwatch.finding import Severity
+from gradwatch.result import Result, missing
 from gradwatch.run import Run
-from gradwatch.stats import Kind, Stat, State
-from gradwatch.stats.medians import median
+from gradwatch.stats import Stat, State
 
-FADED = 1e-4
-"""Vanishing: RMS under this share of the strongest layer's on the same step."""
-GROWN = 1e3
-"""Exploding: RMS over this multiple of the layer's own median in the first tenth of the run."""
-FEWEST = 5
-"""Samples an episode must last."""
-DEAD_FOR = 10
+CURRENT = 5
+"""A region is current that was seen on one of so many last samples."""
 INTERVENE_AFTER = 50
+"""Samples without a gradient after which a layer will hardly come back."""
 
 
 class RegionSeverity(StrEnum):
-    """How many decades a region lies beyond the rule."""
+    """How many decades a region lies beyond the limit of its kind."""
 
     MILD = "Mild"
     MODERATE = "Moderate"
@@ -41,8 +49,8 @@ class RecoveryPotential(StrEnum):
 
 
 _LEVELS = (RegionSeverity.MILD, RegionSeverity.MODERATE, RegionSeverity.SEVERE)
-_LIMITS = {"vanishing": (0.5, 1.0, 2.0), "exploding": (0.3, 0.6, 1.0)}
-"""Decades beyond the rule up to which a region is mild, moderate, severe; then it is critical."""
+_DECADES = {"vanishing": (0.5, 1.0, 2.0), "exploding": (0.3, 0.6, 1.0)}
+"""Decades beyond the limit up to which a region is mild, moderate, severe; then it is critical."""
 _ADVICE = {
     "vanishing": (
         "Check the initialisation and the activations of these layers.",
@@ -63,7 +71,7 @@ class RegionExtent(Result):
 
     start_layer: str
     end_layer: str
-    affected_parameters: int
+    affected_parameters: int | None
     duration_steps: int
     start_step: int
     end_step: int
@@ -78,189 +86,265 @@ class Region(Result):
     severity_level: RegionSeverity
     extent: RegionExtent
     current: bool
-    """Still so at the end of the run; past episodes are listed too."""
+    """Still so at the end of the run; past ones are listed too."""
     mitigation_suggestions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class GradientDeadZone(Result):
-    """A layer without any gradient at the end of the run."""
+    """Neighbouring layers without any gradient."""
 
     zone_id: str
     affected_layers: tuple[str, ...]
     dead_duration: int
+    """From the first step without a gradient to the last, in steps."""
     start_step: int
     recovery_potential: RecoveryPotential
     intervention_required: bool
 
 
-def vanishing_regions(series: LayerSeries, pairs: list[tuple[int, int]]) -> tuple[Region, ...]:
-    """Where the gradient is far below that of the strongest layer."""
-    rms = np.where(series.rms > 0, series.rms, np.nan)
-    strongest = np.where(rms > 0, rms, -np.inf).max(axis=1, initial=-np.inf)
-    strongest = np.where(np.isfinite(strongest), strongest, np.nan)
-    with np.errstate(invalid="ignore"):
-        decades = np.log10(strongest)[:, None] - np.log10(rms) + np.log10(FADED)
-    return _regions("vanishing", series, pairs, decades)
-
-
-def exploding_regions(series: LayerSeries, pairs: list[tuple[int, int]]) -> tuple[Region, ...]:
-    """Where the gradient is far above its own beginning, or not finite."""
-    rms = np.where(series.rms > 0, series.rms, np.nan)
-    early = np.array([_early(column[np.isfinite(column)]) for column in rms.T])
-    decades = np.log10(rms) - np.log10(early) - np.log10(GROWN)
-    decades = np.where(series.nonfinite > 0, np.inf, decades)
-    return _regions("exploding", series, pairs, decades)
-
-
-def _early(rms: NDArray[np.float64]) -> float:
-    return median(rms[: max(len(rms) // 10, 1)])
-
-
 @dataclass(frozen=True, slots=True)
+class Problems:
+    """What the findings say about layers, as places in the network."""
+
+    vanishing: tuple[Region, ...]
+    exploding: tuple[Region, ...]
+    dead: tuple[GradientDeadZone, ...]
+
+
+def problems_of(run: Run, series: LayerSeries, pairs: Sequence[tuple[int, int]]) -> Problems:
+    """The regions and zones of a run; `pairs` are the columns of layers that are neighbours."""
+    said, ctx = verdicts(run), context(run)
+    vanishing, exploding, dead = (
+        said.layers_with(kind) for kind in (Trouble.VANISHING, Trouble.EXPLODING, Trouble.DEAD)
+    )
+    low = limits.vanishing(ctx) if vanishing else ()
+    high = [item] if exploding and (item := limits.exploding(ctx)) else []
+    return Problems(
+        _regions("vanishing", ctx, series, pairs, _episodes(ctx, series, vanishing, low)),
+        _regions("exploding", ctx, series, pairs, _episodes(ctx, series, exploding, high)),
+        _dead_zones(ctx, series, pairs, dead),
+    )
+
+
+# -- layers that are neighbours and offend at the same time ----------------------------------------
+
+
+class _Spell(Protocol):
+    """Something about one layer that lasts from a first row of the run to a last one."""
+
+    column: int
+    first: int
+    last: int
+
+
+Spell = TypeVar("Spell", bound=_Spell)
+
+
+def _groups(spells: Mapping[int, Spell], pairs: Sequence[tuple[int, int]]) -> list[list[Spell]]:
+    """Neighbours in the graph whose spells overlap in time belong together (union–find)."""
+    parent = {column: column for column in spells}
+
+    def root(column: int) -> int:
+        while parent[column] != column:
+            parent[column] = parent[parent[column]]
+            column = parent[column]
+        return column
+
+    for a, b in pairs:
+        one, other = spells.get(a), spells.get(b)
+        if one and other and one.first <= other.last and other.first <= one.last:
+            parent[root(b)] = root(a)
+    groups: dict[int, list[Spell]] = {}
+    for column in sorted(spells):
+        groups.setdefault(root(column), []).append(spells[column])
+    return list(groups.values())
+
+
+# -- regions ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
 class _Episode:
+    """One layer from the first to the last row on which it was beyond its limit."""
+
     column: int
     first: int
     last: int
     depth: float
+    """Decades beyond the limit, in the middle of those rows."""
+
+
+def _episodes(
+    ctx: CheckContext,
+    series: LayerSeries,
+    named: Mapping[str, Verdict],
+    judgements: Iterable[Judgement],
+) -> dict[int, _Episode]:
+    """Of every layer that findings name, by column."""
+    at = {name: column for column, name in enumerate(series.names) if name in named}
+    episodes = {}
+    for name, column in at.items():
+        steps = (named[name].first_step, named[name].last_step)
+        first, last = np.searchsorted(ctx.steps, steps).tolist()
+        episodes[column] = _Episode(column, last, first, 0.0)  # to be replaced by what is seen
+    for parameter, rows, depth in _seen(ctx, judgements):
+        episode = episodes.get(at.get(ctx.layer(parameter), -1))
+        if episode is not None:
+            episode.first = min(episode.first, int(rows[0]))
+            episode.last = max(episode.last, int(rows[-1]))
+            episode.depth = max(episode.depth, depth)
+    for episode in episodes.values():  # named for another reason than its own norms
+        episode.first, episode.last = sorted((episode.first, episode.last))
+    return episodes
+
+
+def _seen(
+    ctx: CheckContext, judgements: Iterable[Judgement]
+) -> Iterator[tuple[int, NDArray[np.intp], float]]:
+    """Each parameter that is beyond its limit, on which rows, and by how many decades."""
+    norms = ctx.run.series[Stat.GRAD_NORM]
+    for item in judgements:
+        if item.severity < Severity.WARNING:
+            continue
+        above = item.rule in (limits.Rule.HUGE, limits.Rule.SUDDEN)
+        for parameter in item.columns.tolist():
+            limit = float(item.limits[parameter])
+            values = norms[item.rows, parameter]
+            beyond = values > limit if above else values <= limit
+            if math.isnan(limit):
+                yield parameter, item.rows, 0.0  # named because it amplifies what the others have
+            elif beyond.any():
+                positive = values[beyond & (values > 0)]
+                decades = np.log10(positive) - math.log10(limit)
+                depth = abs(float(np.median(decades))) if len(positive) else 0.0
+                yield parameter, item.rows[beyond], depth
 
 
 def _regions(
     kind: str,
+    ctx: CheckContext,
     series: LayerSeries,
-    pairs: list[tuple[int, int]],
-    decades: NDArray[np.float64],
+    pairs: Sequence[tuple[int, int]],
+    episodes: Mapping[int, _Episode],
 ) -> tuple[Region, ...]:
-    """`decades` [step, layer] beyond the rule: offending above 0, not measured where NaN."""
-    episodes = [
-        episode
-        for column in range(len(series.names))
-        for episode in _episodes(column, decades[:, column])
-    ]
-    groups = _merged(episodes, series.names, pairs)
-    regions = [_region(kind, series, group) for group in groups]
+    rows = limits.gradient_rows(ctx)
+    recent = int(rows[-CURRENT:][0]) if len(rows) else 0
+    regions = [_region(kind, ctx, series, group, recent) for group in _groups(episodes, pairs)]
     return tuple(sorted(regions, key=lambda r: (not r.current, r.extent.start_step, r.region_id)))
 
 
-def _episodes(column: int, decades: NDArray[np.float64]) -> list[_Episode]:
-    """Runs of offending samples; a sample that was not taken neither breaks nor lengthens one."""
-    rows = np.flatnonzero(~np.isnan(decades))
-    return [
-        _Episode(column, int(rows[a]), int(rows[b - 1]), float(np.median(decades[rows[a:b]])))
-        for a, b in _stretches(decades[rows] > 0)
-        if b - a >= FEWEST or np.isinf(decades[rows[a:b]]).any()
-    ]
-
-
-def _stretches(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Begin and end of each run of flags that are set."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.view(np.int8), [0]])))
-    return edges.reshape(-1, 2)
-
-
-def _merged(
-    episodes: list[_Episode], names: tuple[str, ...], pairs: list[tuple[int, int]]
-) -> list[list[_Episode]]:
-    """Neighbours in the graph whose episodes overlap in time become one region (union–find)."""
-    parent = list(range(len(episodes)))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    by_column: dict[int, list[int]] = {}
-    for i, episode in enumerate(episodes):
-        by_column.setdefault(episode.column, []).append(i)
-    for a, b in pairs:
-        for i in by_column.get(a, ()):
-            for j in by_column.get(b, ()):
-                if episodes[i].first <= episodes[j].last and episodes[j].first <= episodes[i].last:
-                    parent[root(j)] = root(i)
-    groups: dict[int, list[_Episode]] = {}
-    for i, episode in enumerate(episodes):
-        groups.setdefault(root(i), []).append(episode)
-    return list(groups.values())
-
-
-def _region(kind: str, series: LayerSeries, group: list[_Episode]) -> Region:
-    columns = sorted({episode.column for episode in group})
-    first, last = min(e.first for e in group), max(e.last for e in group)
-    start, end = int(series.steps[first]), int(series.steps[last])
+def _region(
+    kind: str, ctx: CheckContext, series: LayerSeries, group: list[_Episode], recent: int
+) -> Region:
+    columns = [episode.column for episode in group]
+    last = max(episode.last for episode in group)
+    start, end = int(ctx.steps[min(e.first for e in group)]), int(ctx.steps[last])
     names = tuple(series.names[column] for column in columns)
-    parameters = int(series.counts[columns].sum())
+    sizes = series.counts[columns]
     depth = max(episode.depth for episode in group)
     severity = next(
-        (level for limit, level in zip(_LIMITS[kind], _LEVELS, strict=True) if depth <= limit),
+        (level for limit, level in zip(_DECADES[kind], _LEVELS, strict=True) if depth <= limit),
         RegionSeverity.CRITICAL,
     )
+    size = int(sizes.sum()) if sizes.all() else missing("the sizes of these layers are not known")
     return Region(
         f"{kind}:{names[0]}:{names[-1]}:{start}",
         names,
         severity,
-        RegionExtent(names[0], names[-1], parameters, end - start + 1, start, end),
-        last >= len(series.steps) - FEWEST,
+        RegionExtent(names[0], names[-1], size, end - start + 1, start, end),
+        last >= recent,
         _ADVICE[kind],
     )
 
 
-def dead_zones(run: Run, series: LayerSeries) -> tuple[GradientDeadZone, ...]:
-    """Layers whose gradient is exactly zero, or absent, on the last samples of the run."""
-    zones = []
-    absent = _absent(run, series)
-    for column, name in enumerate(series.names):
-        norms = series.norms[:, column]
-        rows = np.flatnonzero(np.isfinite(norms) | absent[:, column])
-        silent = absent[rows, column] | (norms[rows] == 0)
-        length = _trailing(silent)
-        if length < DEAD_FOR:
-            continue
-        start, end = int(series.steps[rows[-length]]), int(series.steps[rows[-1]])
-        detached = bool(absent[rows[-1], column])
-        potential = _recovery(run, name, silent, length, detached)
-        grave = potential is RecoveryPotential.NONE or length >= INTERVENE_AFTER
-        identity = f"dead:{name}:{start}"
-        zones.append(GradientDeadZone(identity, (name,), end - start + 1, start, potential, grave))
-    return tuple(zones)
+# -- dead zones ------------------------------------------------------------------------------------
 
 
-def _trailing(flags: NDArray[np.bool_]) -> int:
-    alive = np.flatnonzero(~flags)
-    return len(flags) - 1 - int(alive[-1]) if len(alive) else len(flags)
+@dataclass(slots=True)
+class _Silence:
+    """One layer from the first to the last row without a gradient."""
+
+    column: int
+    first: int
+    last: int
+    samples: int
+    potential: RecoveryPotential
 
 
-def _absent(run: Run, series: LayerSeries) -> NDArray[np.bool_]:
-    """Steps on which no parameter of the layer had a gradient at all."""
-    rows = np.searchsorted(run.steps, series.steps)
-    without = run.state(Stat.GRAD_NORM)[rows] == State.NO_GRADIENT
-    columns: dict[str, list[int]] = {}
-    for column, subject in enumerate(run.parameters):
-        columns.setdefault(subject.layer, []).append(column)
-    absent = np.zeros(series.norms.shape, bool)
-    for i, name in enumerate(series.names):
-        absent[:, i] = without[:, columns[name]].all(axis=1)
-    return absent
+def _dead_zones(
+    ctx: CheckContext,
+    series: LayerSeries,
+    pairs: Sequence[tuple[int, int]],
+    named: Mapping[str, Verdict],
+) -> tuple[GradientDeadZone, ...]:
+    found = limits.silent(ctx) if named else None
+    if found is None:
+        return ()
+    at = {name: column for column, name in enumerate(series.names) if name in named}
+    silences: dict[int, _Silence] = {}
+    for parameter in found.columns.tolist():
+        column = at.get(ctx.layer(parameter))
+        if column is not None and column not in silences:
+            detached, onset = bool(found.absent[parameter]), int(found.onset[parameter])
+            silences[column] = _silence(ctx, column, parameter, onset, detached)
+    alike: dict[RecoveryPotential, dict[int, _Silence]] = {}
+    for column, silence in silences.items():
+        alike.setdefault(silence.potential, {})[column] = silence
+    zones = [
+        _zone(ctx, series.names, group) for same in alike.values() for group in _groups(same, pairs)
+    ]
+    return tuple(sorted(zones, key=lambda zone: (zone.start_step, zone.zone_id)))
+
+
+def _zone(ctx: CheckContext, names: Sequence[str], group: list[_Silence]) -> GradientDeadZone:
+    start = int(ctx.steps[min(silence.first for silence in group)])
+    end = int(ctx.steps[max(silence.last for silence in group)])
+    potential = group[0].potential
+    long = any(silence.samples >= INTERVENE_AFTER for silence in group)
+    layers = tuple(names[silence.column] for silence in group)
+    return GradientDeadZone(
+        f"dead:{layers[0]}:{start}",
+        layers,
+        end - start + 1,
+        start,
+        potential,
+        potential is RecoveryPotential.NONE or long,
+    )
+
+
+def _silence(
+    ctx: CheckContext, column: int, parameter: int, onset: int, detached: bool
+) -> _Silence:
+    states = ctx.run.state(Stat.GRAD_NORM)[: ctx.end, parameter]
+    norms = ctx.run.series[Stat.GRAD_NORM][: ctx.end, parameter]
+    empty = (states == State.NO_GRADIENT) | (norms == 0)
+    rows = np.flatnonzero(empty | np.isfinite(norms))
+    silent = empty[rows]
+    before = int(np.searchsorted(rows, onset))
+    samples = int(silent[before:].sum())
+    last = int(rows[silent][-1])
+    potential = _recovery(ctx.run, ctx.layer(parameter), silent[:before], samples, detached)
+    return _Silence(column, onset, last, samples, potential)
 
 
 def _recovery(
-    run: Run, name: str, silent: NDArray[np.bool_], length: int, detached: bool
+    run: Run, layer: str, before: NDArray[np.bool_], samples: int, detached: bool
 ) -> RecoveryPotential:
     """None: detached. High: it revived from such a silence before. Else: do its outputs live?"""
     if detached:
         return RecoveryPotential.NONE
-    if any(end - begin >= length / 2 for begin, end in _stretches(silent[:-length])):
+    turns = np.flatnonzero(np.diff(np.concatenate([[0], before.view(np.int8), [0]])))
+    lengths = turns[1::2] - turns[::2]
+    if (lengths >= samples / 2).any():
         return RecoveryPotential.HIGH
-    alive = _outputs_alive(run, name)
-    return RecoveryPotential.MEDIUM if alive else RecoveryPotential.LOW
+    return RecoveryPotential.MEDIUM if _outputs_alive(run, layer) else RecoveryPotential.LOW
 
 
-def _outputs_alive(run: Run, name: str) -> bool:
-    if Stat.ACT_STD not in run.recorded:
+def _outputs_alive(run: Run, layer: str) -> bool:
+    try:
+        spread = run.column(Stat.ACT_STD, layer)
+    except GradwatchError:  # the layer has no series of its own
         return False
-    names = [subject.name for subject in run.by_kind[Kind.LAYER]]
-    if name not in names:
-        return False
-    spread = run.series[Stat.ACT_STD][:, names.index(name)]
     measured = spread[np.isfinite(spread)]
     return bool(len(measured) and measured[-1] > 0)

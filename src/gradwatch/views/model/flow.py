@@ -1,12 +1,11 @@
 """The flow network: layers (or blocks of them) placed by the real graph, and its problems."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradwatch.analysis.flow import network, paths, regions
+from gradwatch.analysis.flow import network, paths
 from gradwatch.analysis.flow.paths import CriticalGradientPath
-from gradwatch.analysis.flow.regions import GradientDeadZone, Region
+from gradwatch.analysis.flow.regions import GradientDeadZone, Region, problems_of
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.graph import Graph
 from gradwatch.run import Run, block_of
@@ -142,17 +141,14 @@ def flow_problems(run: Run) -> dict[str, Any]:
     pairs = network.connections(run.graph, series.names)
     levels = network.levels_of(run, series)
     edges = network.edges_of(series.names, levels, pairs, THRESHOLD, run.graph.assumed)
-    silent = {
-        name
-        for name, level in zip(series.names, network.typical_levels(levels), strict=True)
-        if level == -math.inf
-    }
+    silent = network.silent_layers(series.names, network.typical_levels(levels))
+    found = problems_of(run, series, pairs)
     return {
         "paths": _paths(paths.critical_paths(edges, silent)),
         "regions": [
-            *(_spread("vanishing", region) for region in regions.vanishing_regions(series, pairs)),
-            *(_spread("exploding", region) for region in regions.exploding_regions(series, pairs)),
-            *map(_dead, regions.dead_zones(run, series)),
+            *(_spread("vanishing", region) for region in found.vanishing),
+            *(_spread("exploding", region) for region in found.exploding),
+            *map(_dead, found.dead),
         ][:MOST_REGIONS],
     }
 

@@ -1,0 +1,277 @@
+"""Size and direction of each layer's gradient on the last samples.
+
+There may be millions of them: they are kept as columns, and a `GradientDirection` is made when it
+is asked for.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.analysis.layers import LayerSeries
+from gradwatch.result import Result, missing
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+NO_SKETCH = "no sketch of the gradient was recorded"
+REASONS = ("", "no sketch was taken on this step", "a gradient of zero has no direction")
+FIRST = "no direction is known before this one"
+CHUNK = 1 << 21
+"""Numbers of sketches looked at in one go."""
+
+Array = NDArray[np.float64]
+
+
+def _reasons(vector: str | None, cosine: str) -> dict[str, str]:
+    both = {"direction_cosine": cosine, "compared_with_step": cosine}
+    return both if vector is None else {"direction_vector": vector, **both}
+
+
+_UNSKETCHED = _reasons(NO_SKETCH, NO_SKETCH)
+
+
+@dataclass(frozen=True)
+class GradientDirection(Result):
+    """Size and direction of a layer's gradient on one step."""
+
+    step: int
+    direction_vector: tuple[float, ...] | None
+    """Unit vector of the 32-number sketch: cosines between them estimate those of gradients."""
+    magnitude: float
+    consistency_score: float
+    """Of magnitude: 1 − |x − previous| / (x + previous); 1 for the first and between zeros."""
+    direction_cosine: float | None
+    """With the last known direction before it."""
+    compared_with_step: int | None
+    """The step of that direction."""
+
+    def __post_init__(self) -> None:
+        Result.__post_init__(self)
+        if self.direction_vector is None and not self.missing:
+            self.__dict__["missing"] = dict(_UNSKETCHED)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As of any result, without the reason that all steps of a run have in common."""
+        tree = Result.to_dict(self)
+        if self.missing == _UNSKETCHED:
+            del tree["missing"]  # `direction_consistency` of the layer says it, once
+        return tree
+
+
+# -- the samples -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """The last samples of each layer, [layer, sample], the newest at the end."""
+
+    rows: NDArray[np.intp]
+    """Of the series; −1 where a layer has fewer samples."""
+    steps: NDArray[np.int64]
+    norms: Array
+    consistency: Array
+    first: NDArray[np.intp]
+    """Where the samples of each layer begin."""
+
+
+def recent(series: LayerSeries, window: int) -> Recent:
+    """The last `window` finite samples of each layer."""
+    # One more: the first one shown is compared with the one before it, where there is one.
+    rows = _last_rows(series.norms, window + 1)
+    absent = rows < 0
+    norms = series.norms[rows, np.arange(len(rows))[:, None]]
+    norms[absent] = np.nan
+    before = np.concatenate([norms[:, :1], norms[:, :-1]], axis=1) / 2
+    half = norms / 2  # so that sums of norms near the largest double stay in the range
+    apart, together = np.abs(half - before), half + before
+    share = np.zeros(norms.shape)  # the first of a layer, or two zeros: nothing has changed
+    np.divide(apart, together, out=share, where=together > 0)
+    shown = slice(max(0, rows.shape[1] - window), None)
+    steps = series.steps[rows[:, shown]] if len(series.steps) else rows[:, shown]
+    first = absent[:, shown].sum(axis=1)
+    return Recent(rows[:, shown], steps, norms[:, shown], 1 - share[:, shown], first)
+
+
+def _last_rows(norms: Array, count: int) -> NDArray[np.intp]:
+    """[layer, sample]: rows of the last finite norms of each layer, −1 where there are fewer."""
+    length, layers = norms.shape
+    width = min(count, length)
+    rows = np.tile(np.arange(length - width, length), (layers, 1))
+    for column in np.flatnonzero(~np.isfinite(norms[length - width :]).all(axis=0)):
+        found = np.flatnonzero(np.isfinite(norms[:, column]))[-width:]
+        rows[column] = -1
+        rows[column, width - len(found) :] = found
+    return rows
+
+
+# -- their directions ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sketches:
+    """Unit vectors [layer, sample, 32] of the last samples, and how each agrees with the last."""
+
+    vectors: Array
+    reasons: NDArray[np.int8]
+    """Why there is none, as a place in `REASONS`; 0 where there is one."""
+    cosines: Array
+    earlier: NDArray[np.intp]
+    """Which sample the cosine is with; −1 where there is none."""
+
+
+def sketches_of(run: Run, series: LayerSeries, last: Recent) -> Sketches | None:
+    """Real directions only: a step that was not sketched has none."""
+    if Stat.GRAD_SKETCH not in run.recorded or not last.rows.size:
+        return None
+    rows = np.unique(last.rows[last.rows >= 0])
+    at = np.searchsorted(rows, last.rows)  # where a layer has fewer samples: any
+    vectors = np.empty((*at.shape, run.series[Stat.GRAD_SKETCH].shape[2]))
+    known = np.empty(at.shape, bool)
+    run_rows = np.searchsorted(run.steps, series.steps[rows])
+    for layers, columns, starts in _parts(run, series.names, len(rows) * vectors.shape[2]):
+        merged, taken = _merged(run, run_rows, columns, starts)
+        inside = np.arange(len(layers))[:, None]
+        vectors[layers], known[layers] = merged[at[layers], inside], taken[at[layers], inside]
+    # Not the root of a sum of squares alone: those of numbers beyond 1e±154 leave the range.
+    largest = np.abs(vectors).max(axis=2, keepdims=True)
+    vectors /= np.where(largest > 0, largest, 1.0)
+    sizes = np.sqrt((vectors**2).sum(axis=2))
+    vectors /= np.where(sizes > 0, sizes, 1.0)[:, :, None]
+    reasons = np.where(known, np.where(sizes > 0, 0, 2), 1).astype(np.int8)
+    earlier = _earlier((reasons == 0) & (last.rows >= 0))
+    others = np.take_along_axis(vectors, np.maximum(earlier, 0)[:, :, None], 1)
+    return Sketches(vectors, reasons, np.einsum("lsw,lsw->ls", vectors, others), earlier)
+
+
+def _parts(
+    run: Run, names: tuple[str, ...], size: int
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]]:
+    """Some layers at a time, their parameters, and where each layer's begin among those."""
+    position = {name: i for i, name in enumerate(names)}
+    owners = np.array([position[subject.layer] for subject in run.parameters], np.intp)
+    order = np.argsort(owners, kind="stable")
+    begins = np.searchsorted(owners[order], np.arange(len(names) + 1))
+    many = max(1, CHUNK // max(size, 1))
+    for begin in range(0, len(names), many):
+        end = min(begin + many, len(names))
+        columns = order[begins[begin] : begins[end]]
+        yield np.arange(begin, end), columns, begins[begin:end] - begins[begin]
+
+
+def _merged(
+    run: Run, rows: NDArray[np.intp], columns: NDArray[np.intp], starts: NDArray[np.intp]
+) -> tuple[Array, NDArray[np.bool_]]:
+    """[row, layer, 32]: sketches of a layer's parameters add up; and whether all are known."""
+    cells = np.ix_(rows, columns)
+    sketches = run.series[Stat.GRAD_SKETCH][cells]
+    taken = np.isfinite(sketches).all(axis=2)
+    norms = run.series[Stat.GRAD_NORM][cells]
+    # What has no gradient, or one of zeros, adds nothing, sketched or not.
+    known = taken | ~run.measured(Stat.GRAD_NORM)[cells] | (norms == 0)
+    sketches[~taken] = 0.0
+    merged: Array = np.add.reduceat(sketches, starts, axis=1)
+    return merged, np.logical_and.reduceat(known, starts, axis=1)
+
+
+def _earlier(known: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """[layer, sample]: the known sample before each known one, else −1."""
+    samples = np.where(known, np.arange(known.shape[1]), -1)
+    before = np.maximum.accumulate(samples, axis=1)
+    shifted = np.concatenate([np.full((len(known), 1), -1), before[:, :-1]], axis=1)
+    return np.where(known, shifted, -1)
+
+
+def mean_cosines(sketches: Sketches | None, layers: int) -> list[Any]:
+    """For each layer how well its directions agree with the ones before them, or why not known."""
+    if sketches is None:
+        return [missing(NO_SKETCH)] * layers
+    known = sketches.earlier >= 0
+    count = known.sum(axis=1)
+    means = (sketches.cosines * known).sum(axis=1) / np.maximum(count, 1)
+    few = missing("fewer than two directions are known")
+    return [float(mean) if many else few for mean, many in zip(means, count, strict=True)]
+
+
+class Directions(Sequence[GradientDirection]):
+    """The directions of one layer, as one would have them in a tuple."""
+
+    __slots__ = ("_column", "_last", "_sketches")
+
+    def __init__(self, last: Recent, sketches: Sketches | None, column: int) -> None:
+        self._last, self._sketches, self._column = last, sketches, column
+
+    def __len__(self) -> int:
+        samples: int = self._last.rows.shape[1]
+        return samples - int(self._last.first[self._column])
+
+    def __iter__(self) -> Iterator[GradientDirection]:
+        return map(_item, self.to_list())
+
+    @overload
+    def __getitem__(self, index: int) -> GradientDirection: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[GradientDirection, ...]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Directions):
+            return self.to_list() == other.to_list()
+        return tuple(self) == other
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Plain JSON of every one."""
+        last, column = self._last, self._column
+        part = slice(int(last.first[column]), None)
+        numbers = zip(
+            last.steps[column, part].tolist(),
+            last.norms[column, part].tolist(),
+            last.consistency[column, part].tolist(),
+            self._pointing(part),
+            strict=True,
+        )
+        return [
+            {
+                "step": step,
+                "direction_vector": vector,
+                "magnitude": norm,
+                "consistency_score": consistency,
+                "direction_cosine": cosine,
+                "compared_with_step": earlier,
+                **({"missing": dict(why)} if why else {}),
+            }
+            for step, norm, consistency, (vector, cosine, earlier, why) in numbers
+        ]
+
+    def _pointing(self, part: slice) -> Iterable[tuple[Any, Any, Any, dict[str, str]]]:
+        """Vector, cosine, the step that is with, and why something of these is missing."""
+        if self._sketches is None:
+            return [(None, None, None, {})] * len(self)
+        found, steps, column = self._sketches, self._last.steps[self._column], self._column
+        columns = (found.vectors, found.reasons, found.cosines, found.earlier)
+        rows = zip(*(table[column, part].tolist() for table in columns), strict=True)
+        return [
+            (None, None, None, _reasons(REASONS[reason], REASONS[reason]))
+            if reason
+            else (vector, None, None, _reasons(None, FIRST))
+            if earlier < 0
+            else (vector, cosine, int(steps[earlier]), {})
+            for vector, reason, cosine, earlier in rows
+        ]
+
+
+def _item(row: dict[str, Any]) -> GradientDirection:
+    vector = row["direction_vector"]
+    row["direction_vector"] = None if vector is None else tuple(vector)
+    for name, reason in row.pop("missing", {}).items():
+        row[name] = missing(reason)
+    return GradientDirection(**row)

@@ -1,0 +1,224 @@
+"""Each layer by itself over time: its magnitudes, and how they move over the last samples."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.analysis import trends
+from gradwatch.analysis.flow.directions import (
+    Directions,
+    GradientDirection,
+    Recent,
+    Sketches,
+    mean_cosines,
+)
+from gradwatch.analysis.layers import LayerSeries
+from gradwatch.result import Result, missing
+
+MOST_MAGNITUDES = 128
+"""Norms listed of one layer; of a longer run the extremes of half as many stretches are."""
+CHUNK = 1 << 21
+
+Array = NDArray[np.float64]
+Samples = tuple[tuple[int, ...], tuple[float, ...]]
+"""Steps, and the norms on them."""
+
+
+class FlowDirection(StrEnum):
+    """How the magnitude moves in time (the original said Forward and Backward)."""
+
+    GROWING = "Growing"
+    SHRINKING = "Shrinking"
+    OSCILLATING = "Oscillating"
+    STAGNANT = "Stagnant"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True)
+class GradientLayerFlow(Result):
+    """The gradient of one layer over the run."""
+
+    layer_name: str
+    gradient_magnitudes: tuple[float, ...]
+    """Every norm; of more than 128 the first, the last, and the extremes of 63 stretches."""
+    magnitude_steps: tuple[int, ...]
+    """The steps of these norms."""
+    gradient_directions: tuple[GradientDirection, ...]
+    """Of the last `temporal_window` samples; made when they are asked for."""
+    direction_consistency: float | None
+    """Mean cosine of these directions with the ones before them."""
+    flow_consistency: float | None
+    """1 / (1 + volatility)."""
+    bottleneck_score: float | None
+    """Decades of gradient lost across this layer beyond the usual, halved, 0 … 1."""
+    volatility: float | None
+    """Mean change of ln norm from one sample to the next, without its sign."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As of any result, but without making an object of every direction."""
+        directions: Any = self.gradient_directions
+        tree = {
+            "layer_name": self.layer_name,
+            "gradient_magnitudes": list(self.gradient_magnitudes),
+            "magnitude_steps": list(self.magnitude_steps),
+            "gradient_directions": directions.to_list()
+            if isinstance(directions, Directions)
+            else [item.to_dict() for item in directions],
+            "direction_consistency": self.direction_consistency,
+            "flow_consistency": self.flow_consistency,
+            "bottleneck_score": self.bottleneck_score,
+            "volatility": self.volatility,
+        }
+        return {**tree, "missing": dict(self.missing)} if self.missing else tree
+
+
+@dataclass(frozen=True)
+class TemporalGradientFlow(Result):
+    """How the magnitude of one layer's gradient moves over the last samples."""
+
+    layer_name: str
+    steps: tuple[int, ...]
+    gradient_magnitudes: tuple[float, ...]
+    step: int
+    gradient_magnitude: float
+    flow_direction: FlowDirection
+    stability_score: float | None
+    """1/(1 + spread of ln norm about its line over the steps)."""
+
+
+def layer_flows(
+    series: LayerSeries, last: Recent, sketches: Sketches | None, bottlenecks: Sequence[float]
+) -> dict[str, GradientLayerFlow]:
+    """Every layer, by name."""
+    few = missing("fewer than two positive samples")
+    alone = missing("the layer has no neighbours with a gradient on both sides")
+    volatilities = (float(v) for part in _volatilities(series) for v in part)
+    agreement = mean_cosines(sketches, len(series.names))
+    flows = {}
+    rows = zip(series.names, _magnitudes(series), bottlenecks, volatilities, strict=True)
+    for column, (name, (steps, norms), bottleneck, volatility) in enumerate(rows):
+        known = volatility == volatility
+        flows[name] = GradientLayerFlow(
+            name,
+            norms,
+            steps,
+            # Behaves as a tuple: what is made of it is read back as one.
+            cast("tuple[GradientDirection, ...]", Directions(last, sketches, column)),
+            agreement[column],
+            1 / (1 + volatility) if known else few,
+            bottleneck if bottleneck == bottleneck else alone,
+            volatility if known else few,
+        )
+    return flows
+
+
+def _blocks(series: LayerSeries) -> Iterator[slice]:
+    """The columns in parts, so that memory does not grow with layers × steps."""
+    width = max(1, CHUNK // max(len(series.steps), 1))
+    for begin in range(0, len(series.names), width):
+        yield slice(begin, begin + width)
+
+
+def _volatilities(series: LayerSeries) -> Iterator[Array]:
+    for columns in _blocks(series):
+        yield trends.volatilities(_logs(series.norms[:, columns]))
+
+
+def _logs(norms: Array) -> Array:
+    """ln of the positive norms; NaN elsewhere."""
+    logs = np.full(norms.shape, np.nan)
+    return np.log(norms, out=logs, where=norms > 0)
+
+
+def _magnitudes(series: LayerSeries) -> Iterator[Samples]:
+    every = tuple(series.steps.tolist()) if len(series.steps) <= MOST_MAGNITUDES else ()
+    for columns in _blocks(series):
+        norms = series.norms[:, columns]
+        rows = np.sort(_telling_rows(norms), axis=0) if len(norms) > MOST_MAGNITUDES else None
+        values = norms.T if rows is None else np.take_along_axis(norms, rows, 0).T
+        kept = np.isfinite(values)
+        if rows is not None:
+            kept[:, 1:] &= (rows[1:] != rows[:-1]).T  # a row may be both the first and an extreme
+        for column, (listed, chosen) in enumerate(zip(values, kept, strict=True)):
+            if rows is None and chosen.all():
+                yield every, tuple(listed.tolist())
+                continue
+            steps = series.steps if rows is None else series.steps[rows[:, column]]
+            yield tuple(steps[chosen].tolist()), tuple(listed[chosen].tolist())
+
+
+def _telling_rows(norms: Array) -> NDArray[np.intp]:
+    """Rows of each column's first and last sample, and of the extremes of equal stretches."""
+    stretches = MOST_MAGNITUDES // 2 - 1
+    size = -(-len(norms) // stretches)
+    padded = np.full((stretches * size, norms.shape[1]), np.nan)
+    padded[: len(norms)] = norms
+    finite = np.isfinite(padded)
+    begins = np.arange(0, len(padded), size)[:, None]
+    shape = (stretches, size, norms.shape[1])
+    lows = np.where(finite, padded, np.inf).reshape(shape).argmin(axis=1) + begins
+    highs = np.where(finite, padded, -np.inf).reshape(shape).argmax(axis=1) + begins
+    ends = np.stack([finite.argmax(axis=0), len(padded) - 1 - finite[::-1].argmax(axis=0)])
+    rows: NDArray[np.intp] = np.concatenate([lows, highs, ends])
+    return np.minimum(rows, len(norms) - 1)
+
+
+# -- the last samples ------------------------------------------------------------------------------
+
+
+def temporal_flows(series: LayerSeries, last: Recent) -> tuple[TemporalGradientFlow, ...]:
+    """Of every layer that has a finite sample."""
+    few = missing("fewer than three positive samples on different steps")
+    logs = _logs(last.norms)
+    stability = _stability(last.steps, logs).tolist()
+    directions = _directions(last.norms, logs)
+    flows = []
+    shared: dict[bytes, tuple[int, ...]] = {}  # most layers are sampled on the same steps
+    for column, (name, first) in enumerate(zip(series.names, last.first.tolist(), strict=True)):
+        steps, norms = last.steps[column, first:], last.norms[column, first:].tolist()
+        if not norms:
+            continue
+        listed = shared.setdefault(steps.tobytes(), tuple(steps.tolist()))
+        stable = stability[column] if stability[column] == stability[column] else few
+        flows.append(
+            TemporalGradientFlow(
+                name, listed, tuple(norms), listed[-1], norms[-1], directions[column], stable
+            )
+        )
+    return tuple(flows)
+
+
+def _stability(steps: NDArray[np.int64], logs: Array) -> Array:
+    """1 / (1 + spread about the line over the steps) of each row; NaN below three samples."""
+    known = np.isfinite(logs)
+    count = known.sum(axis=1, keepdims=True)
+    times = np.where(known, steps - steps[:, -1:], 0.0) if steps.size else np.zeros(steps.shape)
+    values = np.where(known, logs, 0.0)
+    for table in (times, values):
+        table -= table.sum(axis=1, keepdims=True) / np.maximum(count, 1)
+        table *= known
+    across = (times * times).sum(axis=1, keepdims=True)
+    slope = (times * values).sum(axis=1, keepdims=True) / np.where(across > 0, across, np.nan)
+    rest = values - slope * times
+    spread = np.sqrt((rest * rest).sum(axis=1) / np.maximum(count[:, 0], 1))
+    return np.where(count[:, 0] >= 3, 1 / (1 + spread), np.nan)
+
+
+def _directions(norms: Array, logs: Array) -> list[FlowDirection]:
+    trend = trends.trends(logs.T)
+    # Zeros have no logarithm to test, but they stay where they are.
+    silent = ((norms == 0).sum(axis=1) >= trends.FEWEST) & ~(norms > 0).any(axis=1)
+    cases = [trends.oscillating(logs.T), trend.rising, trend.falling, silent | ~np.isnan(trend.tau)]
+    words = [
+        FlowDirection.OSCILLATING,
+        FlowDirection.GROWING,
+        FlowDirection.SHRINKING,
+        FlowDirection.STAGNANT,
+        FlowDirection.UNKNOWN,
+    ]
+    which = np.select(cases, range(len(cases)), len(cases))
+    return [words[i] for i in which.tolist()]
