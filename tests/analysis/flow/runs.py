@@ -1,6 +1,7 @@
 """Runs made for the tests of the flow."""
 
 import math
+from typing import Any
 
 import numpy as np
 from tests.making import make_run
@@ -14,7 +15,13 @@ def noise(seed: int, size: int = 80, spread: float = 0.05) -> np.ndarray:
     return np.exp(spread * np.random.default_rng(seed).normal(size=size))
 
 
-def run_of(norms: dict, edges=None, extra_nodes=(), counts=None, **more) -> Run:
+def run_of(
+    norms: dict[str, Any],
+    edges: Any = None,
+    extra_nodes: Any = (),
+    counts: Any = None,
+    **more: Any,
+) -> Run:
     """A run with one weight for each layer; RMS equals the given series."""
     counts = counts or dict.fromkeys(norms, 1)
     subjects = [

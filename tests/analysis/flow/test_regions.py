@@ -79,8 +79,6 @@ def test_an_exploding_region(decades: float, severity: RegionSeverity) -> None:
     assert region.extent.start_step == 50
 
 
-<<<<<<< HEAD
-=======
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_an_explosion_on_the_last_steps_is_a_region(steps: int) -> None:
     high = np.where(np.arange(80) < 80 - steps, 1.0, 2e4)
@@ -91,7 +89,7 @@ def test_an_explosion_on_the_last_steps_is_a_region(steps: int) -> None:
 
 
 def test_a_nan_is_no_explosion() -> None:
-    run = Run.from_norms({"a": [1.0] * 9 + [math.nan] + [1.0] * 10, "b": [1.0] * 20})
+    run = Run.from_norms({"a": [1.0] * 9 + [np.nan] + [1.0] * 10, "b": [1.0] * 20})
     flow = analyze_flow(run)
     assert flow.exploding_regions == ()
     assert flow.non_finite_since == 9
@@ -160,7 +158,6 @@ def test_the_made_runs_hold_every_kind() -> None:
 # -- dead zones ------------------------------------------------------------------------------------
 
 
->>>>>>> 2b04d54 (Take regions from the findings and directions from real sketches)
 def silent(before: int, dead: int) -> np.ndarray:
     return np.concatenate([np.ones(before), np.zeros(dead)])
 

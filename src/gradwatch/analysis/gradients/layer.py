@@ -34,7 +34,7 @@ FEWEST = 3
 UNSTABLE = 0.5
 """Stability below which a layer is described as unstable."""
 SIMILAR = float(np.log(1.2))
-MOST_SIMILAR = 10
+MOST_SIMILAR = 16
 """Similar layers that are listed by name; all are counted."""
 STAGES = 3
 BATCHES = 10
@@ -118,7 +118,7 @@ class ComparativeAnalysis(Result):
     """The layer's mean norm over the average of the others': a magnitude, not a merit."""
     rank_among_layers: int | None
     similar_layers: tuple[str, ...]
-    """Those whose mean norm is within a factor of 1.2, at most the ten nearest."""
+    """Those whose mean norm is within a factor of 1.2, at most the sixteen nearest."""
     similar_layers_count: int
     performance_gap: float | None
     optimization_potential: float | None
