@@ -133,4 +133,14 @@ def test_one_layer_that_fades_late_is_named_alone() -> None:
     finding = only("vanishing-gradient", gradients(1.0, late, 1.0, steps=100))
     assert finding.layers == ("mid",)
     assert finding.first_step == 70
-    assert "the gradient of mid fades" in finding.message
+    assert "1.0e-12 of the 0.25 in" in finding.message
+
+
+def test_a_layer_that_starves_from_the_middle_on_is_named_with_that_step() -> None:
+    late = np.where(np.arange(40) < 20, 1.0, 1e-7)
+    finding = only("vanishing-gradient", gradients(1.0, late, 1.0, steps=40))
+    assert (finding.layers, finding.first_step) == (("mid",), 20)
+    near = np.where(np.arange(40) < 20, 1.0, 2e-4)
+    assert quiet("vanishing-gradient", gradients(1.0, near, 1.0, steps=40))
+    brief = np.where(np.arange(40) < 32, 1.0, 1e-7)
+    assert quiet("vanishing-gradient", gradients(1.0, brief, 1.0, steps=40))

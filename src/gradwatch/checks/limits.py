@@ -6,7 +6,7 @@ steps a parameter was beyond its limit (`…_cells`, a mask [row, column] of the
 parameter's place in the run, a row is a step's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -176,10 +176,25 @@ def vanishing(
 def _starved(
     ctx: CheckContext, judged: Mask, ratio: float, weak: float, faint: float, least: int
 ) -> Judgement | None:
-    """Far below the strongest layer, or the strongest itself is nothing."""
+    """Far below the strongest layer, or the strongest itself is nothing.
+
+    Over all of the time before convergence, or over its second half: a layer may starve late.
+    """
     rows = before_convergence(ctx)
-    if len(rows) < least:
-        return None
+    whole = _level(ctx, rows, judged, ratio, weak, faint) if len(rows) >= least else None
+    half = rows[len(rows) // 2 :]
+    late = _level(ctx, half, judged, ratio, weak, faint) if len(half) >= least else None
+    if late is not None and late.severity > Severity.INFO:
+        known = -1 if whole is None or whole.severity < late.severity else len(whole.columns)
+        if len(late.columns) > known:
+            return replace(late, rows=_below(ctx, rows, late.limits))
+    return whole
+
+
+def _level(
+    ctx: CheckContext, rows: Rows, judged: Mask, ratio: float, weak: float, faint: float
+) -> Judgement | None:
+    """What the median levels over these rows show."""
     typical = medians(ctx.values(Stat.GRAD_NORM, thinned(rows))) * ctx.rms_gradient
     typical[~judged | (typical == 0)] = np.nan
     if not np.isfinite(typical).any():
@@ -214,9 +229,14 @@ def _faded(ctx: CheckContext, judged: Mask, fade: float, least: int) -> Judgemen
         return None
     limits = np.where(beyond, limit / ctx.rms_gradient, np.nan)
     grave = severity(ctx, Rule.FADED, Severity.WARNING)
-    under = [(norms <= limits).any(axis=1) for _, norms in ctx.blocks(Stat.GRAD_NORM, rows)]
     columns = worst_first(beyond, -late / early)
-    return Judgement(Rule.FADED, grave, columns, limits, rows[np.concatenate(under)], late)
+    return Judgement(Rule.FADED, grave, columns, limits, _below(ctx, rows, limits), late)
+
+
+def _below(ctx: CheckContext, rows: Rows, limits: Array) -> Rows:
+    """The rows in which any norm is at or below its limit."""
+    under = [(norms <= limits).any(axis=1) for _, norms in ctx.blocks(Stat.GRAD_NORM, rows)]
+    return rows[np.concatenate(under)]
 
 
 def before_convergence(ctx: CheckContext) -> Rows:

@@ -119,7 +119,7 @@ def _reached(ctx: CheckContext, began: set[str], bad: Mask) -> Outcome:
     name, step = (ctx.run.names[columns[0]] if columns else layers[0]), int(steps[0])
     yield finding(
         NAME,
-        limits.severity(ctx, Rule.NON_FINITE, Severity.CRITICAL),
+        limits.severity(ctx, Rule.NON_FINITE, Severity.WARNING),
         layers,
         steps,
         f"from step {step} on NaN or Inf reached {several(layers)}",

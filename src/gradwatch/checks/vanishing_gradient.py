@@ -1,11 +1,12 @@
 """Some layers learn nothing, because their gradients fade on the way back.
 
 What is seen: the RMS of each weight's gradient, as a median over the part of the run that
-has not yet converged, compared with the largest such median; a layer at or below `ratio` of
-it is starved. Where even the largest is at or below `faint`, all of them are. A layer fades
-where its last samples are at or below `fade` of its first ones (and of one) although the
-loss has not fallen, or none was logged. Embeddings, biases, frozen weights and weights whose
-gradient is exactly zero are left out (the last have a check of their own, no-gradient).
+has not yet converged (or over its second half), compared with the largest such median; a
+layer at or below `ratio` of it is starved. Where even the largest is at or below `faint`,
+all of them are. A layer fades where its last samples are at or below `fade` of its first
+ones (and of one) although the loss has not fallen, or none was logged. Embeddings, biases,
+frozen weights and weights whose gradient is exactly zero are left out (the last have a
+check of their own, no-gradient).
 
 Why it hurts: the starved layers stay as they were initialised, and everything behind them
 works on noise.
