@@ -133,3 +133,68 @@ def test_the_original_rules_are_a_keyword_away() -> None:
     assert found.severity == "High"
     with pytest.raises(GradwatchError, match="arrays themselves"):
         analyze_drift(_run([1, 1], [0, 0]), _run([1, 1], [0, 0]), rules="original")
+
+
+# -- what may be handed in -------------------------------------------------------------------------
+
+
+def test_lists_are_named_by_position() -> None:
+    before, after = [[1.0, 2.0], np.ones((2, 2))], ([1.0, 3.0], np.ones((2, 2)))
+    found = analyze_drift(before, after)
+    assert found == analyze_drift({"0": before[0], "1": before[1]}, {"0": after[0], "1": after[1]})
+    assert found.unmoved_layers == ("1",)
+    assert found.layers["0"].relative_change == pytest.approx(1 / math.sqrt(5))
+    assert analyze_drift(before, after, rules="original").mean_drift == 0.25
+
+
+def test_the_imaginary_part_moves_too() -> None:
+    found = analyze_drift({"w": np.array([1j, 0])}, {"w": np.array([2j, 0])})
+    assert found.unmoved_layers == ()
+    assert found.layers["w"].relative_change == 1.0
+    assert found.layers["w"].count == 4
+    turned = analyze_drift({"w": [1.0, 2.0]}, {"w": [1.0, 2j]})
+    assert turned.layers["w"].changed_fraction == 0.5
+    assert turned.layers["w"].relative_change == pytest.approx(math.sqrt(8 / 5))
+    same = analyze_drift({"w": [1j]}, {"w": [2j]}, rules="original")
+    assert same.mean_drift == 1.0
+
+
+def test_the_ends_of_the_range_are_no_trouble() -> None:
+    there = analyze_drift({"w": [1.7e308, -1.7e308]}, {"w": [-1.7e308, 1.7e308]})
+    assert there.layers["w"].relative_change == 2.0
+    assert there.layers["w"].cosine == -1.0
+    left = analyze_drift({"w": [1e-200], "v": [0.0]}, {"w": [1e200], "v": [1.0]})
+    assert left.layers["w"].missing["relative_change"].endswith("too small before to divide by")
+    assert left.layers["v"].missing["relative_change"] == "the tensor was zero before"
+    assert set(left.affected_layers) == {"w", "v"}
+    far = analyze_drift({"w": [1e-150] * 2}, {"w": [1.0] * 2})
+    assert far.layers["w"].relative_change == pytest.approx(1e150)
+    analyze_drift({"w": [1.7e308]}, {"w": [-1.7e308]}, rules="original")
+
+
+@pytest.mark.parametrize("rules", ["gradwatch", "original"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"my.w": ["a"]},
+        {"my.w": "text"},
+        {"my.w": None},
+        {"my.w": [1.0, [2.0]]},
+        {"my.w": [{}]},
+        [1.0, 2.0],
+        np.ones(2),
+        "text",
+        None,
+        7,
+    ],
+)
+def test_what_holds_no_weights_is_refused(wrong, rules) -> None:
+    right = {"my.w": [1.0]}
+    for states in ((wrong, right), (right, wrong), (wrong, wrong)):
+        with pytest.raises(GradwatchError, match=r"^Expected .*(arrays by name|'my\.w')"):
+            analyze_drift(*states, rules=rules)
+
+
+def test_unknown_rules_are_refused() -> None:
+    with pytest.raises(GradwatchError, match="for rules, got 'seed'"):
+        analyze_drift([[1.0]], [[1.0]], rules="seed")

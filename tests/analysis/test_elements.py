@@ -8,7 +8,16 @@ import pytest
 
 from gradwatch import kernel
 from gradwatch.analysis import elements
-from gradwatch.analysis.elements import Grid, Spread, cell_exponent, from_arrays, scan, spread
+from gradwatch.analysis.elements import (
+    Grid,
+    Spread,
+    cell_exponent,
+    from_arrays,
+    scan,
+    singles,
+    spread,
+)
+from gradwatch.errors import GradwatchError
 
 RNG = np.random.default_rng(12)
 N = 5000
@@ -43,6 +52,10 @@ TENSORS = {
     "offset": (1e4 + GAUSSIAN).astype(np.float32),
     "constant": np.full(N, -0.3, np.float32),
     "largest": np.full(N, 1.7e308),
+    "both ends": np.sign(GAUSSIAN) * 1.7e308,
+    "largest of all": np.full(N, np.finfo(np.float64).max),
+    "up to the ends": GAUSSIAN / np.abs(GAUSSIAN).max() * 1.7e308,
+    "far at the end": with_far(GAUSSIAN * 1e300, 1.7e308),
     "subnormal": GAUSSIAN * 1e-310,
     "every other": np.repeat(GAUSSIAN, 2)[::2],
     "one": np.array([0.25]),
@@ -95,6 +108,26 @@ def test_something_is_found_in_what_is_far() -> None:
         (tensor,) = from_arrays({"w": TENSORS[name]})
         far = scan(tensor, spread(tensor), 120, 10)[1]
         assert far.indices.tolist() == [1234], name
+
+
+def test_an_outlier_further_than_any_number_is_named() -> None:
+    (tensor,) = from_arrays({"w": with_far(GAUSSIAN * 1e-9, -1.7e308)})
+    far = scan(tensor, spread(tensor), 1020, 10)[1]
+    assert far.indices.tolist() == [1234]
+    assert far.distances.tolist() == [-np.finfo(np.float64).max]
+
+
+@pytest.mark.parametrize("tensors", [[1.0, 2.0], "text", np.ones(3), None, {"my.w": ["a"]}])
+def test_what_holds_no_tensors_is_refused(tensors) -> None:
+    with pytest.raises(GradwatchError, match=r"^Expected .*(arrays by name|'my\.w')"):
+        from_arrays(tensors)
+
+
+def test_complex_tensors_have_two_elements_a_place() -> None:
+    (tensor,) = from_arrays([[1 + 2j, 3j]])
+    assert tensor.values.tolist() == [1.0, 2.0, 0.0, 3.0]
+    assert tensor.count == 4
+    assert singles([[1 + 2j], [1e300]])["0"].tolist() == [1.0, 2.0]
 
 
 def test_both_kernels_fill_the_same_cells() -> None:

@@ -1,6 +1,7 @@
 """Exploding gradients: order-independent, robust, honest about NaN and nothing."""
 
 import math
+import re
 from itertools import permutations
 
 import numpy as np
@@ -14,6 +15,7 @@ from gradwatch.analysis.explosion import (
     detect_gradient_explosion,
 )
 from gradwatch.errors import GradwatchError
+from gradwatch.run import Run
 
 RNG = np.random.default_rng(8)
 
@@ -134,9 +136,159 @@ def test_nothing_gives_nothing(gradients) -> None:
     assert found.missing["explosion_ratio"] == "there are no gradients"
 
 
+def naive_ratios(norms: list[float]) -> list[float | None]:
+    """Each norm over the median of the others, in a plain loop."""
+    ratios: list[float | None] = []
+    for index, norm in enumerate(norms):
+        others = sorted(norms[:index] + norms[index + 1 :])
+        usual = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2 if others else 0.0
+        ratios.append(norm / usual if usual > 0 else None)
+    return ratios
+
+
+def test_ratios_to_the_others_are_those_of_a_loop() -> None:
+    for _ in range(50):
+        norms = RNG.choice([0.0, 1.0, 1.0, 2.0, 5.0, 5.0, 700.0], RNG.integers(1, 12)).tolist()
+        found = detect_gradient_explosion([[norm] for norm in norms], 0.5).exploding_layers
+        expected = {str(i): r for i, r in enumerate(naive_ratios(norms)) if norms[i] > 0.5}
+        assert {name: layer.ratio_to_others for name, layer in found.items()} == expected
+
+
+def test_a_layer_that_is_not_finite_is_no_other_layer() -> None:
+    gradients = {"a": [np.nan, 30.0], "b": [2.0], "c": [4.0], "d": [8.0]}
+    found = detect_gradient_explosion(gradients, 3.0).exploding_layers
+    assert {n: layer.ratio_to_others for n, layer in found.items()} == {
+        "a": 30.0 / 4.0,
+        "c": 4.0 / 5.0,
+        "d": 8.0 / 3.0,
+    }
+
+
+def test_large_numbers_stay_in_the_range() -> None:
+    found = detect_gradient_explosion({"a": np.full(10, 1e200), "b": np.ones(3)}, 5.0)
+    norms = [math.sqrt(10) * 1e200, math.sqrt(3)]
+    assert found.max_gradient_norm == found.global_norm == pytest.approx(norms[0])
+    assert found.mean_gradient_norm == pytest.approx(norms[0] / 2)
+    assert found.std_gradient_norm == pytest.approx(norms[0] / 2)
+    layer = found.exploding_layers["a"]
+    assert layer.severity is found.overall_severity is ExplosionSeverity.CRITICAL
+    assert layer.decades_above_threshold == pytest.approx(math.log10(norms[0]) - math.log10(5))
+
+
+def test_small_numbers_stay_in_the_range() -> None:
+    found = detect_gradient_explosion({"a": [3e-200], "b": [4e-200]}, 1e-300)
+    assert found.global_norm == pytest.approx(5e-200)
+    assert found.std_gradient_norm == pytest.approx(0.5e-200)
+    assert found.exploding_layers["a"].decades_above_threshold == pytest.approx(100.477, abs=1e-3)
+
+
+def test_norms_beyond_the_largest_number_are_none() -> None:
+    found = detect_gradient_explosion({"a": np.full(10, 1.7e308), "b": [1e-9], "c": [1.0]}, 5.0)
+    layer = found.exploding_layers["a"]
+    assert (layer.kind, layer.severity) == (ExplosionKind.LARGE, ExplosionSeverity.CRITICAL)
+    assert found.overall_severity is ExplosionSeverity.CRITICAL
+    for result, field in (
+        (layer, "gradient_norm"),
+        (layer, "ratio_to_others"),
+        (layer, "decades_above_threshold"),
+        (found, "max_gradient_norm"),
+        (found, "std_gradient_norm"),
+        (found, "global_norm"),
+        (found, "clip_coefficient"),
+    ):
+        assert getattr(result, field) is None
+        assert "larger than the largest number" in result.missing[field]
+
+
+def test_no_number_is_infinite_whatever_comes() -> None:
+    sizes = [0.0, 1e-308, 1e-200, 1.0, 1e154, 1e200, 1.7e308, np.inf, np.nan]
+    for _ in range(200):
+        gradients = [RNG.choice(sizes, RNG.integers(0, 4)) for _ in range(RNG.integers(1, 6))]
+        threshold = float(RNG.choice([1e-300, 1.0, 1e300]))
+        found = detect_gradient_explosion(gradients, threshold)
+        written = found.to_json()
+        assert not re.search(r"[:\[,] *\"?-?(NaN|Infinity)", written), written
+
+
+def test_no_gradient_and_empty_ones_are_left_out_and_counted() -> None:
+    gradients = [np.empty(0), np.array([100.0]), None, [3.0, 4.0]]
+    found = detect_gradient_explosion(gradients, 4.5)
+    assert {name: layer.layer_index for name, layer in found.exploding_layers.items()} == {
+        "1": 1,
+        "3": 3,
+    }
+    assert found.explosion_ratio == 1.0
+    same = detect_gradient_explosion(gradients, 4.5, rules="original")
+    assert [layer.layer_index for layer in same.exploding_layers] == [1, 3]
+
+
+def test_a_run_is_judged_by_its_last_gradients() -> None:
+    run = Run.from_norms({"a": [1.0, 50.0], "b": [90.0, None], "c": [1.0, math.inf]})
+    found = detect_gradient_explosion(run, 10.0)
+    assert {n: (e.kind, e.gradient_norm) for n, e in found.exploding_layers.items()} == {
+        "a": (ExplosionKind.LARGE, 50.0),
+        "b": (ExplosionKind.LARGE, 90.0),
+        "c": (ExplosionKind.INFINITE, None),
+    }
+    arrays = Run.from_arrays({"a": [[1.0, 0.0], [30.0, 40.0]], "b": [[90.0], None]})
+    expected = detect_gradient_explosion({"a": [30.0, 40.0], "b": [90.0]}, 10.0)
+    assert detect_gradient_explosion(arrays, 10.0) == expected
+    with pytest.raises(GradwatchError, match="arrays themselves"):
+        detect_gradient_explosion(run, 10.0, rules="original")
+
+
+def test_a_hundred_thousand_layers_are_compared_with_the_others() -> None:
+    norms = np.arange(100_000.0)[:, None]  # a median for each of them would take minutes
+    found = detect_gradient_explosion(Run.from_norms(by_position(norms)), 99_989.5)
+    assert [layer.ratio_to_others for layer in found.exploding_layers.values()] == [
+        norm / 49_999.0 for norm in range(99_990, 100_000)
+    ]
+
+
+def by_position(norms: np.ndarray) -> dict[str, np.ndarray]:
+    return {str(index): listed for index, listed in enumerate(norms)}
+
+
+def test_complex_gradients_have_two_elements_a_place() -> None:
+    (layer,) = detect_gradient_explosion([[3 + 4j]], 1.0).exploding_layers.values()
+    assert layer.gradient_norm == 5.0
+    (same,) = detect_gradient_explosion([[3 + 4j]], 1.0, rules="original").exploding_layers
+    assert same.gradient_norm == 5.0
+
+
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        [1.0, 2.0],
+        np.ones(3),
+        "text",
+        None,
+        {"my.a": "text"},
+        {"my.a": [1.0, [2.0]]},
+        {"my.a": [None]},
+    ],
+)
+@pytest.mark.parametrize("rules", ["gradwatch", "original"])
+def test_what_is_no_gradient_is_refused(gradients, rules) -> None:
+    with pytest.raises(GradwatchError, match=r"^Expected .*(arrays by name|'my\.a')"):
+        detect_gradient_explosion(gradients, 1.0, rules=rules)
+
+
+@pytest.mark.parametrize("threshold", ["1", None, math.nan, 1j, [1.0]])
+def test_a_threshold_that_is_no_number_is_refused(threshold) -> None:
+    for rules in ("gradwatch", "original"):
+        with pytest.raises(GradwatchError, match="for threshold, got"):
+            detect_gradient_explosion([[1.0]], threshold, rules=rules)
+
+
+def test_unknown_rules_are_refused() -> None:
+    with pytest.raises(GradwatchError, match="one of 'gradwatch', 'original' for rules"):
+        detect_gradient_explosion([[1.0]], 1.0, rules="seed")
+
+
 @pytest.mark.parametrize("threshold", [0.0, -1.0, math.nan, math.inf])
 def test_a_meaningless_threshold_is_refused(threshold: float) -> None:
-    with pytest.raises(GradwatchError, match="Expected a finite threshold above 0"):
+    with pytest.raises(GradwatchError, match="Expected a finite number above 0 for threshold"):
         detect_gradient_explosion([[1.0]], threshold)
 
 

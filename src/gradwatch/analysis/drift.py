@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis import Rules
-from gradwatch.analysis.elements import ELEMENTS, last_rows
+from gradwatch.analysis.elements import ELEMENTS, Given, last_rows, named
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.original import weights as original
 from gradwatch.result import Result, missing
-from gradwatch.run import Run
+from gradwatch.run import Run, choice
+from gradwatch.run.given import as_real
 from gradwatch.stats import Stat
 from gradwatch.stats.drift import DriftSums
 from gradwatch.stats.medians import median
@@ -22,8 +23,10 @@ from gradwatch.stats.medians import median
 CHUNK = 1 << 16
 UNMEASURED = "the change of some tensor could not be measured"
 NOT_FINITE = "NaN or Inf among the elements"
+FURTHEST = 1e300
+"""Larger changes count as this one where they are added up."""
 
-Weights = Mapping[str, Any] | Run
+Weights = Given | Run
 
 
 class WeightDriftSeverity(StrEnum):
@@ -92,27 +95,38 @@ def analyze_drift(
 ) -> Result:
     """Compare tensors of the same names in two states: initial, previous, best, as you like.
 
-    A state is arrays by name, or a run (its last recorded weights), from which only what does not
-    need the elements can be said.
+    A state is arrays by name or in a list, or a run (its last recorded weights), from which only
+    what does not need the elements can be said. A complex number counts as two elements.
     """
-    if Rules(rules) is Rules.ORIGINAL:
-        if isinstance(before, Run) or isinstance(after, Run):
+    originally = choice(Rules, rules, "rules") is Rules.ORIGINAL
+    old: Mapping[str, Any]
+    new: Mapping[str, Any]
+    if isinstance(before, Run) and isinstance(after, Run):
+        if originally:
             raise GradwatchError("The original's drift needs the arrays themselves.", Exit.USAGE)
-        return original.analyze_drift(before, after)
-    old, new = _names(before), _names(after)
-    common = [name for name in new if name in old]
-    if not common:
+        old, new = _last_weights(before), _last_weights(after)
+        layers = {name: _between_runs(old[name], new[name]) for name in new if name in old}
+    elif isinstance(before, Run) or isinstance(after, Run):
+        raise GradwatchError(
+            "Expected two runs or two sets of arrays, got one of each.", Exit.USAGE
+        )
+    else:
+        old, new = named(before), named(after)
+        if originally:
+            return original.analyze_drift(old, new)
+        layers = {name: _between_arrays(name, old[name], new[name]) for name in new if name in old}
+    if not layers:
         raise GradwatchError(
             f"Expected tensors with the same names, got {sorted(old)[:3]} before and "
             f"{sorted(new)[:3]} after.",
             Exit.USAGE,
         )
-    layers = _layers(common, before, after)
     moved = {n: d.relative_change for n, d in layers.items() if d.relative_change is not None}
     sizes = {n: layers[n].count for n in moved if layers[n].count}
     mean = None
     if sizes and all(d.changed_fraction is not None for d in layers.values()):
-        mean = sum(moved[n] * count for n, count in sizes.items()) / sum(sizes.values())
+        total = sum(sizes.values())
+        mean = sum(moved[n] * (count / total) for n, count in sizes.items())
     nonfinite = tuple(n for n, d in layers.items() if d.nonfinite_before or d.nonfinite_after)
     return WeightDriftAnalysis(
         layers=layers,
@@ -127,30 +141,16 @@ def analyze_drift(
     )
 
 
-def _names(weights: Weights) -> dict[str, None]:
-    if isinstance(weights, Run):
-        return {weights.names[column]: None for column in last_rows(weights, Stat.WEIGHT_MEAN)}
-    return dict.fromkeys(weights)
-
-
-def _layers(names: list[str], before: Weights, after: Weights) -> dict[str, LayerDrift]:
-    if isinstance(before, Run) and isinstance(after, Run):
-        return _between_runs(names, before, after)
-    if isinstance(before, Run) or isinstance(after, Run):
+def _between_arrays(name: str, before: NDArray[Any], after: NDArray[Any]) -> LayerDrift:
+    if before.shape != after.shape:
         raise GradwatchError(
-            "Expected two runs or two sets of arrays, got one of each.", Exit.USAGE
-        )
-    return {name: _between_arrays(name, before[name], after[name]) for name in names}
-
-
-def _between_arrays(name: str, before: Any, after: Any) -> LayerDrift:
-    a, b = np.asarray(before), np.asarray(after)
-    if a.shape != b.shape:
-        raise GradwatchError(
-            f"Expected {name!r} to keep its shape, got {a.shape} before and {b.shape} after.",
+            f"Expected {name!r} to keep its shape, got {before.shape} before and {after.shape} "
+            "after.",
             Exit.USAGE,
         )
-    a, b = a.reshape(-1), b.reshape(-1)
+    if "c" in (before.dtype.kind, after.dtype.kind):
+        before, after = (array.astype(np.complex128, copy=False) for array in (before, after))
+    a, b = as_real(before), as_real(after)
     sums, scale = DriftSums(), max(_largest(a), _largest(b)) or 1.0
     for begin in range(0, a.size, CHUNK):
         x, y = (values[begin : begin + CHUNK].astype(np.float64) for values in (a, b))
@@ -159,7 +159,9 @@ def _between_arrays(name: str, before: Any, after: Any) -> LayerDrift:
     # One root of the product, which scaled sums allow: 1 exactly for a tensor that did not move.
     length = math.sqrt(sums.before * sums.after)
     cosine = max(-1.0, min(1.0, sums.product / length)) if length else math.nan
-    from_zero = NOT_FINITE if sums.nonfinite else "the tensor was zero before"
+    small = "the tensor was too small before to divide by"
+    was = "the tensor was zero before" if sums.zeros_before == sums.count else small
+    from_zero = NOT_FINITE if sums.nonfinite else was
     no_direction = NOT_FINITE if sums.nonfinite else "a zero tensor has no direction"
     return LayerDrift(
         count=sums.count,
@@ -182,37 +184,47 @@ def _largest(values: NDArray[Any]) -> float:
     return largest
 
 
-def _between_runs(names: list[str], before: Run, after: Run) -> dict[str, LayerDrift]:
-    """Whether anything moved, zeros, NaN: what hashes and statistics show without elements."""
-    old, new = last_rows(before, Stat.WEIGHT_MEAN), last_rows(after, Stat.WEIGHT_MEAN)
-    layers = {}
-    for name in names:
-        columns = before.index(name), after.index(name)
-        bits_before, zeros_before, bad_before = _recorded(before, old[columns[0]], columns[0])
-        bits_after, zeros_after, bad_after = _recorded(after, new[columns[1]], columns[1])
-        unmoved = bits_before is not None and bits_before == bits_after
-        layers[name] = LayerDrift(
-            count=int(after.series[Stat.WEIGHT_COUNT][new[columns[1]], columns[1]]),
-            relative_change=0.0 if unmoved else missing(ELEMENTS),
-            cosine=1.0 if unmoved else missing(ELEMENTS),
-            changed_fraction=0.0 if unmoved else missing(ELEMENTS),
-            sign_flip_fraction=0.0 if unmoved else missing(ELEMENTS),
-            sparsity_change=zeros_after - zeros_before,
-            nonfinite_before=bad_before,
-            nonfinite_after=bad_after,
-        )
-    return layers
+@dataclass(frozen=True)
+class _LastWeight:
+    """What a run says of a parameter's last recorded weight."""
+
+    count: int
+    zeros: float
+    """Share of exact zeros."""
+    nonfinite: int
+    bits: int | None
+    """Hash of the bits; None where it was not recorded."""
 
 
-def _recorded(run: Run, row: int, column: int) -> tuple[int | None, float, int]:
-    """Hash of the bits (None where it was not recorded), share of zeros, count of NaN and Inf."""
-    zeros, nan, inf = (
-        float(run.series[stat][row, column])
-        for stat in (Stat.WEIGHT_ZERO_FRACTION, Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
+def _last_weights(run: Run) -> dict[str, _LastWeight]:
+    columns, rows = last_rows(run, Stat.WEIGHT_MEAN)
+    count, zeros, nan, inf = (
+        np.nan_to_num(run.series[stat][rows, columns])
+        for stat in (Stat.WEIGHT_COUNT, Stat.WEIGHT_ZERO_FRACTION, Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
     )
     hashed = Stat.WEIGHT_HASH in run.recorded
-    bits = int(run.integers(Stat.WEIGHT_HASH)[row, column]) if hashed else None
-    return bits, zeros, int(nan + inf)
+    bits = run.integers(Stat.WEIGHT_HASH)[rows, columns].tolist() if hashed else [None] * len(rows)
+    return {
+        run.names[column]: _LastWeight(int(n), float(share), int(bad), hash_of_bits)
+        for column, n, share, bad, hash_of_bits in zip(
+            columns, count, zeros, nan + inf, bits, strict=True
+        )
+    }
+
+
+def _between_runs(before: _LastWeight, after: _LastWeight) -> LayerDrift:
+    """Whether anything moved, zeros, NaN: what hashes and statistics show without elements."""
+    unmoved = before.bits is not None and before.bits == after.bits
+    return LayerDrift(
+        count=after.count,
+        relative_change=0.0 if unmoved else missing(ELEMENTS),
+        cosine=1.0 if unmoved else missing(ELEMENTS),
+        changed_fraction=0.0 if unmoved else missing(ELEMENTS),
+        sign_flip_fraction=0.0 if unmoved else missing(ELEMENTS),
+        sparsity_change=after.zeros - before.zeros,
+        nonfinite_before=before.nonfinite,
+        nonfinite_after=after.nonfinite,
+    )
 
 
 def _severity(mean: float | None, nonfinite: tuple[str, ...]) -> WeightDriftSeverity:
@@ -227,7 +239,7 @@ def _severity(mean: float | None, nonfinite: tuple[str, ...]) -> WeightDriftSeve
 def _affected(layers: Mapping[str, LayerDrift], moved: Mapping[str, float]) -> tuple[str, ...]:
     """A tensor that left zero has no relative change, but it moved."""
     from_zero = {n for n, d in layers.items() if n not in moved and d.changed_fraction}
-    drifts = np.array(list(moved.values()) or [0.0])
+    drifts = np.minimum(np.array(list(moved.values()) or [0.0]), FURTHEST)
     centre = median(drifts)
     spread = 1.4826 * median(np.abs(drifts - centre))
     # Where all moved alike the spread is 0 and rounding would count: allow a hundredth.

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.kernel import MOMENTS, Batch, batch_of, count_cells, list_beyond, measure_arrays
-from gradwatch.run import Run
+from gradwatch.run import Run, as_array
+from gradwatch.run.given import as_real, by_name
 from gradwatch.stats import Stat
 
 CHUNK = 1 << 15
@@ -56,78 +57,77 @@ Given = Mapping[str, Any] | Sequence[Any]
 
 
 def named(tensors: Given) -> dict[str, NDArray[Any]]:
-    """A list is named by position."""
-    if isinstance(tensors, Mapping):
-        return {str(name): np.asarray(array) for name, array in tensors.items()}
-    if isinstance(tensors, Sequence) and not isinstance(tensors, str | bytes):
-        return {str(i): np.asarray(array) for i, array in enumerate(tensors)}
-    raise GradwatchError(
-        f"Expected arrays by name, a list of arrays or a Run, got a {type(tensors).__name__}.",
-        Exit.USAGE,
-    )
+    """Arrays by name; those of a list are named by position."""
+    return {name: as_array(item, name) for name, item in tensors_by_name(tensors).items()}
+
+
+def tensors_by_name(tensors: Given) -> dict[str, Any]:
+    """What was handed in, as it is."""
+    wanted = "arrays by name, a list of arrays or a Run"
+    if isinstance(tensors, list | tuple) and any(np.isscalar(item) for item in tensors):
+        raise GradwatchError(
+            f"Expected {wanted}, got a bare list of numbers. Put it into a list.", Exit.USAGE
+        )
+    return by_name(tensors, wanted)
+
+
+def singles(tensors: Given) -> dict[str, NDArray[np.float32]]:
+    """Flat and in 32 bits, as the original reads tensors."""
+    with np.errstate(over="ignore"):
+        return {name: as_real(array).astype(np.float32) for name, array in named(tensors).items()}
 
 
 def from_arrays(tensors: Given) -> list[MeasuredTensor]:
     """Arrays as they are handed in, measured in one pass."""
     arrays = named(tensors)
-    flat = {name: _flat(name, array) for name, array in arrays.items()}
     records = measure_arrays(list(arrays.values())) if arrays else np.empty(0, MOMENTS)
     return [
-        MeasuredTensor(name, array.shape, str(array.dtype), record, flat[name])
+        MeasuredTensor(name, array.shape, str(array.dtype), record, as_real(array))
         for (name, array), record in zip(arrays.items(), records, strict=True)
     ]
 
 
 def from_run(run: Run) -> list[MeasuredTensor]:
     """The last measured weight of every parameter, in forward order."""
-    rows = last_rows(run, Stat.WEIGHT_MEAN)
-    if not rows:
+    columns, rows = last_rows(run, Stat.WEIGHT_MEAN)
+    if not len(columns):
         raise GradwatchError(
             "This run has no recorded weights. Record them (they are by default), or hand in the "
             "arrays themselves."
         )
-    orders = {column: run.parameters[column].order for column in rows}
-    tensors = []
-    for column in sorted(rows, key=lambda c: (orders[c] is None, orders[c] or 0)):
-        subject, record = run.parameters[column], _record(run, rows[column], column)
-        tensors.append(MeasuredTensor(subject.name, subject.shape, subject.dtype, record, None))
-    return tensors
+    subjects = [run.parameters[column] for column in columns]
+    measured = zip(subjects, _records(run, rows, columns), strict=True)
+    return [
+        MeasuredTensor(subject.name, subject.shape, subject.dtype, record, None)
+        # Layers that no forward pass has met come last.
+        for subject, record in sorted(measured, key=lambda pair: _position(pair[0].order))
+    ]
 
 
-def last_rows(run: Run, stat: Stat) -> dict[int, int]:
-    """Column of a parameter → row of its last measured value; those never measured have none."""
+def _position(order: int | None) -> tuple[bool, int]:
+    return order is None, order or 0
+
+
+def last_rows(run: Run, stat: Stat) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The parameters with a measured value (their columns), and the row of the last one of each."""
     measured = run.measured(stat)
-    return {
-        column: int(np.flatnonzero(measured[:, column])[-1])
-        for column in range(len(run.names))
-        if measured[:, column].any()
-    }
+    columns = np.flatnonzero(measured.any(axis=0))
+    rows = len(measured) - 1 - measured[::-1, columns].argmax(axis=0) if len(columns) else columns
+    return columns, rows
 
 
-def _record(run: Run, row: int, column: int) -> np.void:
-    def value(name: str) -> float:
-        return float(run.series[Stat(f"weight_{name}")][row, column])
+def _records(run: Run, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[np.void]:
+    def values(name: str) -> NDArray[np.float64]:
+        return run.series[Stat(f"weight_{name}")][rows, columns]
 
-    records = np.zeros(1, MOMENTS)
+    records = np.zeros(len(columns), MOMENTS)
     for name in _COPIED:
-        records[name] = value(name)
+        records[name] = values(name)
     for name in ("count", "nan", "zero_rows"):
-        records[name] = np.nan_to_num(value(name))
-    records["pos_inf"] = np.nan_to_num(value("inf"))  # the run does not keep the signs apart
-    records["zeros"] = round(np.nan_to_num(value("zero_fraction")) * float(records["count"][0]))
-    record: np.void = records[0]
-    return record
-
-
-def _flat(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype.kind == "c":
-        array = np.ascontiguousarray(array)
-        array = array.view(array.real.dtype)
-    if array.dtype.kind not in "fiub":
-        raise GradwatchError(
-            f"Expected numbers in {name!r}, got an array of {array.dtype}.", Exit.USAGE
-        )
-    return array.reshape(-1)
+        records[name] = np.nan_to_num(values(name))
+    records["pos_inf"] = np.nan_to_num(values("inf"))  # the run does not keep the signs apart
+    records["zeros"] = np.rint(np.nan_to_num(values("zero_fraction")) * records["count"])
+    return records
 
 
 def floating(part: NDArray[Any]) -> NDArray[Any]:
@@ -153,7 +153,8 @@ SAMPLE = 1 << 16
 ATOMS = 64
 LEAST_NONZERO = 8
 MOST_CELLS = 254
-SMALLEST_EXPONENT = -1000
+SMALLEST_EXPONENT, LARGEST_EXPONENT = -1000, 1023
+LARGEST, FURTHEST = 2.0**900, float(np.finfo(np.float64).max)
 
 
 # -- spread: not moved by the few elements it is to find -------------------------------------------
@@ -175,13 +176,21 @@ class Spread:
 def spread(tensor: MeasuredTensor) -> Spread:
     """Of the finite elements; a mostly zero tensor is judged by its other elements."""
     values = _sample(tensor)
+    # Differences and sums of the largest numbers would leave the range: a power of two is exact.
+    unit = 2.0**64 if float(tensor.record["abs_max"]) > LARGEST else 1.0
+    values /= unit
     values.sort()
     judged = values[values != 0] if np.count_nonzero(values == 0) * 2 >= len(values) else values
     judged = judged if len(judged) >= LEAST_NONZERO else values
     centre = float(_quantiles(judged, 0.5))
     low, high = _quantiles(values, np.array([0.25, 0.75]))
     middles = (np.arange(ATOMS) + 0.5) / ATOMS
-    return Spread(centre, _scale(judged, centre), float(high - low), _quantiles(values, middles))
+    return Spread(
+        centre * unit,
+        _scale(judged, centre) * unit,
+        float(high - low) * unit,
+        _quantiles(values, middles) * unit,
+    )
 
 
 def _sample(tensor: MeasuredTensor) -> NDArray[np.float64]:
@@ -204,8 +213,7 @@ def _quantiles(ordered: NDArray[np.float64], shares: float | NDArray[np.float64]
     at = np.asarray(shares) * (len(ordered) - 1)
     under = at.astype(np.intp)
     left, right = ordered[under], ordered[np.minimum(under + 1, len(ordered) - 1)]
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.where(at == under, left, (right - left) * (at - under) + left)
+    return np.where(at == under, left, (right - left) * (at - under) + left)
 
 
 def _scale(values: NDArray[np.float64], centre: float) -> float:
@@ -284,11 +292,16 @@ def _cell(x: float, exponent: int) -> int:
 def cell_exponent(quartiles: float, count: int, low: float, high: float) -> int:
     """Of the cell width for `count` values between `low` and `high`."""
     if high == low:
-        return max(floor(log2(abs(high))), SMALLEST_EXPONENT) if high else 0
+        return _bounded(floor(log2(abs(high)))) if high else 0
     step = high / MOST_CELLS - low / MOST_CELLS
-    least = max(ceil(log2(step)), SMALLEST_EXPONENT) if step > 0 else SMALLEST_EXPONENT
-    wanted = 2.0 * quartiles * count ** (-1 / 3)
+    least = _bounded(ceil(log2(step))) if step > 0 else SMALLEST_EXPONENT
+    # Quartiles at both ends of the range are further apart than any number.
+    wanted = min(2.0 * quartiles * count ** (-1 / 3), 2.0**LARGEST_EXPONENT)
     return max(floor(log2(wanted)), least) if wanted > 0 else least
+
+
+def _bounded(exponent: int) -> int:
+    return max(SMALLEST_EXPONENT, min(exponent, LARGEST_EXPONENT))
 
 
 def common_exponent(tensors: Sequence[MeasuredTensor], spreads: Sequence[Spread]) -> int:
@@ -303,7 +316,7 @@ def common_exponent(tensors: Sequence[MeasuredTensor], spreads: Sequence[Spread]
     low, high = (atoms[order][np.searchsorted(reached, share)] for share in (0.25, 0.75))
     least = min(float(tensor.record["min"]) for tensor in tensors)
     most = max(float(tensor.record["max"]) for tensor in tensors)
-    return cell_exponent(float(high - low), sum(counts), least, most)
+    return cell_exponent(float(high) - float(low), sum(counts), least, most)
 
 
 # -- outliers --------------------------------------------------------------------------------------
@@ -338,8 +351,14 @@ class Outliers:
         at = list_beyond(batch, [low], [high], most=len(part)).indices[0]
         if not len(at):
             return
-        z = (part[at].astype(np.float64) - self._centre) / self._scale
-        far = np.isfinite(z) & (np.abs(z) > self.limit)
+        z = part[at].astype(np.float64)
+        if max(abs(self._centre), self._scale) > LARGEST:
+            z = z / self._scale - self._centre / self._scale  # their difference is no number
+        else:
+            with np.errstate(over="ignore"):
+                z = (z - self._centre) / self._scale
+        z = np.clip(z, -FURTHEST, FURTHEST)
+        far = np.abs(z) > self.limit
         self.total += int(far.sum())
         self.indices = np.concatenate([self.indices, at[far] + begin])
         self.distances = np.concatenate([self.distances, z[far]])

@@ -7,17 +7,21 @@ the limit, with the same cut-offs; it does not depend on the order of the layers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf, isfinite, log10, sqrt
-from typing import Literal, overload
+from math import frexp, inf, isfinite, isinf, isnan, log10
+from typing import Any, Literal, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradwatch.analysis import Rules
-from gradwatch.analysis.elements import Given, MeasuredTensor, from_arrays, named
+from gradwatch.analysis.elements import Given, from_arrays, last_rows, singles, tensors_by_name
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.original import weights as original
 from gradwatch.result import AdviceCode, Result, missing
-from gradwatch.stats.medians import median
+from gradwatch.run import Run, choice, number
+from gradwatch.stats import Stat
+
+BEYOND = "it is larger than the largest number"
 
 
 class ExplosionSeverity(StrEnum):
@@ -103,43 +107,39 @@ class GradientExplosionAnalysis(Result):
 
 @overload
 def detect_gradient_explosion(
-    gradients: Given, threshold: float, *, rules: Literal["gradwatch"] = ...
+    gradients: Given | Run, threshold: float, *, rules: Literal["gradwatch"] = ...
 ) -> GradientExplosionAnalysis: ...
 @overload
 def detect_gradient_explosion(
-    gradients: Given, threshold: float, *, rules: Rules | str
+    gradients: Given | Run, threshold: float, *, rules: Rules | str
 ) -> Result: ...
 def detect_gradient_explosion(
-    gradients: Given, threshold: float, *, rules: Rules | str = Rules.GRADWATCH
+    gradients: Given | Run, threshold: float, *, rules: Rules | str = Rules.GRADWATCH
 ) -> Result:
-    """Layers whose gradient norm is above `threshold`, or not finite."""
-    if Rules(rules) is Rules.ORIGINAL:
-        singles = [np.asarray(array, np.float32) for array in named(gradients).values()]
-        return original.detect_gradient_explosion(singles, threshold)
-    if not (isfinite(threshold) and threshold > 0):
-        raise GradwatchError(
-            f"Expected a finite threshold above 0, got {threshold}. Give the largest norm that is "
-            "still healthy.",
-            Exit.USAGE,
-        )
-    tensors = [tensor for tensor in from_arrays(gradients) if tensor.count]
-    if not tensors:
+    """Layers whose gradient norm is above `threshold`, or not finite.
+
+    Gradients are arrays by name or in a list (None: no gradient), or those of a run, the last
+    recorded of each parameter.
+    """
+    if choice(Rules, rules, "rules") is Rules.ORIGINAL:
+        if isinstance(gradients, Run):
+            raise GradwatchError(
+                "The original's explosion needs the arrays themselves.", Exit.USAGE
+            )
+        tensors = list(singles(_with_empty(gradients)).values())
+        return original.detect_gradient_explosion(tensors, number(threshold, "threshold"))
+    limit = number(threshold, "threshold", above=0)
+    norms = _of_run(gradients) if isinstance(gradients, Run) else _of_arrays(gradients)
+    if not norms.names:
         gone = missing("there are no gradients")
         none = ExplosionSeverity.NONE
         return GradientExplosionAnalysis({}, gone, gone, gone, gone, gone, gone, none, ())
-    norms = [float(t.record["norm"]) if t.finite else 0.0 for t in tensors]
-    clean = [norm for norm, tensor in zip(norms, tensors, strict=True) if not tensor.nonfinite]
-    exploding = _exploding(tensors, norms, threshold)
-    ratio = len(exploding) / len(tensors)
-    top = mean = std = missing("no layer is finite")
-    if clean:
-        top, mean = max(clean), sum(clean) / len(clean)
-        std = sqrt(sum((norm - mean) ** 2 for norm in clean) / len(clean))
-    total = clip = missing("a layer is not finite")
-    if len(clean) == len(tensors):
-        scale = top or 1.0  # squares stay in the range
-        total = scale * sqrt(sum((norm / scale) ** 2 for norm in clean))
-        clip = min(1.0, threshold / (total + 1e-6))
+    exploding = _exploding(norms, limit)
+    ratio = len(exploding) / len(norms.names)
+    clean = norms.values[norms.clean]
+    top, mean, std, total = _summary(clean)
+    if len(clean) < len(norms.names):
+        total = missing("a layer is not finite")
     return GradientExplosionAnalysis(
         exploding_layers=exploding,
         max_gradient_norm=top,
@@ -147,51 +147,138 @@ def detect_gradient_explosion(
         std_gradient_norm=std,
         explosion_ratio=ratio,
         global_norm=total,
-        clip_coefficient=clip,
-        overall_severity=_overall(exploding, ratio, max(clean, default=0.0) / threshold),
+        clip_coefficient=min(1.0, limit / (total + 1e-6)) if isinstance(total, float) else total,
+        overall_severity=_overall(exploding, ratio, float(clean.max(initial=0.0)) / limit),
         mitigation_recommendations=_mitigation(exploding, ratio),
     )
 
 
-def _exploding(
-    tensors: list[MeasuredTensor], norms: list[float], threshold: float
-) -> dict[str, ExplodingLayer]:
-    clean = {i: norms[i] for i, tensor in enumerate(tensors) if not tensor.nonfinite}
+# -- norms -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Norms:
+    """One entry for each layer that has a gradient."""
+
+    names: list[str]
+    indices: NDArray[np.intp]
+    """Where the layer stands among those handed in, empty ones included."""
+    values: NDArray[np.float64]
+    """Of the finite elements; NaN where there is none, infinite where the norm is no number."""
+    nan: NDArray[np.bool_]
+    clean: NDArray[np.bool_]
+    """No element is NaN or infinite."""
+
+
+def _of_arrays(gradients: Given) -> _Norms:
+    tensors = from_arrays(_with_empty(gradients))
+    present = [(index, tensor) for index, tensor in enumerate(tensors) if tensor.count]
+    return _Norms(
+        [tensor.name for _, tensor in present],
+        np.array([index for index, _ in present], np.intp),
+        np.array([tensor.record["norm"] for _, tensor in present], np.float64),
+        np.array([tensor.record["nan"] > 0 for _, tensor in present], bool),
+        np.array([not tensor.nonfinite for _, tensor in present], bool),
+    )
+
+
+def _with_empty(gradients: Given) -> dict[str, Any]:
+    """An empty array for every None, which stands for "no gradient"."""
+    given = tensors_by_name(gradients).items()
+    return {name: () if item is None else item for name, item in given}
+
+
+def _of_run(run: Run) -> _Norms:
+    columns, rows = last_rows(run, Stat.GRAD_NORM)
+    nan, infinite = (
+        np.nan_to_num(run.series[stat][rows, columns]) > 0
+        for stat in (Stat.GRAD_NAN, Stat.GRAD_INF)
+    )
+    norms = run.series[Stat.GRAD_NORM][rows, columns]
+    return _Norms([run.names[at] for at in columns], columns, norms, nan, ~(nan | infinite))
+
+
+def _summary(norms: NDArray[np.float64]) -> tuple[float, float, float, float]:
+    """Largest, mean, standard deviation, norm of all together; missing with the reason."""
+    if not len(norms) or not np.isfinite(norms).all():
+        gone = missing(BEYOND if len(norms) else "no layer is finite")
+        return gone, gone, gone, gone
+    top = float(norms.max())
+    unit = 2.0 ** min(frexp(top)[1], 1000)  # exact, and squares of what is left stay in the range
+    parts = norms / unit
+    mean, total = float(parts.mean()), float(np.sqrt((parts * parts).sum()))
+    std = float(parts.std()) * unit
+    return top, mean * unit, std, total * unit if isfinite(total * unit) else missing(BEYOND)
+
+
+# -- layers ----------------------------------------------------------------------------------------
+
+
+def _exploding(norms: _Norms, limit: float) -> dict[str, ExplodingLayer]:
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        ratios = norms.values / _median_of_others(norms)
+        times = np.fmax(np.where(np.isnan(ratios), 0.0, ratios), norms.values / limit)
     exploding = {}
-    for index, (tensor, norm) in enumerate(zip(tensors, norms, strict=True)):
-        if not tensor.nonfinite and norm <= threshold:
-            continue
-        others = [value for i, value in clean.items() if i != index]
-        usual = median(np.array(others))
-        ratio = norm / usual if usual > 0 else None
+    for at in np.flatnonzero(~norms.clean | (norms.values > limit)).tolist():
+        name, norm, ratio = norms.names[at], float(norms.values[at]), float(ratios[at])
         severity, action = ExplosionSeverity.CRITICAL, _FIND
-        if not tensor.nonfinite:
-            times = max(ratio or 0.0, norm / threshold)
+        if norms.clean[at]:
             severity = next(
-                (level for above, level in _CUTS if times > above), ExplosionSeverity.LOW
+                (level for above, level in _CUTS if times[at] > above), ExplosionSeverity.LOW
             )
             action = _ACTION[severity]
-        exploding[tensor.name] = ExplodingLayer(
-            name=tensor.name,
-            layer_index=index,
-            kind=_kind(tensor),
-            gradient_norm=norm if tensor.finite else missing("no element is finite"),
+        exploding[name] = ExplodingLayer(
+            name=name,
+            layer_index=int(norms.indices[at]),
+            kind=_kind(norms, at),
+            gradient_norm=norm if isfinite(norm) else missing(_why_no_norm(norm)),
             severity=severity,
-            ratio_to_others=missing("there is no other layer with a gradient")
-            if ratio is None
-            else ratio,
-            decades_above_threshold=log10(norm / threshold)
-            if norm > threshold
-            else missing("the finite elements are below the threshold"),
+            ratio_to_others=ratio if isfinite(ratio) else missing(_why_no_ratio(norm, ratio)),
+            decades_above_threshold=_decades(norm, limit),
             recommended_action=action,
         )
     return exploding
 
 
-def _kind(tensor: MeasuredTensor) -> ExplosionKind:
-    if int(tensor.record["nan"]):
+def _median_of_others(norms: _Norms) -> NDArray[np.float64]:
+    """For each layer, the median of the other finite norms; NaN where that is not above 0."""
+    finite = norms.clean & np.isfinite(norms.values)
+    order = np.argsort(np.where(finite, norms.values, np.inf), kind="stable")
+    place = np.empty(len(order), np.intp)
+    place[order] = np.arange(len(order))
+    ordered = norms.values[order][: finite.sum()]
+    others = len(ordered) - finite  # how many they are
+    medians = np.full(len(order), np.nan)
+    some = np.flatnonzero(others > 0)
+    # The k-th of the others is the k-th of all, or the one after it from the layer's own place on.
+    low, high = (others[some] - 1) // 2, others[some] // 2
+    low, high = (k + (finite[some] & (k >= place[some])) for k in (low, high))
+    medians[some] = ordered[low] / 2 + ordered[high] / 2
+    return np.where(medians > 0, medians, np.nan)
+
+
+def _decades(norm: float, limit: float) -> float:
+    if isfinite(norm) and norm > limit:
+        return log10(norm) - log10(limit)
+    below = "the finite elements are below the threshold"
+    gone: float = missing(below if isfinite(norm) else _why_no_norm(norm))
+    return gone
+
+
+def _why_no_norm(norm: float) -> str:
+    return BEYOND if isinf(norm) else "no element is finite"
+
+
+def _why_no_ratio(norm: float, ratio: float) -> str:
+    if isnan(norm):
+        return _why_no_norm(norm)
+    return BEYOND if isinf(ratio) else "there is no other layer with a gradient"
+
+
+def _kind(norms: _Norms, at: int) -> ExplosionKind:
+    if norms.nan[at]:
         return ExplosionKind.NAN
-    return ExplosionKind.INFINITE if tensor.nonfinite else ExplosionKind.LARGE
+    return ExplosionKind.LARGE if norms.clean[at] else ExplosionKind.INFINITE
 
 
 def _overall(

@@ -336,8 +336,11 @@ def analyze_drift(
     return WeightDriftAnalysis(mean, max(drifts.values(), default=0.0), severity, affected)
 
 
+@np.errstate(all="ignore")
 def _drift(before: NDArray[np.float32], after: NDArray[np.float32]) -> float:
-    apart = np.abs(np.asarray(after, np.float64) - np.asarray(before, np.float64))
+    first, last = np.asarray(before), np.asarray(after)
+    kind = np.result_type(np.float64, first, last)  # complex where one of them is
+    apart = np.abs(last.astype(kind) - first.astype(kind))
     return float(apart.mean()) if apart.size else 0.0
 
 
