@@ -3,9 +3,9 @@
 Nothing is imported for it: a torch tensor is asked for its numbers by its own methods.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,7 +46,7 @@ def number(
     wanted += "" if above is None else f" above {above:g}"
     wanted += "" if least is None else f" of at least {least:g}"
     found = _single(value)
-    right = isinstance(found, int | float) and isfinite(found)
+    right = isinstance(found, int | float) and math.isfinite(found)
     if not right or (above is not None and found <= above) or (least is not None and found < least):
         raise refused(f"{wanted} for {option}", value)
     return float(found)
@@ -227,21 +227,18 @@ def source_from_norms(norms: Any, steps: Any, scalars: Any) -> MemorySource:
             known[key] = as_steps(own.get(name), len(given), name)
         layer_steps[name] = known[key]
     grid = np.unique(np.concatenate([*known.values(), np.empty(0, np.int64)]))
-    rows = {id(numbers): np.searchsorted(grid, numbers) for numbers in known.values()}
+    # Where a layer has every step, a slice: it is written several times as fast as by index.
+    rows = {
+        id(numbers): np.searchsorted(grid, numbers) if len(numbers) < len(grid) else slice(None)
+        for numbers in known.values()
+    }
     norm = np.full((len(grid), len(listed)), np.nan)
     states = np.full(norm.shape, State.NOT_SAMPLED, np.uint8)
     for column, (name, (given, gone)) in enumerate(listed.items()):
         at = rows[id(layer_steps[name])]
         norm[at, column] = given
-        states[at, column] = np.where(gone, State.NO_GRADIENT, State.MEASURED)
-    # A NaN or infinite norm is a measurement (the gradient was not finite), not a gap.
-    measured, infinite = states == State.MEASURED, np.isinf(norm)
-    values = {
-        Stat.GRAD_NAN: np.where(measured, np.isnan(norm), np.nan),
-        Stat.GRAD_INF: np.where(measured, infinite, np.nan),
-    }
-    norm[infinite] = np.nan
-    values[Stat.GRAD_NORM] = norm
+        states[at, column] = State.MEASURED if gone is None else _STATES[gone.astype(np.intp)]
+    values = _split(norm, states == State.MEASURED)
     return MemorySource(
         grid,
         tuple(Subject(Kind.PARAMETER, name, name) for name in listed),
@@ -251,24 +248,43 @@ def source_from_norms(norms: Any, steps: Any, scalars: Any) -> MemorySource:
     )
 
 
-def _norms(item: Any, name: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Norms in float64, and where there was no gradient (None): they are NaN there."""
-    listed = each_step(item, name)
-    gone = np.zeros(len(listed), bool)
+_STATES = np.array([State.MEASURED, State.NO_GRADIENT], np.uint8)
+
+
+def _split(norm: NDArray[np.float64], measured: NDArray[np.bool_]) -> dict[Stat, NDArray[Any]]:
+    """Finite norms, and apart from them where one was NaN or infinite.
+
+    Those are measurements (the gradient was not finite), not gaps.
+    """
+    if measured.all() and np.isfinite(norm).all():
+        none = np.broadcast_to(0.0, norm.shape)  # takes no memory, however long the run
+        return {Stat.GRAD_NORM: norm, Stat.GRAD_NAN: none, Stat.GRAD_INF: none}
+    infinite = np.isinf(norm)
+    values = {
+        Stat.GRAD_NAN: np.where(measured, np.isnan(norm), np.nan),
+        Stat.GRAD_INF: np.where(measured, infinite, np.nan),
+    }
+    norm[infinite] = np.nan
+    return {Stat.GRAD_NORM: norm, **values}
+
+
+def _norms(item: Any, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Norms, and where there was no gradient (None, and the norm NaN), if anywhere."""
+    listed, gone = each_step(item, name), None
     if not isinstance(listed, np.ndarray) or listed.dtype == object:
-        gone = np.fromiter((norm is None for norm in listed), bool, len(listed))
-        listed = [norm for norm in listed if norm is not None]
+        none = [norm is None for norm in listed]
+        if any(none):
+            gone = np.array(none)
+            listed = [math.nan if norm is None else norm for norm in listed]
     given = as_array(listed, name) if len(listed) else np.empty(0)
     if given.ndim != 1 or given.dtype.kind == "c":
         what = "complex numbers" if given.dtype.kind == "c" else kind_of(given)
         raise GradwatchError(f"Expected a norm for each step in {name!r}, got {what}.", Exit.USAGE)
-    if (negative := given[given < 0]).size:
+    if given.size and (least := np.fmin.reduce(given)) < 0:
         raise GradwatchError(
-            f"Expected norms of at least 0 in {name!r}, got {negative[0]:g}.", Exit.USAGE
+            f"Expected norms of at least 0 in {name!r}, got {least:g}.", Exit.USAGE
         )
-    norms = np.full(len(gone), np.nan)
-    norms[~gone] = given
-    return norms, gone
+    return given, gone
 
 
 def as_steps(steps: Any, length: int, entry: str) -> NDArray[np.int64]:

@@ -155,7 +155,9 @@ class Run:
     def _absent(self, stat: Stat) -> Loaded:
         shape = (len(self.steps), len(self.by_kind[entry(stat).kind]))
         wide = shape if entry(stat).width == 1 else (*shape, entry(stat).width)
-        return Loaded(np.full(wide, np.nan), np.full(shape, State.NOT_SAMPLED, np.uint8))
+        # One number seen from everywhere: what was not recorded takes no memory.
+        none, unsampled = np.broadcast_to(np.nan, wide), np.uint8(State.NOT_SAMPLED)
+        return Loaded(none, np.broadcast_to(unsampled, shape))
 
     @cached_property
     def _columns(self) -> dict[tuple[Kind, str], int]:
