@@ -266,10 +266,9 @@ def moments(values: Array) -> tuple[Array, Array, Array, Array]:
     present = np.isfinite(values)
     n = present.sum(axis=0)
     x = np.where(present, values, 0.0)
-    # Scaled, as the squares of numbers beyond 1e±154 leave the range; by a power of two, which
-    # rounds nothing.
-    largest = np.abs(x).max(axis=0, initial=0.0)
-    scale = np.ldexp(1.0, np.frexp(np.where(largest > 0, largest, 1.0))[1] - 1)
+    # Scaled: the squares of numbers beyond 1e±154 leave the range.
+    scale = np.abs(x).max(axis=0, initial=0.0)
+    scale = np.where(scale > 0, scale, 1.0)
     x = x / scale
     count = np.where(n > 0, n, np.nan)
     mean = x.sum(axis=0) / count

@@ -1,6 +1,7 @@
 """Regions and dead zones: the layers the findings name, and how far they are gone."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -168,7 +169,7 @@ def zones(**norms: np.ndarray) -> list[tuple]:
 
 
 def test_a_layer_that_has_revived_before_may_again() -> None:
-    revived = np.concatenate([silent(10, 25), silent(20, 25)])
+    revived = np.concatenate([silent(10, 15), silent(30, 25)])
     assert zones(a=revived, b=np.ones(80)) == [(("a",), 55, RecoveryPotential.HIGH)]
     shorter = np.concatenate([silent(10, 12), silent(33, 25)])
     assert zones(a=shorter, b=np.ones(80)) == [(("a",), 55, RecoveryPotential.LOW)]

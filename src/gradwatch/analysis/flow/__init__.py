@@ -18,7 +18,6 @@ from gradwatch.analysis.flow.over_time import (
 from gradwatch.analysis.flow.paths import CriticalGradientPath, critical_paths
 from gradwatch.analysis.flow.regions import GradientDeadZone, Region
 from gradwatch.analysis.layers import LayerSeries, histories
-from gradwatch.checks.context import context
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.original import flow as original_flow
 from gradwatch.result import Result, missing
@@ -138,8 +137,7 @@ def _analyzed(data: Any, config: FlowConfig) -> GradientFlow:
     edges = network.edges_of(series.names, levels, pairs, config.flow_threshold, run.graph.assumed)
     typical = network.typical_levels(levels)
     whole, bottlenecks = network.network_of(series, levels, typical, pairs, edges)
-    ctx = context(run)
-    since = int(run.steps[ctx.end]) if ctx.went_bad else None
+    since = series.non_finite_since
     last = recent(series, config.temporal_window)
     found = regions.problems_of(run, series, pairs) if config.show_problem_regions else None
     return GradientFlow(
