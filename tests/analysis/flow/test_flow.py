@@ -87,3 +87,41 @@ def test_the_original_rules_give_the_originals_answer() -> None:
     theirs = analyze_flow(residual(), rules="original")
     assert [edge.edge_type for edge in theirs.flow_network.edges] == ["Weak"] * 3  # a chain, always
     assert [path.path_id for path in theirs.critical_paths] == ["main_path"]
+
+
+def test_the_original_rules_echo_the_options_and_the_step() -> None:
+    options = {"temporal_window": 7, "flow_threshold": 0.2, "show_critical_paths": False}
+    theirs = analyze_flow(
+        residual(), rules="original", current_step=41, color_scheme="monochrome", **options
+    )
+    assert {flow.step for flow in theirs.temporal_flows} == {41}
+    config = theirs.visualization_config
+    assert (config.color_scheme, config.temporal_window) == ("Monochrome", 7)
+    assert (config.flow_threshold, config.show_critical_paths) == (0.2, False)
+    assert theirs.critical_paths  # the original reads none of them
+    last = analyze_flow(residual(), rules="original")
+    assert {flow.step for flow in last.temporal_flows} == {79}
+
+
+def test_plain_data_is_taken_as_it_is() -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"x.weight": [rng.normal(size=(4, 3)) for _ in range(12)], "x.bias": [None] * 12}
+    flow = analyze_flow(arrays)
+    assert list(flow.layer_flows) == ["x.weight", "x.bias"]
+    assert flow.layer_flows["x.weight"].gradient_directions[5].direction_vector is not None
+    assert analyze_flow(Run.from_norms({})).layer_flows == {}
+    with pytest.raises(GradwatchError):
+        analyze_flow([1.0, 2.0])
+
+
+def test_a_run_that_went_nan_is_described_up_to_there() -> None:
+    norms = {
+        "a": [*np.ones(20), math.nan, *np.ones(9)],
+        "b": [*np.full(20, 2.0), *np.full(10, 9.0)],
+    }
+    flow = analyze_flow(norms)
+    assert flow.non_finite_since == 20
+    assert flow.temporal_flows[1].steps[-1] == 19
+    assert set(flow.layer_flows["b"].gradient_magnitudes) == {2.0}
+    assert not flow.exploding_regions
+    assert analyze_flow({"a": np.ones(20)}).non_finite_since is None

@@ -253,3 +253,74 @@ def test_connected_pairs_are_those_of_a_walk(seed: int, monkeypatch: pytest.Monk
     metrics = analyze_flow(run_of(dict.fromkeys(names, np.ones(9)), pairs)).flow_network
     reached = sum(len(graph.downstream(name)) for name in names)
     assert metrics.network_metrics.network_connectivity == pytest.approx(reached / 55)
+
+
+def naive_edge(a: list[float], b: list[float]) -> tuple[float | None, float | None, float]:
+    """Median transmission, 1/(1 + spread of ln), share of steps under 0.01; in plain Python."""
+    ratios = [
+        0.0 if x == 0 or y == 0 else x / y
+        for x, y in zip(a, b, strict=True)
+        if not (math.isnan(x) or math.isnan(y))
+    ]
+    if not ratios:
+        return None, None, 0.0
+    ratios.sort()
+    low, high = ratios[(len(ratios) - 1) // 2], ratios[len(ratios) // 2]
+    logs = [math.log(ratio) for ratio in ratios if ratio > 0]
+    spread = None
+    if logs:
+        mean = math.fsum(logs) / len(logs)
+        spread = math.sqrt(math.fsum((x - mean) ** 2 for x in logs) / len(logs))
+    blocked = sum(ratio < 0.01 for ratio in ratios) / len(ratios)
+    consistency = None if spread is None else 1 / (1 + spread)
+    return math.sqrt(low) * math.sqrt(high), consistency, blocked
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_edges_of_ragged_series_by_plain_arithmetic(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradwatch.analysis.flow.network.CHUNK", 100)  # several chunks
+    rng = np.random.default_rng(seed)
+    table = 10.0 ** rng.normal(-2, 2, (int(rng.integers(2, 40)), 6))
+    table[rng.random(table.shape) < 0.2 * (seed % 3)] = 0.0
+    table[rng.random(table.shape) < 0.3 * (seed % 2)] = np.nan
+    norms = {f"n{i}": column for i, column in enumerate(table.T)}
+    for edge in analyze_flow(run_of(norms)).flow_network.edges:
+        a, b = norms[edge.from_layer].tolist(), norms[edge.to_layer].tolist()
+        strength, consistency, blocked = naive_edge(a, b)
+        assert (edge.flow_strength is None) == (strength is None)
+        assert (edge.flow_consistency is None) == (consistency is None)
+        if strength is not None:
+            assert edge.flow_strength == pytest.approx(strength, rel=1e-9)
+        if consistency is not None:
+            assert edge.flow_consistency == pytest.approx(consistency, rel=1e-9)
+        assert (edge.edge_type is EdgeType.INTERMITTENT) == (0.1 <= blocked <= 0.9)
+
+
+def test_strength_and_influence_by_plain_arithmetic() -> None:
+    norms = {f"n{i}": (i + 1) * noise(i) for i in range(5)}
+    nodes = analyze_flow(run_of(norms)).flow_network.nodes
+    means = [math.fsum(column) / len(column) for column in norms.values()]
+    total = math.fsum(mean**2 for mean in means)
+    assert [node.gradient_strength for node in nodes] == pytest.approx(means)
+    assert [node.influence_score for node in nodes] == pytest.approx([m**2 / total for m in means])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bottlenecks_by_plain_arithmetic(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    names = [f"n{i}" for i in range(9)]
+    pairs = sorted({*itertools.pairwise(names), ("n0", "n3"), ("n2", "n6"), ("n4", "n8")})
+    norms = {name: 10.0 ** rng.normal(0, 2) * noise(i) for i, name in enumerate(names)}
+    level = {name: math.log10(float(np.median(column))) for name, column in norms.items()}
+    lost = {}
+    for name in names[1:-1]:
+        after = [level[b] for a, b in pairs if a == name]
+        before = [level[a] for a, b in pairs if b == name]
+        lost[name] = sum(after) / len(after) - sum(before) / len(before)
+    usual = float(np.median(list(lost.values())))
+    flows = analyze_flow(run_of(norms, pairs)).layer_flows
+    for name, value in lost.items():
+        expected = min(max(value - usual, 0.0) / 2, 1.0)
+        assert flows[name].bottleneck_score == pytest.approx(expected, abs=1e-3)

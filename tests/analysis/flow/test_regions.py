@@ -1,7 +1,6 @@
 """Regions and dead zones: the layers the findings name, and how far they are gone."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest

@@ -24,6 +24,7 @@ from gradwatch.result import Result, missing
 from gradwatch.run import as_run, choice, number, whole_number
 
 __all__ = [
+    "PALETTES",
     "ColorScheme",
     "FlowConfig",
     "FlowDirection",
@@ -118,15 +119,29 @@ def analyze_flow(
     if current_step is not None:
         current_step = whole_number(current_step, "current_step", least=0)
     if choice(Rules, rules, "rules") is Rules.ORIGINAL:
-        run = as_run(data)
-        last = int(run.steps[-1]) if len(run.steps) else 0
-        step = last if current_step is None else current_step
-        return original_flow.analyze_flow(histories(run), current_step=step)
+        return _original(data, config, current_step)
     if current_step is not None:
         raise GradwatchError(
             "Expected current_step only with rules='original': a run knows its steps.", Exit.USAGE
         )
     return _analyzed(data, config)
+
+
+def _original(
+    data: Any, config: FlowConfig, current_step: int | None
+) -> original_flow.FlowAnalysis:
+    run = as_run(data)
+    last = int(run.steps[-1]) if len(run.steps) else 0
+    echoed = original_flow.GradientVisualizationConfig(
+        config.show_temporal_flows,
+        config.show_critical_paths,
+        config.show_problem_regions,
+        config.color_scheme.value,
+        config.temporal_window,
+        config.flow_threshold,
+    )
+    step = last if current_step is None else current_step
+    return original_flow.analyze_flow(histories(run), step, echoed)
 
 
 def _analyzed(data: Any, config: FlowConfig) -> GradientFlow:

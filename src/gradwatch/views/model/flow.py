@@ -164,6 +164,7 @@ def _paths(found: Sequence[CriticalGradientPath]) -> list[dict[str, Any]]:
             "kind": path.path_id.partition("-")[0],
             "layers": list(path.layers),
             "decades_lost": rounded(path.criticality_score, 3),
+            "blocked": path.total_flow_strength == 0,
             "bottlenecks": list(path.bottleneck_layers[:MOST_LAYERS]),
         }
         for path in worst.values()
