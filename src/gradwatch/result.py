@@ -239,7 +239,10 @@ def _tuple_writer(inside: tuple[Any, ...]) -> _Convert:
     if not any(writes):
         return list
     if inside[1:] == (...,) and (write := writes[0]):
-        return lambda values: [write(value) for value in values]
+        # What stands for a tuple of very many results writes them without making them.
+        return lambda values: (
+            values.to_list() if hasattr(values, "to_list") else [write(value) for value in values]
+        )
     return lambda values: [w(v) if w else v for w, v in zip(writes, values, strict=True)]
 
 

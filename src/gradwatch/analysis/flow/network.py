@@ -6,6 +6,7 @@ passes: 0. Layers without parameters are stepped over.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -336,17 +337,10 @@ def _node_type(bottleneck: float, into: int, out: int, passed: Sequence[float]) 
         return NodeType.SOURCE  # the gradient starts at the output side
     if out and not into:
         return NodeType.SINK
-    strength = sorted(passed)[len(passed) // 2] if len(passed) % 2 else _between(passed)
+    strength = statistics.median(passed) if passed else 1.0
     if strength > FACTOR_OF_TWO:
         return NodeType.AMPLIFIER
     return NodeType.ATTENUATOR if strength < 1 / FACTOR_OF_TWO else NodeType.NORMAL
-
-
-def _between(passed: Sequence[float]) -> float:
-    """Median of an even number of values; 1 of none."""
-    ordered = sorted(passed)
-    half = len(ordered) // 2
-    return ordered[half - 1] / 2 + ordered[half] / 2 if ordered else 1.0
 
 
 def _metrics(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from gradwatch.result import Result, missing
 
 MOST_MAGNITUDES = 128
 """Norms listed of one layer; of a longer run the extremes of half as many stretches are."""
-CHUNK = 1 << 21
 
 Array = NDArray[np.float64]
 Samples = tuple[tuple[int, ...], tuple[float, ...]]
@@ -57,23 +56,6 @@ class GradientLayerFlow(Result):
     """Decades of gradient lost across this layer beyond the usual, halved, 0 … 1."""
     volatility: float | None
     """Mean change of ln norm from one sample to the next, without its sign."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As of any result, but without making an object of every direction."""
-        directions: Any = self.gradient_directions
-        tree = {
-            "layer_name": self.layer_name,
-            "gradient_magnitudes": list(self.gradient_magnitudes),
-            "magnitude_steps": list(self.magnitude_steps),
-            "gradient_directions": directions.to_list()
-            if isinstance(directions, Directions)
-            else [item.to_dict() for item in directions],
-            "direction_consistency": self.direction_consistency,
-            "flow_consistency": self.flow_consistency,
-            "bottleneck_score": self.bottleneck_score,
-            "volatility": self.volatility,
-        }
-        return {**tree, "missing": dict(self.missing)} if self.missing else tree
 
 
 @dataclass(frozen=True)
@@ -116,15 +98,8 @@ def layer_flows(
     return flows
 
 
-def _blocks(series: LayerSeries) -> Iterator[slice]:
-    """The columns in parts, so that memory does not grow with layers × steps."""
-    width = max(1, CHUNK // max(len(series.steps), 1))
-    for begin in range(0, len(series.names), width):
-        yield slice(begin, begin + width)
-
-
 def _volatilities(series: LayerSeries) -> Iterator[Array]:
-    for columns in _blocks(series):
+    for columns in series.blocks():
         yield trends.volatilities(_logs(series.norms[:, columns]))
 
 
@@ -136,7 +111,7 @@ def _logs(norms: Array) -> Array:
 
 def _magnitudes(series: LayerSeries) -> Iterator[Samples]:
     every = tuple(series.steps.tolist()) if len(series.steps) <= MOST_MAGNITUDES else ()
-    for columns in _blocks(series):
+    for columns in series.blocks():
         norms = series.norms[:, columns]
         rows = np.sort(_telling_rows(norms), axis=0) if len(norms) > MOST_MAGNITUDES else None
         values = norms.T if rows is None else np.take_along_axis(norms, rows, 0).T

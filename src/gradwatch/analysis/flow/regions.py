@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,18 +129,21 @@ def problems_of(run: Run, series: LayerSeries, pairs: Sequence[tuple[int, int]])
 # -- layers that are neighbours and offend at the same time ----------------------------------------
 
 
-class _Spell(Protocol):
-    """Something about one layer that lasts from a first row of the run to a last one."""
+@dataclass(slots=True)
+class _Spell:
+    """One layer from the first to the last row of the run on which something was wrong with it."""
 
     column: int
     first: int
     last: int
+    depth: float = 0.0
+    """Decades beyond the limit, in the middle of those rows."""
+    samples: int = 0
+    """Of a silence: those without a gradient."""
+    potential: RecoveryPotential = RecoveryPotential.NONE
 
 
-Spell = TypeVar("Spell", bound=_Spell)
-
-
-def _groups(spells: Mapping[int, Spell], pairs: Sequence[tuple[int, int]]) -> list[list[Spell]]:
+def _groups(spells: Mapping[int, _Spell], pairs: Sequence[tuple[int, int]]) -> list[list[_Spell]]:
     """Neighbours in the graph whose spells overlap in time belong together (union–find)."""
     parent = {column: column for column in spells}
 
@@ -155,7 +157,7 @@ def _groups(spells: Mapping[int, Spell], pairs: Sequence[tuple[int, int]]) -> li
         one, other = spells.get(a), spells.get(b)
         if one and other and one.first <= other.last and other.first <= one.last:
             parent[root(b)] = root(a)
-    groups: dict[int, list[Spell]] = {}
+    groups: dict[int, list[_Spell]] = {}
     for column in sorted(spells):
         groups.setdefault(root(column), []).append(spells[column])
     return list(groups.values())
@@ -164,30 +166,19 @@ def _groups(spells: Mapping[int, Spell], pairs: Sequence[tuple[int, int]]) -> li
 # -- regions ---------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Episode:
-    """One layer from the first to the last row on which it was beyond its limit."""
-
-    column: int
-    first: int
-    last: int
-    depth: float
-    """Decades beyond the limit, in the middle of those rows."""
-
-
 def _episodes(
     ctx: CheckContext,
     series: LayerSeries,
     named: Mapping[str, Verdict],
     judgements: Iterable[Judgement],
-) -> dict[int, _Episode]:
+) -> dict[int, _Spell]:
     """Of every layer that findings name, by column."""
     at = {name: column for column, name in enumerate(series.names) if name in named}
     episodes = {}
     for name, column in at.items():
         steps = (named[name].first_step, named[name].last_step)
         first, last = np.searchsorted(ctx.steps, steps).tolist()
-        episodes[column] = _Episode(column, last, first, 0.0)  # to be replaced by what is seen
+        episodes[column] = _Spell(column, last, first)  # to be replaced by what is seen
     for parameter, rows, depth in _seen(ctx, judgements):
         episode = episodes.get(at.get(ctx.layer(parameter), -1))
         if episode is not None:
@@ -226,7 +217,7 @@ def _regions(
     ctx: CheckContext,
     series: LayerSeries,
     pairs: Sequence[tuple[int, int]],
-    episodes: Mapping[int, _Episode],
+    episodes: Mapping[int, _Spell],
 ) -> tuple[Region, ...]:
     rows = limits.gradient_rows(ctx)
     recent = int(rows[-CURRENT:][0]) if len(rows) else 0
@@ -235,7 +226,7 @@ def _regions(
 
 
 def _region(
-    kind: str, ctx: CheckContext, series: LayerSeries, group: list[_Episode], recent: int
+    kind: str, ctx: CheckContext, series: LayerSeries, group: list[_Spell], recent: int
 ) -> Region:
     columns = [episode.column for episode in group]
     last = max(episode.last for episode in group)
@@ -261,17 +252,6 @@ def _region(
 # -- dead zones ------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Silence:
-    """One layer from the first to the last row without a gradient."""
-
-    column: int
-    first: int
-    last: int
-    samples: int
-    potential: RecoveryPotential
-
-
 def _dead_zones(
     ctx: CheckContext,
     series: LayerSeries,
@@ -282,13 +262,13 @@ def _dead_zones(
     if found is None:
         return ()
     at = {name: column for column, name in enumerate(series.names) if name in named}
-    silences: dict[int, _Silence] = {}
+    silences: dict[int, _Spell] = {}
     for parameter in found.columns.tolist():
         column = at.get(ctx.layer(parameter))
         if column is not None and column not in silences:
             detached, onset = bool(found.absent[parameter]), int(found.onset[parameter])
             silences[column] = _silence(ctx, column, parameter, onset, detached)
-    alike: dict[RecoveryPotential, dict[int, _Silence]] = {}
+    alike: dict[RecoveryPotential, dict[int, _Spell]] = {}
     for column, silence in silences.items():
         alike.setdefault(silence.potential, {})[column] = silence
     zones = [
@@ -297,7 +277,7 @@ def _dead_zones(
     return tuple(sorted(zones, key=lambda zone: (zone.start_step, zone.zone_id)))
 
 
-def _zone(ctx: CheckContext, names: Sequence[str], group: list[_Silence]) -> GradientDeadZone:
+def _zone(ctx: CheckContext, names: Sequence[str], group: list[_Spell]) -> GradientDeadZone:
     start = int(ctx.steps[min(silence.first for silence in group)])
     end = int(ctx.steps[max(silence.last for silence in group)])
     potential = group[0].potential
@@ -313,9 +293,7 @@ def _zone(ctx: CheckContext, names: Sequence[str], group: list[_Silence]) -> Gra
     )
 
 
-def _silence(
-    ctx: CheckContext, column: int, parameter: int, onset: int, detached: bool
-) -> _Silence:
+def _silence(ctx: CheckContext, column: int, parameter: int, onset: int, detached: bool) -> _Spell:
     states = ctx.run.state(Stat.GRAD_NORM)[: ctx.end, parameter]
     norms = ctx.run.series[Stat.GRAD_NORM][: ctx.end, parameter]
     empty = (states == State.NO_GRADIENT) | (norms == 0)
@@ -325,7 +303,7 @@ def _silence(
     samples = int(silent[before:].sum())
     last = int(rows[silent][-1])
     potential = _recovery(ctx.run, ctx.layer(parameter), silent[:before], samples, detached)
-    return _Silence(column, onset, last, samples, potential)
+    return _Spell(column, onset, last, samples=samples, potential=potential)
 
 
 def _recovery(
