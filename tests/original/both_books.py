@@ -94,7 +94,9 @@ def _explosion(case: dict[str, Any]) -> Any:
 
 def _animated(case: dict[str, Any], make: Any) -> Any:
     given = numbers(case["input"])
-    limits = {n: given[n] for n in ("vanishing_threshold", "exploding_threshold") if given[n]}
+    # By its limits; without them our animator judges as diagnose does.
+    limits = {"vanishing_threshold": 1e-7, "exploding_threshold": 1e3}
+    limits |= {name: given[name] for name in limits if given[name]}
     animator = make(given["max_frames"], **limits)
     for item in given["steps"]:
         animator.record_step(item["step"], item["gradients"])

@@ -1,36 +1,38 @@
-"""`GradientFlowAnimator`: record gradients step by step, write them out four ways."""
+"""`GradientFlowAnimator`: record gradients step by step, write them out four ways.
+
+What is recorded becomes a run, so that its layers are judged as those of any run: the flags, lists
+and health are those of its findings.
+"""
 
 import csv
 import io
+import itertools
 import os
-import unicodedata
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from math import log10
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gradwatch.analysis import Rules
+from gradwatch.analysis.frames import FrameTable, Mask, Recorded, drawn, run_of
+from gradwatch.checks.limits import Trouble
+from gradwatch.diagnosis.verdict import TROUBLES, verdicts
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import write_text
-from gradwatch.kernel import measure_arrays
+from gradwatch.finding import Severity
+from gradwatch.kernel import MOMENTS, measure_arrays
 from gradwatch.original import GradientFlowAnimator as Original
-from gradwatch.result import AdviceCode, Missing, Result, dumps, missing
-from gradwatch.run import Run
-from gradwatch.stats import Stat
+from gradwatch.result import AdviceCode, Result, missing
+from gradwatch.run import Run, Subject, as_array, choice, number, whole_number
+from gradwatch.run.given import by_name
+from gradwatch.stats import Kind, Stat
 
 FORMAT = 1
-FLOOR_DECADES = 12.0
-"""Over the run, intensity covers at most so many decades below the largest norm."""
-GLYPHS = " ░▒▓█"
-NOT_FINITE, ABSENT = "!", "·"
-TICK = 10
-"""Columns between two step numbers above the drawing."""
 
 
 class GlyphScale(StrEnum):
@@ -41,7 +43,7 @@ class GlyphScale(StrEnum):
 
 
 class GradientHealth(StrEnum):
-    """How the gradients look over the retained frames."""
+    """The gravest finding about what was recorded."""
 
     UNKNOWN = "Unknown"
     HEALTHY = "Healthy"
@@ -54,6 +56,10 @@ class FlowAdvice(AdviceCode):
     """What to try."""
 
     FIND_NON_FINITE = "find-non-finite", "First find the layer and step where NaN or Inf began."
+    CONNECT = (
+        "connect",
+        "Find out why no gradient arrives: a detached branch, an unused layer, dead units.",
+    )
     CLIP = "clip", "Clip the gradient's global norm."
     LOWER_LEARNING_RATE = "lower-learning-rate", "Lower the learning rate, or warm it up."
     INITIALISATION = (
@@ -67,6 +73,18 @@ class FlowAdvice(AdviceCode):
     CHECK_PRECISION = "check-precision", "In half precision: check the loss scale."
 
 
+ADVICE = {
+    Trouble.NON_FINITE: (FlowAdvice.FIND_NON_FINITE,),
+    Trouble.DEAD: (FlowAdvice.CONNECT,),
+    Trouble.EXPLODING: (FlowAdvice.CLIP, FlowAdvice.LOWER_LEARNING_RATE),
+    Trouble.VANISHING: (
+        FlowAdvice.INITIALISATION,
+        FlowAdvice.RESIDUAL_OR_NORMALISATION,
+        FlowAdvice.CHECK_PRECISION,
+    ),
+}
+
+
 @dataclass(frozen=True)
 class LayerGradientInfo(Result):
     """None where the layer had no gradient (no elements) or no finite one."""
@@ -76,6 +94,7 @@ class LayerGradientInfo(Result):
     max_abs_grad: float | None
     grad_norm: float | None
     is_vanishing: bool | None
+    """Whether the layer is judged vanishing, and was beyond the limit on this step."""
     is_exploding: bool | None
     flow_intensity: float | None
     """Norm over the largest finite norm of the same frame."""
@@ -111,10 +130,11 @@ class GradientFlowSummary(Result):
     layers_with_vanishing_grads: tuple[str, ...]
     layers_with_exploding_grads: tuple[str, ...]
     layers_with_nonfinite_grads: tuple[str, ...]
+    layers_with_dead_grads: tuple[str, ...]
     overall_health: GradientHealth
     recommendations: tuple[FlowAdvice, ...]
-    vanishing_threshold: float
-    exploding_threshold: float
+    vanishing_threshold: float | None
+    exploding_threshold: float | None
 
 
 @dataclass(frozen=True)
@@ -126,179 +146,178 @@ class Recording(Result):
     summary: GradientFlowSummary
 
 
-@dataclass(frozen=True)
-class Sample:
-    """What one pass over a gradient leaves: statistics of its finite elements, and counts."""
-
-    mean_abs: float | None
-    """None where only the norm is known, as is `max_abs`."""
-    max_abs: float | None
-    norm: float
-    count: int
-    nan: int
-    inf: int
-
-    @property
-    def finite(self) -> int:
-        """Number of finite elements."""
-        return self.count - self.nan - self.inf
-
-
 class GradientFlowAnimator:
     """Keeps statistics, never gradients; with `max_frames` the oldest frame leaves in O(1).
 
+    What vanishes or explodes is what `diagnose` says. A threshold is a limit of your own that
+    decides instead, for this animator: a layer vanishes where the mean of its |g| is below
+    `vanishing_threshold`, and explodes where the largest |g| is above `exploding_threshold`.
     `rules="original"` gives the original's own animator, which has methods of other names.
     """
 
     def __new__(
         cls,
         max_frames: int = 0,
-        vanishing_threshold: float = 1e-7,
-        exploding_threshold: float = 1e3,
+        vanishing_threshold: float | None = None,
+        exploding_threshold: float | None = None,
         *,
         rules: Rules | str = Rules.GRADWATCH,
     ) -> Any:
         """An animator, or the original's where `rules` asks for it."""
-        if Rules(rules) is Rules.ORIGINAL:
-            return Original(max_frames, vanishing_threshold, exploding_threshold)
-        return super().__new__(cls)
+        if choice(Rules, rules, "rules") is Rules.GRADWATCH:
+            return super().__new__(cls)
+        animator = Original(max_frames)
+        if vanishing_threshold is not None:
+            animator.with_vanishing_threshold(vanishing_threshold)
+        if exploding_threshold is not None:
+            animator.with_exploding_threshold(exploding_threshold)
+        return animator
 
     def __init__(
         self,
         max_frames: int = 0,
-        vanishing_threshold: float = 1e-7,
-        exploding_threshold: float = 1e3,
+        vanishing_threshold: float | None = None,
+        exploding_threshold: float | None = None,
         *,
         rules: Rules | str = Rules.GRADWATCH,
     ) -> None:
-        if max_frames < 0 or not 0 <= vanishing_threshold < exploding_threshold:
+        self._most = whole_number(max_frames, "max_frames", least=0)
+        low, high = vanishing_threshold, exploding_threshold
+        self.vanishing_threshold = (
+            None if low is None else number(low, "vanishing_threshold", least=0)
+        )
+        self.exploding_threshold = (
+            None if high is None else number(high, "exploding_threshold", least=low or 0)
+        )
+        self.recorded = 0
+        self._first: dict[str, Subject] = {}
+        self._kept: deque[Recorded] = deque(maxlen=self._most or None)
+        self._table: FrameTable | None = None
+
+    def record_step(self, step: int, gradients: Mapping[str, ArrayLike | None]) -> None:
+        """One pass over the gradients, None where there is none; steps must increase."""
+        step = whole_number(step, "step", least=0)
+        if self.recorded > 0 and not self._kept:
             raise GradwatchError(
-                "Expected max_frames of at least 0 and 0 ≤ vanishing_threshold < "
-                f"exploding_threshold, got {max_frames}, {vanishing_threshold} and "
-                f"{exploding_threshold}.",
+                "Expected an animator of one's own to record into, got one that shows a run. "
+                "Make a new one: GradientFlowAnimator().",
                 Exit.USAGE,
             )
-        self.vanishing_threshold = vanishing_threshold
-        self.exploding_threshold = exploding_threshold
-        self.recorded = 0
-        self._order: dict[str, None] = {}
-        self._kept: deque[tuple[int, dict[str, Sample]]] = deque(maxlen=max_frames or None)
-
-    def record_step(self, step: int, gradients: Mapping[str, ArrayLike]) -> None:
-        """One pass over the gradients; steps must increase."""
-        arrays = [np.asarray(gradient) for gradient in gradients.values()]
-        records = measure_arrays(arrays) if arrays else ()
-        samples = {
-            name: Sample(
-                mean_abs=float(np.nan_to_num(record["abs_mean"])),
-                max_abs=float(np.nan_to_num(record["abs_max"])),
-                norm=float(np.nan_to_num(record["norm"])),
-                count=int(record["count"]),
-                nan=int(record["nan"]),
-                inf=int(record["pos_inf"]) + int(record["neg_inf"]),
+        if self._kept and step <= self._kept[-1].step:
+            raise GradwatchError(
+                f"Expected a step after {self._kept[-1].step}, got {step}. Record every step once, "
+                "in order.",
+                Exit.USAGE,
             )
-            for name, record in zip(gradients, records, strict=True)
+        arrays = {
+            name: np.empty(0) if gradient is None else as_array(gradient, name)
+            for name, gradient in by_name(gradients, "gradients by name").items()
         }
-        self._keep(step, samples)
+        for name, array in arrays.items():
+            if name not in self._first or not self._first[name].count:
+                self._first[name] = Subject(
+                    Kind.PARAMETER, name, name, array.shape, str(array.dtype), array.size
+                )
+        records = measure_arrays(list(arrays.values())) if arrays else np.empty(0, MOMENTS)
+        self._kept.append(Recorded(step, tuple(arrays), records))
+        self.recorded += 1
+        self._table = None
 
     @classmethod
     def from_run(
         cls,
         run: Run,
         max_frames: int = 0,
-        vanishing_threshold: float = 1e-7,
-        exploding_threshold: float = 1e3,
+        vanishing_threshold: float | None = None,
+        exploding_threshold: float | None = None,
     ) -> "GradientFlowAnimator":
-        """The gradients of a recorded run, in forward order; steps without any are left out."""
+        """The gradients of a recorded run, in forward order; steps without any are left out.
+
+        Its layers are judged by the whole run, whatever `max_frames` keeps.
+        """
         animator: GradientFlowAnimator = cls(max_frames, vanishing_threshold, exploding_threshold)
-        columns = _sample_columns(run)
-        measured = run.measured(Stat.GRAD_NORM)
-        for row, step in enumerate(run.steps.tolist()):
-            present = np.flatnonzero(measured[row]).tolist()
-            if present:
-                rows = [column[row] for column in columns]
-                animator._keep(
-                    step, {run.names[at]: Sample(*(row[at] for row in rows)) for at in present}
-                )
+        rows = np.flatnonzero(run.measured(Stat.GRAD_NORM).any(axis=1))
+        animator.recorded = len(rows)
+        animator._table = FrameTable(run, rows[-animator._most :] if animator._most else rows)
         return animator
 
-    def _keep(self, step: int, samples: dict[str, Sample]) -> None:
-        if self._kept and step <= self._kept[-1][0]:
-            raise GradwatchError(
-                f"Expected a step after {self._kept[-1][0]}, got {step}. Record every step once, "
-                "in order.",
-                Exit.USAGE,
-            )
-        self._order.update(dict.fromkeys(samples))
-        self._kept.append((step, samples))
-        self.recorded += 1
+    def _retained(self) -> FrameTable:
+        if self._table is None:
+            run = run_of(self._kept, self._first)
+            self._table = FrameTable(run, np.arange(len(self._kept)))
+        return self._table
 
     @property
     def frames(self) -> list[GradientFrame]:
         """The retained frames; intensities over the run are those of these frames."""
-        norms = [s.norm for _, samples in self._kept for s in samples.values() if s.norm > 0]
-        high = max(norms, default=1.0)
-        low = max(min(norms, default=1.0), high * 10.0**-FLOOR_DECADES)
+        table = self._retained()
+        columns = [values.tolist() for values in self._columns(table)]
         return [
-            GradientFrame(step, tuple(self._layers(samples, low, high)))
-            for step, samples in self._kept
+            GradientFrame(
+                step,
+                tuple(
+                    itertools.compress(
+                        map(LayerGradientInfo, table.names, *layers), table.seen[row].tolist()
+                    )
+                ),
+            )
+            for row, (step, *layers) in enumerate(zip(table.steps.tolist(), *columns, strict=True))
         ]
 
-    def _layers(
-        self, samples: dict[str, Sample], low: float, high: float
-    ) -> Iterator[LayerGradientInfo]:
-        """`low` and `high`: the smallest and largest norm of the run."""
-        largest = max((s.norm for s in samples.values() if s.finite), default=0.0)
-        for name in self._order:
-            if name not in samples:
-                continue
-            sample = samples[name]
-            gone = missing("no gradient" if not sample.count else "no element is finite")
-            mean, top = (
-                missing("only the norm was recorded") if value is None else value
-                for value in (sample.mean_abs, sample.max_abs)
-            )
-            if not sample.finite:
-                mean = top = gone
-            yield LayerGradientInfo(
-                name=name,
-                mean_abs_grad=mean,
-                max_abs_grad=top,
-                grad_norm=sample.norm if sample.finite else gone,
-                is_vanishing=_flag(mean, lambda value: value < self.vanishing_threshold),
-                is_exploding=_flag(top, lambda value: value > self.exploding_threshold),
-                flow_intensity=(sample.norm / largest if largest > 0 else 0.0)
-                if sample.finite
-                else gone,
-                run_intensity=_place(sample.norm, low, high) if sample.finite else gone,
-                nan_count=sample.nan,
-                inf_count=sample.inf,
-            )
+    def _columns(self, table: FrameTable) -> Iterator[NDArray[Any]]:
+        """The fields of `LayerGradientInfo` after the name, [frame, layer]."""
+        norms_only = np.isnan(table.mean)
+        yield table.told(table.mean, norms_only)
+        yield table.told(table.top, norms_only)
+        yield table.told(table.norm)
+        for trouble in (Trouble.VANISHING, Trouble.EXPLODING):
+            own = self._beyond_own_limit(table, trouble)
+            yield table.told(table.beyond(trouble)) if own is None else table.told(own, norms_only)
+        yield table.told(table.shares)
+        yield table.told(table.places)
+        yield table.nan
+        yield table.inf
+
+    def _beyond_own_limit(self, table: FrameTable, trouble: Trouble) -> Mask | None:
+        """Where a layer is beyond the limit that the user gave; None where none was given."""
+        low, high = self.vanishing_threshold, self.exploding_threshold
+        if trouble is Trouble.VANISHING and low is not None:
+            return table.mean < low
+        if trouble is Trouble.EXPLODING and high is not None:
+            return table.top > high
+        return None
 
     def summary(self) -> GradientFlowSummary:
-        """Layers are listed if flagged in any retained frame; health looks at the last quarter."""
-        frames = self.frames
-        layers = [layer for frame in frames for layer in frame.layers]
-        vanishing = self._in_order(layer.name for layer in layers if layer.is_vanishing)
-        exploding = self._in_order(layer.name for layer in layers if layer.is_exploding)
-        nonfinite = self._in_order(layer.name for layer in layers if layer.is_nonfinite)
+        """What the findings say of each layer; by a limit of your own, what any frame does."""
+        table = self._retained()
+        layers, health = {}, _health(table)
+        for trouble in Trouble:
+            own = self._beyond_own_limit(table, trouble)
+            if own is None:
+                layers[trouble] = table.with_trouble(trouble)
+                continue
+            flagged = np.flatnonzero(own.any(axis=0)).tolist()
+            layers[trouble] = tuple(table.names[at] for at in flagged)
+            if flagged and health is not GradientHealth.CRITICAL:
+                health = GradientHealth.PROBLEMS_DETECTED
+        low, high = self.vanishing_threshold, self.exploding_threshold
+        empty, judged = missing("no frames were recorded"), missing("as diagnose judges")
         return GradientFlowSummary(
             total_steps=self.recorded,
-            frames_retained=len(frames),
-            first_step=frames[0].step if frames else missing("no frames were recorded"),
-            last_step=frames[-1].step if frames else missing("no frames were recorded"),
-            layers_with_vanishing_grads=vanishing,
-            layers_with_exploding_grads=exploding,
-            layers_with_nonfinite_grads=nonfinite,
-            overall_health=_health(frames, bool(vanishing or exploding), bool(nonfinite)),
-            recommendations=_advice(bool(vanishing), bool(exploding), bool(nonfinite)),
-            vanishing_threshold=self.vanishing_threshold,
-            exploding_threshold=self.exploding_threshold,
+            frames_retained=len(table.steps),
+            first_step=table.steps[0] if len(table.steps) else empty,
+            last_step=table.steps[-1] if len(table.steps) else empty,
+            layers_with_vanishing_grads=layers[Trouble.VANISHING],
+            layers_with_exploding_grads=layers[Trouble.EXPLODING],
+            layers_with_nonfinite_grads=layers[Trouble.NON_FINITE],
+            layers_with_dead_grads=layers[Trouble.DEAD],
+            overall_health=health,
+            recommendations=tuple(
+                code for trouble, codes in ADVICE.items() if layers[trouble] for code in codes
+            ),
+            vanishing_threshold=judged if low is None else low,
+            exploding_threshold=judged if high is None else high,
         )
-
-    def _in_order(self, names: Iterator[str]) -> tuple[str, ...]:
-        flagged = set(names)
-        return tuple(name for name in self._order if name in flagged)
 
     def recording(self) -> Recording:
         """Frames and summary as one result."""
@@ -306,13 +325,14 @@ class GradientFlowAnimator:
 
     def to_ascii(self, *, scale: GlyphScale | str = GlyphScale.RUN, columns: int = 100) -> str:
         """`scale="run"` shows decay over time, "frame" each step by itself."""
-        frames = self.frames
-        present = self._in_order(layer.name for frame in frames for layer in frame.layers)
-        return _drawn(frames, present, GlyphScale(scale), columns)
+        table = self._retained()
+        by_run = choice(GlyphScale, scale, "scale") is GlyphScale.RUN
+        shades = table.places if by_run else table.shares
+        return drawn(table, shades, whole_number(columns, "columns", least=1))
 
     def export_json(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Strict JSON; `gradwatch.result.loads` brings NaN and Inf back."""
-        return write_text(path, dumps(self.recording(), indent=1) + "\n", overwrite=overwrite)
+        """Strict JSON; `Recording.from_json` brings it back."""
+        return write_text(path, self.recording().to_json(indent=1) + "\n", overwrite=overwrite)
 
     def export_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """One row per frame and layer, quoted as RFC 4180 has it; empty where None."""
@@ -326,132 +346,21 @@ class GradientFlowAnimator:
                 writer.writerow(
                     [frame.step, *(int(v) if isinstance(v, bool) else v for v in values)]
                 )
-        return write_text(path, text.getvalue(), overwrite=overwrite)
+        # Half a character, as a name may hold it in Python, has no place in UTF-8.
+        whole = text.getvalue().encode(errors="backslashreplace").decode()
+        return write_text(path, whole, overwrite=overwrite)
 
 
-def _sample_columns(run: Run) -> list[list[list[Any]]]:
-    """The fields of `Sample`, [step][parameter]; a run of norms has neither sizes nor means."""
-    mean, top, norm, count, nan, inf = (
-        run.series[Stat(f"grad_{name}")]
-        for name in ("abs_mean", "abs_max", "norm", "count", "nan", "inf")
-    )
-    bad = np.nan_to_num(nan) + np.nan_to_num(inf)
-    counts = np.where(count > 0, count, bad + np.isfinite(norm)).astype(np.int64)
-    optional = [values.astype(object) for values in (mean, top)]
-    for objects, values in zip(optional, (mean, top), strict=True):
-        objects[np.isnan(values)] = None
-    integers = [np.nan_to_num(values).astype(np.int64) for values in (nan, inf)]
-    return [values.tolist() for values in (*optional, np.nan_to_num(norm), counts, *integers)]
-
-
-def _flag(value: Any, test: Callable[[float], bool]) -> Any:
-    return value if isinstance(value, Missing) else test(value)
-
-
-def _place(norm: float, low: float, high: float) -> float:
-    if norm <= 0:
-        return 0.0
-    if high == low:
-        return 1.0
-    place = (log10(norm) - log10(low)) / (log10(high) - log10(low))
-    return min(max(place, 0.0), 1.0)
-
-
-# -- the summary's judgement -----------------------------------------------------------------------
-
-
-def _health(frames: Sequence[GradientFrame], flagged: bool, nonfinite: bool) -> GradientHealth:
-    """NaN is never healthy; an old spike is a minor issue; a dead majority is critical."""
-    judged = any(layer.is_vanishing is not None for frame in frames for layer in frame.layers)
-    if not judged and not nonfinite:
+def _health(table: FrameTable) -> GradientHealth:
+    """The gravest finding; of those that only inform, the ones about gradients count."""
+    if not table.seen.any():
         return GradientHealth.UNKNOWN
-    recent = [layer for frame in frames[-max(1, len(frames) // 4) :] for layer in frame.layers]
-    counts = Counter(layer.name for layer in recent)
-    vanishing = _persistent(counts, Counter(layer.name for layer in recent if layer.is_vanishing))
-    exploding = _persistent(counts, Counter(layer.name for layer in recent if layer.is_exploding))
-    if nonfinite or exploding or vanishing * 2 > len(counts):
+    findings = list(verdicts(table.run).diagnosis.everything())
+    worst = max((item.severity for item in findings), default=None)
+    if worst is Severity.CRITICAL:
         return GradientHealth.CRITICAL
-    if vanishing or any(layer.is_exploding for layer in recent):
+    if worst is Severity.WARNING:
         return GradientHealth.PROBLEMS_DETECTED
-    return GradientHealth.MINOR_ISSUES if flagged else GradientHealth.HEALTHY
-
-
-def _persistent(counts: Counter[str], flagged: Counter[str]) -> int:
-    """How many layers are flagged in more than half of their recent frames."""
-    return sum(flagged[name] * 2 > count for name, count in counts.items())
-
-
-def _advice(vanishing: bool, exploding: bool, nonfinite: bool) -> tuple[FlowAdvice, ...]:
-    wanted = {
-        FlowAdvice.FIND_NON_FINITE: nonfinite,
-        FlowAdvice.CLIP: exploding,
-        FlowAdvice.LOWER_LEARNING_RATE: exploding,
-        FlowAdvice.INITIALISATION: vanishing,
-        FlowAdvice.RESIDUAL_OR_NORMALISATION: vanishing,
-        FlowAdvice.CHECK_PRECISION: vanishing,
-    }
-    return tuple(code for code, present in wanted.items() if present)
-
-
-# -- drawn as text: one row per layer, one column per frame (or per group of frames) ---------------
-
-
-def _drawn(
-    frames: Sequence[GradientFrame], names: Sequence[str], scale: GlyphScale, columns: int
-) -> str:
-    """Every line ends with a newline; a title, the step ticks, a rule, then the layers."""
-    if not frames:
-        return "(no frames were recorded)\n"
-    size = -(-len(frames) // max(columns, 1))
-    groups = [frames[at : at + size] for at in range(0, len(frames), size)]
-    labels = [_printable(name) for name in names]
-    width = max(_width(label) for label in [*labels, "layer"])
-    lines = [
-        "Gradient flow: steps to the right, layers down; ! is NaN or Inf, · is no gradient.",
-        f"{_right('layer', width)}  {_ticks([group[0].step for group in groups])}",
-        "─" * (width + 2 + len(groups)),
-    ]
-    tables = [[{i.name: i for i in frame.layers} for frame in group] for group in groups]
-    for name, label in zip(names, labels, strict=True):
-        cells = "".join(_cell([t.get(name) for t in table], scale) for table in tables)
-        lines.append(f"{_right(label, width)}  {cells}")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(layers: Sequence[LayerGradientInfo | None], scale: GlyphScale) -> str:
-    """The strongest of a group of frames; what is not finite is never hidden."""
-    present = [i for i in layers if i and (i.grad_norm is not None or i.is_nonfinite)]
-    if not present:
-        return ABSENT
-    if any(layer.is_nonfinite for layer in present):
-        return NOT_FINITE
-    shades = (i.run_intensity if scale is GlyphScale.RUN else i.flow_intensity for i in present)
-    strongest = max(shade or 0.0 for shade in shades)
-    # Boundaries at 1/8, 3/8, 5/8, 7/8, each on the darker side.
-    return GLYPHS[min(4, int(4.0 * strongest + 0.5))]
-
-
-def _ticks(steps: Sequence[int]) -> str:
-    """The step number above every tenth column, where it fits."""
-    line = ""
-    for at in range(0, len(steps), TICK):
-        if len(line) <= at:
-            line = line.ljust(at) + f"{steps[at]} "
-    return line.rstrip()
-
-
-def _printable(name: str) -> str:
-    """Control characters never reach a terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
-
-
-def _width(text: str) -> int:
-    """Columns on a terminal: East Asian wide characters take two, combining marks none."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
-    )
-
-
-def _right(text: str, width: int) -> str:
-    return " " * (width - _width(text)) + text
+    if any(item.check in TROUBLES for item in findings):
+        return GradientHealth.MINOR_ISSUES
+    return GradientHealth.HEALTHY
