@@ -7,7 +7,16 @@ const RAMPS = {
   mono: ["0d0d0d", "2a2a2a", "484848", "656565", "838383", "a1a1a1", "bfbfbf", "dddddd", "fafafa"],
 };
 
-export const SCHEMES = ["viridis", "cividis", "contrast", "mono"];
+/** Each with its title: our name and the original program's. */
+export const SCHEMES = [
+  ["viridis", "viridis (Default)"],
+  ["cividis", "cividis (ColorBlind)"],
+  ["contrast", "contrast (HighContrast)"],
+  ["mono", "mono (Monochrome)"],
+];
+
+/** The scheme a page was made with. */
+export const schemeOf = (name) => (Object.hasOwn(RAMPS, name) ? name : "viridis");
 
 /** NaN or Inf: a colour that is nowhere in the ramp, the same as in the moving pictures. */
 const BAD = { viridis: [229, 56, 59], cividis: [213, 94, 0], contrast: [0, 220, 255], mono: [255, 255, 255] };

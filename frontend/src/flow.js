@@ -10,14 +10,12 @@ const MARKS = [
   ["no-gradient", "✕", "no gradient"],
 ];
 
-export const MARK_WORDS = MARKS;
-
-/** Marks per layer index: [{sign, word, first, last}] from the findings. */
+/** Marks per layer index: [{sign, word, first, last}] from the findings and what follows from them. */
 export function marksOf(model) {
   const out = new Map();
-  for (const finding of model.findings) {
+  for (const finding of model.findings.flatMap((head) => [head, ...head.consequences])) {
     const mark = MARKS.find(([check]) => check === finding.check);
-    if (!mark) continue;
+    if (!mark || finding.severity === "info") continue;
     for (const name of finding.layers) {
       const index = model.byName.get(name);
       if (index === undefined) continue;
@@ -36,7 +34,7 @@ function byteOf(model, map, node, column) {
 }
 
 /** {bytes, flows, marks} of all nodes; a node without weights passes on what comes back to it. */
-export function moment(model, map, marks, column, step) {
+export function moment(model, map, marks, column, [first, last]) {
   const { nodes, edges } = model.flow;
   const bytes = nodes.map((node) => byteOf(model, map, node, column));
   const passed = bytes.slice();
@@ -47,7 +45,7 @@ export function moment(model, map, marks, column, step) {
     if (bytes[i] === NONFINITE) found.set("!", "non-finite");
     for (const layer of node.layers)
       for (const mark of marks.get(layer) ?? [])
-        if (mark.first <= step && step <= mark.last) found.set(mark.sign, mark.word);
+        if (mark.first <= last && first <= mark.last) found.set(mark.sign, mark.word);
     return [...found];
   });
   const flows = edges.map(([from, to]) => {

@@ -110,7 +110,7 @@ function Embedded({ model, scheme, player }) {
     document.body.dataset.ready = "yes";
   }, []);
   if (player) return html`<${Player} model=${model} state=${state} change=${change} theme=${theme} scheme=${scheme} />`;
-  return html`<${RunPage} model=${model} state=${state} change=${change} theme=${theme} setTheme=${setTheme} />`;
+  return html`<${RunPage} model=${model} state=${state} change=${change} theme=${theme} setTheme=${setTheme} scheme=${scheme} />`;
 }
 
 const root = document.getElementById("page");

@@ -14,7 +14,7 @@ from tests.views.stored import stored
 
 from gradwatch.checks import vanishing_gradient
 from gradwatch.text import number
-from gradwatch.views.animation.picture import Scheme, ramp
+from gradwatch.views.colours import Scheme, ramp
 from gradwatch.views.model import build
 from gradwatch.views.page import player, report
 

@@ -13,7 +13,7 @@ from tests.views.samples import HOSTILE, Told, network, sick_diagnosis
 from tests.views.stored import stored
 
 from gradwatch.text import number
-from gradwatch.views.animation.picture import Scheme, luminance
+from gradwatch.views.colours import Scheme, luminance
 from gradwatch.views.model import build
 from gradwatch.views.page import report
 

@@ -1,11 +1,12 @@
 """Runs and diagnoses made by hand that the tests of all views share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from gradwatch.diagnosis import Diagnosis
 from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.graph import Graph, Node
 from gradwatch.run import Event, EventKind, Histogram, MemorySource, Run, Subject
@@ -31,12 +32,13 @@ HOSTILE = [
 
 
 @dataclass(frozen=True)
-class Told:
+class Told(Diagnosis):
     """A diagnosis by hand."""
 
-    findings: Sequence[Finding] = ()
-    skipped: Sequence[Skipped] = ()
-    healthy: bool | None = field(default=True)
+    findings: tuple[Finding, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    checked: tuple[str, ...] = ()
+    healthy: bool | None = True
 
 
 def network(

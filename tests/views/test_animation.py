@@ -1,6 +1,7 @@
 """Moving pictures: what is drawn, and what the files hold."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,22 +10,13 @@ from PIL import Image
 from tests.making import make_run
 from tests.views.samples import HOSTILE, Told, network, sick_diagnosis
 
+from gradwatch.analysis.flow import ColorScheme
 from gradwatch.errors import GradwatchError
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import Run
 from gradwatch.views.animation import AnimationOptions, animate
-from gradwatch.views.animation.picture import (
-    BAD,
-    LEFT,
-    Mark,
-    Painter,
-    Scheme,
-    colour,
-    flow_frames,
-    ink_on,
-    luminance,
-    ramp,
-)
+from gradwatch.views.animation.picture import LEFT, Mark, Painter, flow_frames
+from gradwatch.views.colours import BAD, Scheme, colour, ink_on, luminance, ramp
 from gradwatch.views.model import build
 
 
@@ -103,6 +95,47 @@ def test_the_legend_is_the_ramp_between_its_ends() -> None:
         begin = LEFT + 292
         assert row[begin] == list(ramp(scheme)[0])
         assert row[begin + 159] == list(ramp(scheme)[255])
+
+
+def test_a_frame_of_many_steps_says_which_and_has_the_marks_of_all() -> None:
+    run = network(4, 60, broken_from=50)
+    model = build(run, sick_diagnosis(run), stats=["grad_rms"], columns=3)
+    frames = flow_frames(model).frames
+    assert [frame.when for frame in frames] == ["steps 0–19", "steps 20–39", "steps 40–59"]
+    assert frames[0].marks[0] == {Mark.VANISHING}  # since step 7
+    assert [Mark.NONFINITE in frame.marks[2] for frame in frames] == [False, False, True]
+
+
+def test_what_follows_from_a_finding_is_marked_like_the_finding() -> None:
+    run = network(4, 30)
+    head, *_ = sick_diagnosis(run).findings
+    after = replace(head, check="no-gradient", layers=("net.2",), severity=Severity.WARNING)
+    noted = replace(head, check="exploding-gradient", layers=("net.3",), severity=Severity.INFO)
+    told = Told((replace(head, consequences=(after, noted)),), healthy=False)
+    last = flow_frames(build(run, told, stats=["grad_rms"])).frames[-1]
+    assert last.marks == ({Mark.VANISHING}, frozenset(), {Mark.DEAD}, frozenset())
+
+
+def test_the_smallest_gradient_does_not_look_like_none(tmp_path: Path) -> None:
+    norms = np.tile([1e-6, 0.0, 1.0], (12, 1))
+    run = make_run({"grad_norm": norms}, names=["faint.weight", "dead.weight", "well.weight"])
+    animate(run, None, tmp_path / "a.txt", AnimationOptions())
+    lines = (tmp_path / "a.txt").read_text().splitlines()[4:7]
+    bars = [line.split("|")[1].strip() for line in lines]
+    assert bars == ["█", "", "█" * 40]
+    for scheme in Scheme:
+        made = painter(run, scheme)
+        image = made.draw(made.frames.frames[-1])
+        faint, dead, _ = (image.getpixel((box.x + 56, box.y + 5)) for box in made.plan.boxes)
+        assert np.abs(np.subtract(faint, dead)).sum() > 60, scheme
+
+
+def test_colours_have_our_names_and_the_original_ones_in_any_case() -> None:
+    assert [Scheme.named(scheme.upper()) for scheme in Scheme] == list(Scheme)
+    assert {Scheme.named(name.lower()) for name in ColorScheme} == set(Scheme)
+    assert Scheme.named("ColorBlind") is Scheme.CIVIDIS
+    with pytest.raises(GradwatchError, match="no colour scheme named 'pink'"):
+        Scheme.named("pink")
 
 
 def test_wider_edges_carry_more() -> None:

@@ -64,7 +64,7 @@ function criticalEdges(model) {
   return new Set(stops.slice(1).map((node, i) => `${stops[i]}-${node}`));
 }
 
-export function FlowChart({ model, map, marks, column, step, scheme, state, change }) {
+export function FlowChart({ model, map, marks, column, shown, scheme, state, change }) {
   const box = useRef(null);
   const [width, setWidth] = useState(900);
   useEffect(() => {
@@ -74,7 +74,7 @@ export function FlowChart({ model, map, marks, column, step, scheme, state, chan
   }, []);
   const [pointed, setPointed] = useState(null);
   const plan = useMemo(() => placed(model.flow, width), [model.flow, width]);
-  const now = moment(model, map, marks, column, step);
+  const now = moment(model, map, marks, column, shown);
   const { nodes, edges } = model.flow;
   const critical = useMemo(() => criticalEdges(model), [model]);
   const open = (node) => () => {

@@ -5,9 +5,9 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { FlowChart } from "../charts/flow.js";
 import { Legend } from "../charts/legend.js";
 import { columnOf, span } from "../data.js";
-import { MARK_WORDS, marksOf } from "../flow.js";
+import { marksOf } from "../flow.js";
 import { html } from "../html.js";
-import { many, number, shortened, steps, whole } from "../text.js";
+import { many, number, shortened, steps } from "../text.js";
 import { Choice } from "./map.js";
 
 const SPEEDS = [["5", "slow"], ["15", "normal"], ["45", "fast"]];
@@ -62,7 +62,7 @@ export function Playback({ model, map, play }) {
       aria-valuetext=${steps(first, end)}
       onInput=${(event) => play.go(Number(event.target.value))}
     />
-    <output class="num" id="flow-step">step ${whole(first)}</output>
+    <output class="num" id="flow-step">${steps(first, end)}</output>
     <${Choice} label="speed" value=${play.speed} options=${SPEEDS} onChange=${play.setSpeed} />
   </div>`;
 }
@@ -99,19 +99,19 @@ function Troubles({ flow, change }) {
 export function FlowSection({ model, state, change, scheme, play, map }) {
   const marks = useMemo(() => marksOf(model), [model]);
   if (!map || !model.flow.nodes.length) return null;
-  const [first] = span(model, map, play.column);
-  const used = MARK_WORDS.filter(([check]) => model.findings.some((finding) => finding.check === check));
+  const shown = span(model, map, play.column);
+  const used = new Set([...marks.values()].flat().map(({ sign, word }) => ` ${sign} ${word}`));
   return html`<section id="flow">
     <h2>Flow of the gradient</h2>
     <p class="soft">
       Colour is the ${map.title} of a layer, width how much of it passes.
       ${model.flow.assumed ? " The order of the layers is assumed: no graph was recorded." : ""}
       ${model.flow.grouped ? " Layers are grouped into blocks; a block shows its highest layer." : ""}
-      ${used.map(([, sign, word]) => ` ${sign} ${word}`)}
+      ${[...used]}
     </p>
     <${Playback} model=${model} map=${map} play=${play} />
     <${Legend} map=${map} scheme=${scheme} />
-    <${FlowChart} model=${model} map=${map} marks=${marks} column=${play.column} step=${first} scheme=${scheme} state=${state} change=${change} />
+    <${FlowChart} model=${model} map=${map} marks=${marks} column=${play.column} shown=${shown} scheme=${scheme} state=${state} change=${change} />
     <${Troubles} flow=${model.flow} change=${change} />
   </section>`;
 }

@@ -67,7 +67,7 @@ export function MapSection({ model, state, change, query, scheme, setScheme, the
     <div class="bar">
       <${Choice} label="show" value=${name} options=${names.map((key) => [key, titled(model, key)])} onChange=${(stat) => change({ stat })} />
       <${Choice} label="order" value=${state.sort ?? "depth"} options=${[["depth", "by depth"], ["badness", "worst first"]]} onChange=${(sort) => change({ sort })} />
-      <${Choice} label="colours" value=${scheme} options=${SCHEMES.map((key) => [key, key])} onChange=${setScheme} />
+      <${Choice} label="colours" value=${scheme} options=${SCHEMES} onChange=${setScheme} />
       ${zoom &&
       html`<span class="zoomed">
         <button onClick=${() => pan(-0.5)} disabled=${zoom[0] <= model.window[0]}>← earlier</button>

@@ -2,6 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
+import { schemeOf } from "../colour.js";
 import { span } from "../data.js";
 import { html } from "../html.js";
 import { many, shortened } from "../text.js";
@@ -112,10 +113,10 @@ function useKeys({ model, field, help, setHelp, theme, setTheme, change, play })
   });
 }
 
-export function RunPage({ model, state, change: write, theme, setTheme, detail, live, head }) {
+export function RunPage({ model, state, change: write, theme, setTheme, detail, live, head, scheme: given }) {
   const change = opening(write);
   const [query, setQuery] = useState("");
-  const [scheme, setScheme] = useState("viridis");
+  const [scheme, setScheme] = useState(schemeOf(given));
   const [help, setHelp] = useState(false);
   const field = useRef(null);
   const flowMap = model.maps.get("grad_rms") ?? EMPTY_MAP;

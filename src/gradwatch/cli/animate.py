@@ -9,7 +9,7 @@ from gradwatch.files import refuse_taken
 from gradwatch.store import open_run
 from gradwatch.text import plain
 from gradwatch.views.animation import FORMATS, AnimationOptions, animate
-from gradwatch.views.animation.picture import Scheme
+from gradwatch.views.colours import HELP, Scheme
 from gradwatch.views.model import diagnosed
 
 
@@ -27,17 +27,17 @@ from gradwatch.views.model import diagnosed
 @click.option("--fps", type=click.FloatRange(1, 60), default=15.0, show_default=True)
 @click.option(
     "--colours",
-    type=click.Choice([scheme.value for scheme in Scheme]),
+    metavar="NAME",
     default=Scheme.VIRIDIS.value,
     show_default=True,
-    help="cividis suits colour-blind eyes, contrast projectors, mono paper.",
+    help=HELP,
 )
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 def command(run: Path, output: Path, frames: int, fps: float, colours: str, force: bool) -> None:
     """Show the flow of the gradient through the layers as a moving picture."""
+    options = AnimationOptions(frames, fps, Scheme.named(colours))
     refuse_taken(output, force)
     opened = open_run(run)
-    options = AnimationOptions(frames, fps, Scheme(colours))
     with share_bar("drawing") as tick:
         size = animate(opened, diagnosed(opened), output, options, force=force, tick=tick)
     click.echo(f"Wrote {plain(str(output))} ({size / 1e6:.2f} MB).", err=True)

@@ -7,6 +7,7 @@ import click
 from gradwatch.files import refuse_taken, write_whole
 from gradwatch.store import open_run
 from gradwatch.text import plain
+from gradwatch.views.colours import HELP, Scheme
 from gradwatch.views.model import build, diagnosed
 from gradwatch.views.page import report
 
@@ -21,13 +22,15 @@ from gradwatch.views.page import report
     show_default=True,
     help="The file to write.",
 )
+@click.option("--colours", metavar="NAME", default=Scheme.VIRIDIS.value, help=HELP)
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
-def command(run: Path, output: Path, force: bool) -> None:
+def command(run: Path, output: Path, colours: str, force: bool) -> None:
     """Write a run's report: one HTML file, no network needed, opens from disk."""
+    scheme = Scheme.named(colours)
     refuse_taken(output, force)
     opened = open_run(run)
     model = build(opened, diagnosed(opened))
-    text = report(model).encode()
+    text = report(model, scheme).encode()
     size = write_whole(output, lambda file: file.write(text), force=force)
     click.echo(
         f"{model.health['state']}: {model.health['line']}\n"

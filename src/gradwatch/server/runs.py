@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from gradwatch.diagnosis import Diagnosis
 from gradwatch.errors import GradwatchError
 from gradwatch.run import Run
 from gradwatch.run.source import Source
@@ -23,7 +24,6 @@ from gradwatch.server.encoded import AnswerCache, EncodedView, SentETags, ViewRe
 from gradwatch.store import follow, glance, list_runs
 from gradwatch.text import plain
 from gradwatch.views.model import ViewModel, build, diagnosed
-from gradwatch.views.model.health import Diagnosed
 from gradwatch.views.model.titles import HEAT_CHOICE, shown
 
 LOG = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class ServedRun:
         self._run_mark = ""
         self._follower = follow(self.path)
         self._first: Run | None = None
-        self._diagnosis: tuple[str, Diagnosed] | None = None
+        self._diagnosis: tuple[str, Diagnosis] | None = None
         self._newest: EncodedView | None = None
         self._answers = AnswerCache()
         self._opening_rest, self._building_rest = Rest(), Rest()
@@ -313,7 +313,7 @@ class ServedRun:
         self.done = 0.9 * share  # the rest is putting together
         self._nobody_looks.wait(FIRST_LOOK_SECONDS)  # somebody's first look comes first
 
-    def _diagnosed(self, mark: str, source: Source) -> Diagnosed:
+    def _diagnosed(self, mark: str, source: Source) -> Diagnosis:
         if self._diagnosis is None or self._diagnosis[0] != mark:
             self._diagnosis = mark, diagnosed(Run(source))
         return self._diagnosis[1]
@@ -390,7 +390,7 @@ class Rest:
         self._until = ended + REST * (ended - begun)
 
 
-def _built(run: Run, request: ViewRequest, diagnosis: Diagnosed | None) -> EncodedView:
+def _built(run: Run, request: ViewRequest, diagnosis: Diagnosis | None) -> EncodedView:
     return EncodedView.of(
         build(
             Run(run.source),  # what it loads is let go again

@@ -10,12 +10,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from gradwatch.diagnosis import Diagnosis
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import write_whole
 from gradwatch.run import Run
-from gradwatch.views.animation.picture import FlowFrames, Scheme, as_text, flow_frames
+from gradwatch.views.animation.picture import FlowFrames, as_text, flow_frames
+from gradwatch.views.colours import Scheme
 from gradwatch.views.model import ViewModel, build
-from gradwatch.views.model.health import Diagnosed
 from gradwatch.views.model.titles import GRAD_RMS
 from gradwatch.views.page import player
 
@@ -49,7 +50,7 @@ class _Movie:
 
 def animate(
     run: Run,
-    diagnosis: Diagnosed | None,
+    diagnosis: Diagnosis | None,
     path: Path,
     options: AnimationOptions,
     *,

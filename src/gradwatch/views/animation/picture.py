@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from gradwatch.finding import Severity
 from gradwatch.text import number, plain, shortened
+from gradwatch.views.colours import BAD, ZERO, Colour, Scheme, colour, ink_on, ramp
 from gradwatch.views.model import ViewModel
 from gradwatch.views.model.heat import LEVELS, Code, LevelScale, codes_of, row_of
 from gradwatch.views.model.titles import GRAD_RMS
@@ -54,10 +55,17 @@ class FlowFrame:
     """What one frame shows: the gradient of every node, the flow through every edge."""
 
     step: int
+    """The first one; a frame shows the highest gradients up to `last`."""
+    last: int
     codes: tuple[int, ...]
     flows: tuple[float, ...]
     """0 … 1 for every edge."""
     marks: tuple[frozenset[Mark], ...]
+
+    @property
+    def when(self) -> str:
+        """The steps it shows, in words."""
+        return f"step {self.step}" if self.step == self.last else f"steps {self.step}–{self.last}"
 
 
 @dataclass(frozen=True)
@@ -82,10 +90,10 @@ def flow_frames(model: ViewModel) -> FlowFrames:
     intervals = _intervals(model)
     frames = []
     for column, at in enumerate(gradients["columns"]):
-        step = model.heat["first"][at]
+        span = model.heat["first"][at], model.heat["last"][at]
         now = table[:, column].astype(int)
-        marks = tuple(_marks(intervals[i], step, int(now[i])) for i in range(len(nodes)))
-        frames.append(FlowFrame(step, tuple(now.tolist()), _flows(now, edges), marks))
+        marks = tuple(_marks(intervals[i], span, int(now[i])) for i in range(len(nodes)))
+        frames.append(FlowFrame(*span, tuple(now.tolist()), _flows(now, edges), marks))
     return FlowFrames(tuple(frames), scale, gradients["title"])
 
 
@@ -130,8 +138,10 @@ def _intervals(model: ViewModel) -> list[list[tuple[Mark, int, int]]]:
     ]
 
 
-def _marks(intervals: Sequence[tuple[Mark, int, int]], step: int, code: int) -> frozenset[Mark]:
-    marks = {mark for mark, first, last in intervals if first <= step <= last}
+def _marks(
+    intervals: Sequence[tuple[Mark, int, int]], span: tuple[int, int], code: int
+) -> frozenset[Mark]:
+    marks = {mark for mark, first, last in intervals if first <= span[1] and span[0] <= last}
     if code == Code.NONFINITE:
         marks.add(Mark.NONFINITE)
     return frozenset(marks)
@@ -141,78 +151,16 @@ def as_text(model: ViewModel, frames: FlowFrames) -> Iterator[str]:
     """Heading, then each frame as a bar per node."""
     low, high = number(frames.scale.low), number(frames.scale.high)
     yield f"{plain(model.run['name'])}: {model.health['state']}, {model.health['line']}\n"
-    yield f"{frames.title}, log scale: empty bar {low}, full bar {high}\n"
+    yield f"{frames.title}, log scale: shortest bar {low}, full bar {high}\n"
     for frame in frames.frames:
-        yield f"\n=== step {frame.step} ===\n"
+        yield f"\n=== {frame.when} ===\n"
         for node, code, marks in zip(model.flow["nodes"], frame.codes, frame.marks, strict=True):
-            at = level(code) or 0.0
-            bar = "!" * BAR if code == Code.NONFINITE else "█" * round(at * BAR)
+            at = level(code)
+            full = 0 if at is None else max(1, round(at * BAR))  # the lowest is there; zero is not
+            bar = "!" * BAR if code == Code.NONFINITE else "█" * full
             name, words = shortened(node["name"], 24), words_of(code, frames.scale)
             line = f"{name:<24} |{bar:<{BAR}}| {words:<9} {', '.join(sorted(marks))}"
             yield line.rstrip() + "\n"
-
-
-Colour = tuple[int, int, int]
-
-
-class Scheme(StrEnum):
-    """What the colours are made for."""
-
-    VIRIDIS = "viridis"
-    CIVIDIS = "cividis"  # for colour-blind eyes
-    CONTRAST = "contrast"  # for projectors and weak eyes
-    MONO = "mono"  # for paper
-
-
-_STOPS = {
-    Scheme.VIRIDIS: "440154 472d7b 3b528b 2c728e 21918c 28ae80 5ec962 addc30 fde725",
-    Scheme.CIVIDIS: "00204c 1b3a6d 414d6b 61636d 7c7b78 9b9476 bcae6c dfc95b ffea46",
-    Scheme.CONTRAST: "000000 3b0070 7a00a8 c4006c f03a1a ff8400 ffc300 fff17a ffffff",
-    Scheme.MONO: "0d0d0d 2a2a2a 484848 656565 838383 a1a1a1 bfbfbf dddddd fafafa",
-}
-BAD: dict[Scheme, Colour] = {
-    Scheme.VIRIDIS: (229, 56, 59),
-    Scheme.CIVIDIS: (213, 94, 0),
-    Scheme.CONTRAST: (0, 220, 255),
-    Scheme.MONO: (255, 255, 255),
-}
-"""Non-finite: a colour that is nowhere in the ramp (and always with its mark)."""
-
-
-@cache
-def ramp(scheme: Scheme) -> tuple[Colour, ...]:
-    """256 colours from low to high."""
-    stops = [tuple(bytes.fromhex(stop)) for stop in _STOPS[scheme].split()]
-    out = []
-    for index in range(256):
-        at = index / 255 * (len(stops) - 1)
-        low = min(int(at), len(stops) - 2)
-        pairs = zip(stops[low], stops[low + 1], strict=True)
-        red, green, blue = (round(a + (b - a) * (at - low)) for a, b in pairs)
-        out.append((red, green, blue))
-    return tuple(out)
-
-
-def colour(scheme: Scheme, level: float) -> Colour:
-    """The colour of a level from 0 to 1."""
-    return ramp(scheme)[max(0, min(255, round(level * 255)))]
-
-
-DARK_BELOW = 0.179
-"""Black is read better above this luminance, white below it: either way at least 4.5 : 1."""
-
-
-def ink_on(background: Colour) -> Colour:
-    """Black or white, whichever can be read."""
-    return (0, 0, 0) if luminance(background) > DARK_BELOW else (255, 255, 255)
-
-
-def luminance(colour: Colour) -> float:
-    """How light a colour is to the eye, 0 … 1 (WCAG's relative luminance)."""
-    red, green, blue = (
-        part / 3294.6 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 WIDTH = 960
@@ -332,7 +280,7 @@ class Painter:
         """One frame, in colours of the screen."""
         image = self.still.copy()
         draw = ImageDraw.Draw(image)
-        draw.text((LEFT, 44), f"step {frame.step}", INK, _font(20))
+        draw.text((LEFT, 44), frame.when, INK, _font(20))
         self._edges(draw, frame)
         nodes = zip(self.model.flow["nodes"], self.plan.boxes, strict=True)
         for index, (node, box) in enumerate(nodes):
@@ -409,7 +357,7 @@ def _look(code: int, scale: LevelScale, scheme: Scheme) -> tuple[Colour, Colour,
         return NO_GRADIENT, (0, 0, 0), words
     if code == Code.EMPTY:
         return NO_WEIGHTS, INK, words
-    fill = BAD[scheme] if code == Code.NONFINITE else colour(scheme, at or 0.0)
+    fill = BAD[scheme] if code == Code.NONFINITE else ZERO if at is None else colour(scheme, at)
     return fill, ink_on(fill), words
 
 

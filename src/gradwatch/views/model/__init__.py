@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
+from gradwatch.diagnosis import Diagnosis
 from gradwatch.run import Run
 from gradwatch.views.model import curves, health
 from gradwatch.views.model.flow import flow, flow_problems
-from gradwatch.views.model.health import Diagnosed
 from gradwatch.views.model.heat import Columns, choice, heat
 from gradwatch.views.model.layers import (
     layer_rows,
@@ -80,7 +80,7 @@ OF_DIAGNOSIS = frozenset({"health", "findings", "timeline", "skipped", "ranks", 
 
 def build(
     run: Run,
-    diagnosis: Diagnosed | None = None,
+    diagnosis: Diagnosis | None = None,
     *,
     first: int | None = None,
     last: int | None = None,
@@ -138,11 +138,11 @@ def build(
     return ViewModel(**{name: makers[name]() for name in wanted})
 
 
-def diagnosed(run: Run) -> Diagnosed:
+def diagnosed(run: Run) -> Diagnosis:
     """The diagnosis of a run; imported here, since showing one does not need it."""
     from gradwatch.diagnosis import diagnose
 
-    diagnosis: Diagnosed = diagnose(run)
+    diagnosis: Diagnosis = diagnose(run)
     return diagnosis
 
 

@@ -7,11 +7,13 @@ it cost, what happened, what was not recorded.
 import math
 from collections.abc import Mapping, Sequence
 from inspect import cleandoc
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from gradwatch.finding import Finding, Severity, Skipped
+from gradwatch.checks import CHECKS
+from gradwatch.diagnosis import Diagnosis
+from gradwatch.finding import Finding, Severity
 from gradwatch.run import EventKind, Run
 from gradwatch.stats import ENTRIES, Family, Stat
 from gradwatch.views.model.curves import evidence_chart
@@ -57,23 +59,7 @@ _FAMILY_WORDS = {
 }
 
 
-class Diagnosed(Protocol):
-    """What the views need of a diagnosis."""
-
-    @property
-    def findings(self) -> Sequence[Finding]:
-        """What is wrong, the most severe first."""
-
-    @property
-    def skipped(self) -> Sequence[Skipped]:
-        """The checks that could not run, with the reason."""
-
-    @property
-    def healthy(self) -> bool | None:
-        """None where too little was recorded to say."""
-
-
-def health(run: Run, diagnosis: Diagnosed | None) -> dict[str, Any]:
+def health(run: Run, diagnosis: Diagnosis | None) -> dict[str, Any]:
     """The state in one word, and one line that explains it."""
     seen = f"{_many(len(run.layers), 'layer')}, {_many(len(run.steps), 'recorded step')}"
     if diagnosis is None:
@@ -97,10 +83,8 @@ def health(run: Run, diagnosis: Diagnosed | None) -> dict[str, Any]:
     return {"state": state, "line": line, "counts": counts}
 
 
-def findings(run: Run, diagnosis: Diagnosed | None, first: int, last: int) -> list[dict[str, Any]]:
+def findings(run: Run, diagnosis: Diagnosis | None, first: int, last: int) -> list[dict[str, Any]]:
     """In the order of the diagnosis, most important first; each with charts and explanation."""
-    from gradwatch.checks import CHECKS  # only here: loading every check takes its time
-
     if diagnosis is None:
         return []
     pages = {check.NAME: cleandoc(check.__doc__ or "") for check in CHECKS}
@@ -152,12 +136,12 @@ def _finding(item: Finding) -> dict[str, Any]:
     }
 
 
-def timeline(diagnosis: Diagnosed | None) -> list[str]:
+def timeline(diagnosis: Diagnosis | None) -> list[str]:
     """In which order signals left their usual range, where the diagnosis says so."""
-    return [str(onset) for onset in getattr(diagnosis, "timeline", ())]
+    return [str(onset) for onset in (diagnosis.timeline if diagnosis else ())]
 
 
-def skipped(diagnosis: Diagnosed | None) -> list[dict[str, str]]:
+def skipped(diagnosis: Diagnosis | None) -> list[dict[str, str]]:
     """The checks that could not run, for the page; none without a diagnosis."""
     return [
         {"check": s.check, "reason": s.reason} for s in (diagnosis.skipped if diagnosis else ())

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.diagnosis import Diagnosis
 from gradwatch.errors import GradwatchError
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import Run, block_of
 from gradwatch.stats import Kind
 from gradwatch.stats.medians import medians
-from gradwatch.views.model.health import Diagnosed
 from gradwatch.views.model.heat import Columns
 from gradwatch.views.model.titles import GRAD_RMS, shown
 
@@ -90,7 +90,7 @@ def tensor_table(run: Run, layers: Sequence[LayerRow]) -> list[dict[str, Any]]:
 
 
 def sort_scores(
-    run: Run, layers: Sequence[LayerRow], diagnosis: Diagnosed | None, columns: Columns
+    run: Run, layers: Sequence[LayerRow], diagnosis: Diagnosis | None, columns: Columns
 ) -> list[float]:
     """How bad each layer is, for "worst first".
 

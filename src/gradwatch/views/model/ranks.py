@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.diagnosis import Diagnosis
 from gradwatch.finding import Finding
 from gradwatch.run import Run
 from gradwatch.run.downsample import downsample
 from gradwatch.stats import Stat
 from gradwatch.stats.medians import medians
-from gradwatch.views.model.health import Diagnosed
 from gradwatch.views.model.titles import numbers, rounded
 
 MOST_ROWS = 64
@@ -48,7 +48,7 @@ class RankRow:
     notes: tuple[str, ...]
 
 
-def ranks(run: Run, diagnosis: Diagnosed | None, first: int, last: int) -> dict[str, Any] | None:
+def ranks(run: Run, diagnosis: Diagnosis | None, first: int, last: int) -> dict[str, Any] | None:
     """None for a run of one process."""
     if len(run.ranks) < 2:
         return None
@@ -179,7 +179,7 @@ def _loss(run: Run, spread: dict[str, Any] | None, first: int, last: int) -> dic
     }
 
 
-def _all(diagnosis: Diagnosed | None) -> list[Finding]:
+def _all(diagnosis: Diagnosis | None) -> list[Finding]:
     findings = list(diagnosis.findings) if diagnosis else []
     return findings + [after for finding in findings for after in finding.consequences]
 

@@ -19,9 +19,9 @@ READABLE = 1_000_000
 """Characters of JSON up to which a report holds it as it is."""
 
 
-def report(model: ViewModel) -> str:
-    """One file, everything inside, no network."""
-    return _alone(model, "report", "")
+def report(model: ViewModel, scheme: str = "") -> str:
+    """One file, everything inside, no network; `scheme` names the colours it opens with."""
+    return _alone(model, "report", scheme)
 
 
 def player(model: ViewModel, scheme: str) -> str:
