@@ -26,6 +26,33 @@ export function marksOf(model) {
   return out;
 }
 
+/** The edges between two nodes over such as have no weights, the fewest of them; none where there is no way. */
+function between({ nodes, edges }, from, to, weighted) {
+  const came = new Map([[from, null]]);
+  const queue = [from];
+  for (const at of queue) {
+    for (const [a, b] of edges)
+      if (a === at && !came.has(b) && (b === to || !weighted(nodes[b]))) {
+        came.set(b, a);
+        queue.push(b);
+      }
+    if (came.has(to)) break;
+  }
+  const out = [];
+  for (let at = to; came.get(at) !== null && came.has(at); at = came.get(at)) out.push(`${came.get(at)}-${at}`);
+  return out;
+}
+
+/** The nodes of a path through the network, and its edges as "from-to". */
+export function pathOf(model, path) {
+  const at = new Map();
+  model.flow.nodes.forEach((node, i) => node.layers.forEach((layer) => at.set(model.layers[layer].name, i)));
+  const stops = [...new Set((path?.layers ?? []).map((name) => at.get(name)))];
+  const weighted = (node) => node.layers.some((layer) => model.layers[layer].main !== null);
+  const edges = stops.slice(1).flatMap((node, i) => between(model.flow, stops[i], node, weighted));
+  return { nodes: new Set(stops), edges: new Set(edges) };
+}
+
 /** The highest byte among a node's layers at a column of the map. */
 function byteOf(model, map, node, column) {
   let found = EMPTY;

@@ -44,6 +44,17 @@ export function shortened(name, width) {
   return `${text.slice(0, width - 1 - tail)}…${text.slice(-tail)}`;
 }
 
+/** Names without what all of them share before and after the part that differs. */
+export function distinct(names) {
+  const parts = names.map((name) => name.split("."));
+  const shortest = Math.min(...parts.map((one) => one.length)) - 1;
+  const same = (at) => parts.every((one) => one.at(at) === parts[0].at(at));
+  let [head, tail] = [0, 0];
+  while (head < shortest && same(head)) head += 1;
+  while (tail < shortest - head && same(-1 - tail)) tail += 1;
+  return parts.map((one) => one.slice(Math.max(head - 1, 0), one.length - tail).join("."));
+}
+
 export function many(count, word) {
   return `${whole(count)} ${word}${count === 1 ? "" : "s"}`;
 }

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { bad, colour, css, inkFor, inkOn } from "../colour.js";
 import { isLevel, level, NONFINITE, NO_GRADIENT, value, ZERO } from "../data.js";
-import { moment } from "../flow.js";
+import { moment, pathOf } from "../flow.js";
 import { html } from "../html.js";
 import { number, plain } from "../text.js";
 import { fitted } from "./measure.js";
@@ -26,12 +26,12 @@ function worded(map, byte) {
   return found === null ? "no weights of its own" : number(found);
 }
 
-function Box({ node, box, byte, signs, map, scheme, chosen, open, first, point }) {
+function Box({ node, box, byte, signs, map, scheme, chosen, critical, open, first, point }) {
   const [paint, ink] = fill(byte, scheme);
   const words = signs.map(([, word]) => word).join(", ");
   const told = `${plain(node.name)}${node.kind ? ` (${plain(node.kind)})` : ""}: ${worded(map, byte)}${words ? `, ${words}` : ""}`;
   return html`<g
-    class=${`node ${chosen ? "chosen" : ""}`}
+    class=${`node ${chosen ? "chosen" : ""} ${critical ? "critical" : ""}`}
     tabindex=${first ? 0 : -1}
     role="button"
     aria-label=${told}
@@ -55,16 +55,7 @@ function Box({ node, box, byte, signs, map, scheme, chosen, open, first, point }
   </g>`;
 }
 
-/** The edges of the path that loses most, as "from-to" of nodes. */
-function criticalEdges(model) {
-  const path = model.flow.paths?.find((found) => found.kind === "attenuating");
-  const at = new Map();
-  model.flow.nodes.forEach((node, i) => node.layers.forEach((layer) => at.set(model.layers[layer].name, i)));
-  const stops = [...new Set((path?.layers ?? []).map((name) => at.get(name)))];
-  return new Set(stops.slice(1).map((node, i) => `${stops[i]}-${node}`));
-}
-
-export function FlowChart({ model, map, marks, column, shown, scheme, state, change }) {
+export function FlowChart({ model, map, marks, column, shown, scheme, state, change, path }) {
   const box = useRef(null);
   const [width, setWidth] = useState(900);
   useEffect(() => {
@@ -76,7 +67,7 @@ export function FlowChart({ model, map, marks, column, shown, scheme, state, cha
   const plan = useMemo(() => placed(model.flow, width), [model.flow, width]);
   const now = moment(model, map, marks, column, shown);
   const { nodes, edges } = model.flow;
-  const critical = useMemo(() => criticalEdges(model), [model]);
+  const critical = useMemo(() => pathOf(model, path), [model, path]);
   const open = (node) => () => {
     if (node.layers.length) change({ layer: model.layers[node.layers[0]].name }, { stay: true });
   };
@@ -87,7 +78,7 @@ export function FlowChart({ model, map, marks, column, shown, scheme, state, cha
         const skips = nodes[to].rank - nodes[from].rank > 1;
         return html`<path
           key=${i}
-          class=${`edge ${skips ? "skip" : ""} ${plan.boxes[from].line === plan.boxes[to].line ? "" : "far"} ${critical.has(`${from}-${to}`) ? "critical" : ""} ${pointed === from || pointed === to ? "pointed" : ""}`}
+          class=${`edge ${skips ? "skip" : ""} ${plan.boxes[from].line === plan.boxes[to].line ? "" : "far"} ${critical.edges.has(`${from}-${to}`) ? "critical" : ""} ${pointed === from || pointed === to ? "pointed" : ""}`}
           d=${curve(plan.boxes[from], plan.boxes[to], skips)}
           stroke-width=${(0.8 + (skips ? 3 : 6) * now.flows[i]).toFixed(1)}
         />`;
@@ -102,6 +93,7 @@ export function FlowChart({ model, map, marks, column, shown, scheme, state, cha
           map=${map}
           scheme=${scheme}
           chosen=${chosen(node)}
+          critical=${critical.nodes.has(i)}
           open=${open(node)}
           first=${i === 0}
           point=${(on) => setPointed(on ? i : null)}

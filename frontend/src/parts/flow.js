@@ -67,13 +67,17 @@ export function Playback({ model, map, play }) {
   </div>`;
 }
 
-function Path({ path, change }) {
+/** Decades from which on a path is drawn unasked: one that loses less is no news. */
+const NEWS = 0.5;
+
+function Path({ path, change, drawn, draw }) {
   const kind = path.kind === "attenuating" ? "loses most" : "carries most";
   const ends = [path.layers[0], path.layers.at(-1)].map((name) => shortened(name, 40));
   return html`<li>
     the path that ${kind}: ${path.layers.length} layers from ${ends[0]} to ${ends[1]},${" "}
-    <span class="num">${number(path.decades_lost)}</span> decades lost on the way back
-    ${path.bottlenecks.length > 0 && html`, mostly at <${Names} names=${path.bottlenecks} change=${change} />`}
+    <span class="num">${number(Math.abs(path.decades_lost))}</span> decades ${path.decades_lost < 0 ? "gained" : "lost"} on the way back
+    ${path.bottlenecks.length > 0 && html`, mostly at <${Names} names=${path.bottlenecks} change=${change} />`}${" "}
+    <button aria-pressed=${String(drawn)} onClick=${() => draw(drawn ? null : path.kind)}>drawn</button>
   </li>`;
 }
 
@@ -83,10 +87,10 @@ function Names({ names, change }) {
   );
 }
 
-function Troubles({ flow, change }) {
+function Troubles({ flow, change, path: drawn, draw }) {
   if (!flow.paths?.length && !flow.regions?.length) return null;
   return html`<ul class="troubles">
-    ${flow.paths.map((path) => html`<${Path} path=${path} change=${change} />`)}
+    ${flow.paths.map((path) => html`<${Path} path=${path} change=${change} drawn=${path === drawn} draw=${draw} />`)}
     ${flow.regions.map(
       (region) => html`<li>
         ${region.kind} region (${region.severity}${region.current ? "" : ", past"}): ${many(region.count, "layer")},${" "}
@@ -98,6 +102,8 @@ function Troubles({ flow, change }) {
 
 export function FlowSection({ model, state, change, scheme, play, map }) {
   const marks = useMemo(() => marksOf(model), [model]);
+  const [kind, draw] = useState(undefined);
+  const path = model.flow.paths?.find((one) => (kind === undefined ? one.decades_lost >= NEWS : one.kind === kind));
   if (!map || !model.flow.nodes.length) return null;
   const shown = span(model, map, play.column);
   const used = new Set([...marks.values()].flat().map(({ sign, word }) => ` ${sign} ${word}`));
@@ -111,7 +117,7 @@ export function FlowSection({ model, state, change, scheme, play, map }) {
     </p>
     <${Playback} model=${model} map=${map} play=${play} />
     <${Legend} map=${map} scheme=${scheme} />
-    <${FlowChart} model=${model} map=${map} marks=${marks} column=${play.column} shown=${shown} scheme=${scheme} state=${state} change=${change} />
-    <${Troubles} flow=${model.flow} change=${change} />
+    <${FlowChart} model=${model} map=${map} marks=${marks} column=${play.column} shown=${shown} scheme=${scheme} state=${state} change=${change} path=${path} />
+    <${Troubles} flow=${model.flow} change=${change} path=${path} draw=${draw} />
   </section>`;
 }

@@ -6,6 +6,7 @@ import { schemeOf } from "../colour.js";
 import { span } from "../data.js";
 import { html } from "../html.js";
 import { many, shortened } from "../text.js";
+import { Analyses } from "./analyses.js";
 import { Findings } from "./findings.js";
 import { FlowSection, usePlayback } from "./flow.js";
 import { Health } from "./health.js";
@@ -151,6 +152,7 @@ export function RunPage({ model, state, change: write, theme, setTheme, detail, 
       <${MapSection} ...${shared} setScheme=${setScheme} detail=${detail} />
       <${LayerSection} ...${shared} />
       ${flowing && html`<${FlowSection} ...${shared} play=${play} map=${flowMap} />`}
+      <${Analyses} model=${model} change=${change} scheme=${scheme} />
       <${Updates} model=${model} theme=${theme} />
       <${Activations} ...${shared} />
       <${Weights} model=${model} />

@@ -12,6 +12,7 @@ const PARTS = [
   ["ranks", (model) => Boolean(model.ranks)],
   ["map", () => true],
   ["flow", hasFlow],
+  ["analyses", (model) => Boolean(model.analyses)],
   ["updates", (model) => Boolean(model.updates)],
   ["activations", hasActivations],
   ["weights", (model) => model.ridges.length > 0],

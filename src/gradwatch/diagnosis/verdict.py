@@ -89,11 +89,14 @@ class Verdicts:
         return tuple(dict.fromkeys(said))
 
 
-def verdicts(run: Run) -> Verdicts:
-    """The verdicts on a run, judged once and kept while the run lives."""
+def verdicts(run: Run, diagnosis: Diagnosis | None = None) -> Verdicts:
+    """The verdicts on a run, judged once and kept while the run lives.
+
+    A `diagnosis` made already is taken instead, and kept: whoever asks next gets the same.
+    """
     known = _VERDICTS.get(run)
-    if known is None:
-        known = _VERDICTS[run] = Verdicts(run, diagnose(run))
+    if known is None or (diagnosis is not None and known.diagnosis is not diagnosis):
+        known = _VERDICTS[run] = Verdicts(run, diagnosis or diagnose(run))
     return known
 
 

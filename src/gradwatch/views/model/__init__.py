@@ -6,9 +6,11 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
-from gradwatch.diagnosis import Diagnosis
+from gradwatch.analysis.weights import WeightDistributionAnalysis
+from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.run import Run
 from gradwatch.views.model import curves, health
+from gradwatch.views.model.analyses import Analyses, analyses
 from gradwatch.views.model.flow import flow, flow_problems
 from gradwatch.views.model.heat import Columns, choice, heat
 from gradwatch.views.model.layers import (
@@ -60,6 +62,8 @@ class ViewModel:
     """Quantiles of update / weight over the tensors."""
     flow: JsonObject = NOT_BUILT
     weight_histograms: list[JsonObject] = NOT_BUILT
+    analyses: Analyses | None = NOT_BUILT
+    """None for a stretch of a run and before the diagnosis: analyses are of a whole run."""
     events: list[JsonObject] = NOT_BUILT
     cost: list[str] = NOT_BUILT
     not_recorded: list[str] = NOT_BUILT
@@ -74,7 +78,9 @@ class ViewModel:
 _FIELDS = {item.name: _KEYS.get(item.name, item.name) for item in fields(ViewModel)}
 SECTIONS = tuple(_FIELDS.values())
 """The keys of the sections in the JSON, in order."""
-OF_DIAGNOSIS = frozenset({"health", "findings", "timeline", "skipped", "ranks", "layers", "ridges"})
+OF_DIAGNOSIS = frozenset(
+    {"health", "findings", "timeline", "skipped", "ranks", "layers", "ridges", "analyses"}
+)
 """Sections that need the diagnosis."""
 
 
@@ -88,19 +94,21 @@ def build(
     stats: Sequence[str] | None = None,
     with_paths: bool = True,
     sections: Collection[str] | None = None,
+    weights: WeightDistributionAnalysis | None = None,
 ) -> ViewModel:
     """What is shown of the steps `first` … `last`.
 
     `stats` names the maps; without it the usual choice is made within a budget of cells.
-    The analysis of the flow is of the whole run; `with_paths=False` leaves it away. `sections`
-    names (by their keys in the JSON) those that are wanted; the others are not computed.
+    The analyses are of the whole run; `with_paths=False` leaves them away. `sections` names (by
+    their keys in the JSON) those that are wanted; the others are not computed. `weights` is the
+    analysis of the weights' elements, which a run does not hold.
     """
     about = health.about(run)
     begin = about["first_step"] if first is None else first
     end = about["last_step"] if last is None else last
     maps, width = choice(run, stats, columns)
     grid = Columns.of(run, first, last, width)
-    with_paths = with_paths and first is None and last is None
+    whole = with_paths and first is None and last is None
     layers = layer_rows(run)
 
     @cache  # two sections need them
@@ -127,8 +135,9 @@ def build(
         "tensors": lambda: tensor_table(run, layers),
         "heat": lambda: heat(grid, maps),
         "updates": lambda: curves.update_spread(grid),
-        "flow": lambda: flow(run.graph, layers) | (flow_problems(run) if with_paths else {}),
+        "flow": lambda: flow(run.graph, layers) | (flow_problems(run) if whole else {}),
         "weight_histograms": lambda: curves.weight_histograms(run, worst_tensors()),
+        "analyses": lambda: analyses(run, diagnosis, weights) if whole and diagnosis else None,
         "events": lambda: health.events(run),
         "cost": lambda: health.cost(run),
         "not_recorded": lambda: health.not_recorded(run),
@@ -139,11 +148,8 @@ def build(
 
 
 def diagnosed(run: Run) -> Diagnosis:
-    """The diagnosis of a run; imported here, since showing one does not need it."""
-    from gradwatch.diagnosis import diagnose
-
-    diagnosis: Diagnosis = diagnose(run)
-    return diagnosis
+    """The diagnosis of a run, by every check."""
+    return diagnose(run)
 
 
 def to_json(model: ViewModel | Mapping[str, Any]) -> str:

@@ -24,8 +24,6 @@ MOST_REGIONS = 12
 MOST_LAYERS = 12
 THRESHOLD = 0.01
 """An edge that transmits less is blocked: the same as in `gradwatch analyze --flow`."""
-LEAST_LOSS = 0.5
-"""Decades; a path that loses less is no news."""
 
 
 def flow(graph: Graph, layers: Sequence[LayerRow]) -> dict[str, Any]:
@@ -154,10 +152,10 @@ def flow_problems(run: Run) -> dict[str, Any]:
 
 
 def _paths(found: Sequence[CriticalGradientPath]) -> list[dict[str, Any]]:
-    """Of each kind the worst one, if it loses enough; the same layers only once."""
+    """Of each kind the worst one; the same layers only once."""
     worst: dict[tuple[str, ...], CriticalGradientPath] = {}
     for path in found:
-        if path.path_id.endswith("-1") and path.criticality_score >= LEAST_LOSS:
+        if path.path_id.endswith("-1") and math.isfinite(path.criticality_score):
             worst.setdefault(path.layers, path)
     return [
         {

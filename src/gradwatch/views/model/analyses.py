@@ -1,0 +1,450 @@
+"""The section of the analyses: what to look at first, the network, groups, interactions, weights.
+
+Numbers come from `gradwatch.analysis`; every word of health from the verdict of the diagnosis that
+the page shows. Lists are cut to what can be read, and say how many there are.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+
+from gradwatch.analysis.gradients import GradientAnalysis, analyze_gradients
+from gradwatch.analysis.gradients.groups import InteractionType, LayerGroup, LayerInteraction
+from gradwatch.analysis.weights import WeightDistributionAnalysis, analyze_weights
+from gradwatch.diagnosis import Diagnosis, Verdict, Verdicts, verdicts
+from gradwatch.errors import GradwatchError
+from gradwatch.finding import Severity
+from gradwatch.run import Run
+from gradwatch.stats import Stat
+from gradwatch.stats.medians import median
+from gradwatch.text import number, percent
+from gradwatch.views.model.titles import rounded
+
+MOST_VALUES = 2_000_000
+"""Layers × steps; larger runs are left to `gradwatch analyze`, so that a page opens soon."""
+MOST_LAYERS = 30
+MOST_GROUPS = 12
+MOST_IN_MATRIX = 12
+MOST_BETWEEN = 6
+MOST_TENSORS = 40
+
+
+class RankedLayer(TypedDict):
+    """One layer, what is said of it and what to try."""
+
+    name: str
+    state: str
+    """healthy, warning, critical or unknown: the verdict's word."""
+    reasons: list[str]
+    actions: list[str]
+    share: float | None
+    """Of the squared norm of the whole gradient."""
+    decades: float | None
+    """Between its typical gradient RMS and the median layer's."""
+    stability: float | None
+
+
+class Fact(TypedDict):
+    """One thing to know about the network."""
+
+    name: str
+    text: str
+
+
+class Bar(TypedDict):
+    """One group of layers."""
+
+    name: str
+    layers: int
+    share: float | None
+    decades: float | None
+
+
+class Level(TypedDict):
+    """One way of dividing all layers into groups."""
+
+    name: str
+    explains: float | None
+    """How much of the spread of the layers' gradients lies between its groups."""
+    bars: list[Bar]
+    count: int
+
+
+class Matrix(TypedDict):
+    """The layers that move together most, and each measured pair of them."""
+
+    names: list[str]
+    pairs: list[tuple[int, int, float, str]]
+    """Row, column (above the diagonal), strength 0 … 1, kind."""
+    count: int
+    between: list[str]
+    """What is said of whole blocks."""
+
+
+class WeightRow(TypedDict):
+    """The weights of one tensor."""
+
+    name: str
+    state: str
+    reasons: list[str]
+    std: float | None
+    zeros: float | None
+    outliers: int | None
+    expected: float | None
+    entropy: float | None
+    """Of its largest possible value."""
+
+
+class Analyses(TypedDict):
+    """What the page shows; what is not there says why under `missing`."""
+
+    layers: list[RankedLayer]
+    layer_count: int
+    network: list[Fact]
+    levels: list[Level]
+    matrix: Matrix | None
+    weights: list[WeightRow]
+    weight_count: int
+    missing: dict[str, str]
+
+
+def analyses(
+    run: Run, diagnosis: Diagnosis, weights: WeightDistributionAnalysis | None = None
+) -> Analyses:
+    """All of it, of the whole run; `weights` where somebody has analysed the elements already."""
+    said = verdicts(run, diagnosis)
+    section = Analyses(
+        layers=[],
+        layer_count=0,
+        network=[],
+        levels=[],
+        matrix=None,
+        weights=[],
+        weight_count=0,
+        missing={},
+    )
+    large = len(run.steps) * len(run.parameters)
+    if large > MOST_VALUES:
+        reason = f"{large:,} values are too many for a page: gradwatch analyze looks at them all"
+        section["missing"] = {"gradients": reason, "weights": reason}
+        return section
+    if Stat.GRAD_NORM not in run.recorded or not run.measured(Stat.GRAD_NORM).any():
+        section["missing"]["gradients"] = "no gradient was recorded"
+    else:
+        _add_gradients(section, run, analyze_gradients(run), said)
+    try:
+        _add_weights(section, weights or analyze_weights(run), said)
+    except GradwatchError:
+        section["missing"]["weights"] = "no weights were recorded"
+    return section
+
+
+def _add_gradients(section: Analyses, run: Run, found: GradientAnalysis, said: Verdicts) -> None:
+    shares, decades = _shares(found), _decades(run, found)
+    rows = [
+        *_without_gradient(found, said),
+        *(
+            RankedLayer(
+                name=item.target_name,
+                state=_state(said.by_layer.get(item.target_name, ()), health),
+                reasons=_reasons(said.by_layer.get(item.target_name, ())),
+                actions=list(dict.fromkeys(_sentence(a) for a in item.recommended_actions)),
+                share=rounded(shares.get(item.target_name), 3),
+                decades=rounded(decades.get(item.target_name), 3),
+                stability=rounded(detail.health_metrics.gradient_stability, 3),
+            )
+            for item in found.optimization_priorities
+            if (detail := found.layer_details.get(item.target_name)) is not None
+            for health in [str(detail.health_metrics.overall_health).lower()]
+        ),
+    ]
+    section["layer_count"] = len(rows)
+    section["layers"] = rows[:MOST_LAYERS]
+    section["network"] = [_health_fact(rows, said.diagnosis), *_facts(found)]
+    section["levels"] = _levels(found, shares, decades)
+    section["matrix"] = _matrix(found)
+    if section["matrix"] is None:
+        section["missing"]["matrix"] = (
+            "No two layers were seen to move together more than chance lets them."
+            if len(found.layer_details) > 1
+            else "One layer has no other to move with."
+        )
+
+
+# -- layers ----------------------------------------------------------------------------------------
+
+
+def _state(said: Sequence[Verdict], otherwise: str) -> str:
+    """The gravest word about a layer; below a warning only whether it could be judged."""
+    if said and said[0].severity >= Severity.WARNING:
+        return said[0].severity.word
+    return otherwise if otherwise == "unknown" else "healthy"
+
+
+def _reasons(said: Iterable[Verdict]) -> list[str]:
+    return [
+        f"{item.check} since step {item.first_step}"
+        for item in said
+        if item.severity >= Severity.WARNING
+    ]
+
+
+def _sentence(action: Any) -> str:
+    advice = getattr(action, "action", action)
+    return str(getattr(advice, "advice", advice))
+
+
+def _without_gradient(found: GradientAnalysis, said: Verdicts) -> list[RankedLayer]:
+    """Layers that findings name although they have no weights, such as an activation."""
+    rows: dict[str, RankedLayer] = {}
+    for finding in said.diagnosis.everything():
+        for name in finding.layers:
+            items = said.by_layer[name]
+            if name not in found.layer_details and items[0].severity >= Severity.WARNING:
+                rows.setdefault(
+                    name,
+                    RankedLayer(
+                        name=name,
+                        state=_state(items, "unknown"),
+                        reasons=_reasons(items),
+                        actions=list(finding.advice),
+                        share=None,
+                        decades=None,
+                        stability=None,
+                    ),
+                )
+    return list(rows.values())
+
+
+def _shares(found: GradientAnalysis) -> dict[str, float]:
+    """Each layer's part of the squared norm of the whole gradient."""
+    means = {name: d.gradient_statistics.mean for name, d in found.layer_details.items()}
+    known = {name: mean for name, mean in means.items() if mean is not None}
+    largest = max(known.values(), default=0.0)
+    if not largest > 0:
+        return {}
+    squares = {name: (mean / largest) ** 2 for name, mean in known.items()}
+    total = sum(squares.values())
+    return {name: square / total for name, square in squares.items()}
+
+
+def _decades(run: Run, found: GradientAnalysis) -> dict[str, float]:
+    """Each layer's typical RMS against the median layer's; layers without one are left out."""
+    counts: dict[str, int] = {}
+    for subject in run.parameters:
+        counts[subject.layer] = counts.get(subject.layer, 0) + subject.count
+    logs = {
+        name: float(np.log10(typical) - np.log10(max(counts.get(name, 0), 1)) / 2)
+        for name, detail in found.layer_details.items()
+        if (typical := detail.gradient_statistics.median) is not None and typical > 0
+    }
+    middle = median(np.array(list(logs.values())))
+    return {name: log - middle for name, log in logs.items()}
+
+
+# -- network ---------------------------------------------------------------------------------------
+
+_PHASES = {
+    "InitialLearning": "the loss has hardly fallen yet",
+    "RapidLearning": "the loss falls about as fast as it ever did",
+    "Refinement": "the loss still falls, but slower than at its best",
+    "Convergence": "the loss has almost stopped falling",
+    "Plateau": "the loss stands still",
+    "Overfitting": "the validation loss rises while the training loss falls",
+}
+_TRENDS = {
+    "Converging": "falls",
+    "Stable": "neither falls nor rises",
+    "Diverging": "rises",
+    "Oscillating": "goes up and down",
+}
+
+
+def _health_fact(rows: Sequence[RankedLayer], diagnosis: Diagnosis) -> Fact:
+    """How many layers have which word, the gravest first."""
+    words = ["critical", "warning", "unknown", "healthy"]
+    counts = {word: sum(row["state"] == word for row in rows) for word in words}
+    said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    more = "" if diagnosis.findings else "; the checks found nothing"
+    return Fact(name="layers", text=f"{said} of {len(rows)}{more}.")
+
+
+def _facts(found: GradientAnalysis) -> list[Fact]:
+    network = found.network_level_analysis
+    dynamics, convergence = network.training_dynamics, network.convergence_indicators
+    stability = network.stability_assessment
+    phase = dynamics.learning_phase
+    told = {
+        "phase": _or_why(dynamics, "learning_phase", phase and _PHASES.get(phase, phase)),
+        "plateau": _plateau(dynamics.plateau_detection),
+        "gradient": f"the norm of all layers together {_TRENDS[convergence.convergence_trend]}"
+        if convergence.convergence_trend in _TRENDS
+        else "too few steps to tell where the norm of all layers together is heading",
+        "forecast": _forecast(convergence),
+        "stability": _stability(stability),
+        "outlook": _outlook(stability),
+        "direction": _or_why(
+            dynamics,
+            "gradient_momentum",
+            dynamics.gradient_momentum is not None
+            and f"successive gradients have a mean cosine of {number(dynamics.gradient_momentum)}",
+        ),
+    }
+    return [Fact(name=name, text=f"{text[:1].upper()}{text[1:]}.") for name, text in told.items()]
+
+
+def _or_why(result: Any, field: str, text: Any) -> str:
+    """The text, or why there is none."""
+    return str(text) if text else f"not known: {result.missing.get(field, 'too little was seen')}"
+
+
+def _plateau(plateau: Any) -> str:
+    if plateau.is_plateau is None:
+        return _or_why(plateau, "is_plateau", None)
+    if not plateau.is_plateau:
+        return "none: the loss does not stand still"
+    severity = str(plateau.plateau_severity).lower()
+    return (
+        f"the loss has not improved since step {plateau.plateau_start}, for "
+        f"{plateau.plateau_duration} steps ({severity}). {' '.join(plateau.suggested_actions)}"
+    ).rstrip(".")
+
+
+def _forecast(convergence: Any) -> str:
+    left = convergence.estimated_steps_to_convergence
+    if left is None:
+        return _or_why(convergence, "estimated_steps_to_convergence", None)
+    return (
+        f"at this rate the gradient is down to 1 % of its start in {left[0]} to {left[1]} steps "
+        "(95 % interval)"
+    )
+
+
+def _stability(stability: Any) -> str:
+    if stability.overall_stability is None:
+        return _or_why(stability, "overall_stability", None)
+    trend = stability.stability_trend
+    words = {"Improving": ", and growing", "Degrading": ", and falling"}
+    return f"{number(stability.overall_stability)} of 1{words.get(trend, '')}"
+
+
+def _outlook(stability: Any) -> str:
+    forecast = stability.stability_forecast
+    if forecast is None:
+        return _or_why(stability, "stability_forecast", None)
+    short, far = (str(o).lower() for o in (forecast.short_term_outlook, forecast.long_term_outlook))
+    words = short if short == far else f"{short} soon, {far} later"
+    held = forecast.confidence_level
+    return words if held is None else f"{words}; {percent(held)} of held-back stretches bore it out"
+
+
+# -- groups and interactions -----------------------------------------------------------------------
+
+
+def _levels(
+    found: GradientAnalysis, shares: Mapping[str, float], decades: Mapping[str, float]
+) -> list[Level]:
+    """Each way of grouping with its largest groups, in forward order."""
+    groups = {group.group_name: group for group in found.gradient_hierarchy.layer_groups}
+    levels = []
+    for level in found.gradient_hierarchy.hierarchy_levels:
+        members = [groups[name] for name in level.layer_groups if name in groups]
+        if len(members) < 2:
+            continue
+        sizes = [sum(shares.get(name, 0.0) for name in group.layers) for group in members]
+        largest = sorted(range(len(members)), key=lambda i: -sizes[i])[:MOST_GROUPS]
+        levels.append(
+            Level(
+                name=level.level_name,
+                explains=rounded(level.level_importance, 3),
+                bars=[
+                    _bar(members[i], level.level_name, sizes[i], decades) for i in sorted(largest)
+                ],
+                count=len(members),
+            )
+        )
+    return levels
+
+
+def _bar(group: LayerGroup, level: str, share: float, decades: Mapping[str, float]) -> Bar:
+    inside = [decades[name] for name in group.layers if name in decades]
+    return Bar(
+        name=group.group_name.removeprefix(f"{level} "),
+        layers=len(group.layers),
+        share=rounded(share, 3),
+        decades=rounded(median(np.array(inside)), 3),
+    )
+
+
+def _matrix(found: GradientAnalysis) -> Matrix | None:
+    """The strongest pairs that are more than chance; None without any."""
+    every = found.network_level_analysis.layer_interactions
+    telling = sorted(
+        (pair for pair in every if pair.interaction_type is not InteractionType.NEUTRAL),
+        key=lambda pair: -pair.interaction_strength,
+    )
+    chosen: set[str] = set()
+    for pair in telling:
+        both = chosen | {pair.layer1, pair.layer2}
+        chosen = both if len(both) <= MOST_IN_MATRIX else chosen
+    if not chosen:
+        return None
+    names = [name for name in found.layer_details if name in chosen]
+    at = {name: index for index, name in enumerate(names)}
+    return Matrix(
+        names=names,
+        pairs=[_pair(pair, at) for pair in every if {pair.layer1, pair.layer2} <= chosen],
+        count=len(telling),
+        between=[_between(item) for item in found.gradient_hierarchy.cross_level_interactions][
+            :MOST_BETWEEN
+        ],
+    )
+
+
+def _pair(pair: LayerInteraction, at: Mapping[str, int]) -> tuple[int, int, float, str]:
+    row, column = sorted((at[pair.layer1], at[pair.layer2]))
+    strength = rounded(pair.interaction_strength, 3) or 0.0
+    return row, column, strength, str(pair.interaction_type).lower()
+
+
+def _between(item: Any) -> str:
+    """Which of two blocks moves first."""
+    direction = getattr(item, "interaction_direction", None) or item.direction
+    first, second = item.from_level, item.to_level
+    if direction == "TopDown":
+        first, second = second, first
+    follows = "move together" if direction == "Bidirectional" else "move one after the other"
+    return f"{first} and {second} {follows} ({number(item.interaction_strength)})"
+
+
+# -- weights ---------------------------------------------------------------------------------------
+
+
+def _add_weights(section: Analyses, found: WeightDistributionAnalysis, said: Verdicts) -> None:
+    rows = [_weight_row(found, name, said) for name in found.layer_analyses]
+    order = ["critical", "warning", "unknown", "healthy"]
+    rows.sort(key=lambda row: order.index(row["state"]))
+    section["weight_count"] = len(rows)
+    section["weights"] = rows[:MOST_TENSORS]
+    if rows and found.outlier_detection is None:
+        section["missing"]["outliers"] = found.missing.get("outlier_detection", "not measured")
+    if rows and all(row["entropy"] is None for row in rows):
+        first = next(iter(found.layer_analyses.values())).statistics
+        section["missing"]["entropy"] = first.missing.get("normalized_entropy", "not measured")
+
+
+def _weight_row(found: WeightDistributionAnalysis, name: str, said: Verdicts) -> WeightRow:
+    numbers = found.layer_analyses[name].statistics
+    outliers = found.outlier_detection.layers.get(name) if found.outlier_detection else None
+    items = said.by_tensor.get(name, ())
+    return WeightRow(
+        name=name,
+        state=_state(items, "unknown" if said.diagnosis.healthy is None else "healthy"),
+        reasons=_reasons(items),
+        std=rounded(numbers.std_dev, 3),
+        zeros=rounded(numbers.zero_fraction, 3),
+        outliers=None if outliers is None else outliers.total,
+        expected=None if outliers is None else rounded(outliers.expected, 3),
+        entropy=rounded(numbers.normalized_entropy, 3),
+    )
