@@ -130,6 +130,20 @@ def network(
     )
 
 
+def together(steps: int = 200) -> Run:
+    """Layers 0 to 3 move together, 4 and 5 against them, the others for themselves."""
+    random = np.random.default_rng(1)
+    common = np.cumsum(random.normal(0, 0.3, steps))
+    signs = [1, 1, 1, 1, -1, -1, 0, 0]
+    norms = {
+        f"blocks.{i}.weight": np.exp(
+            sign * common + np.cumsum(random.normal(0, 0.1, steps))
+        ).tolist()
+        for i, sign in enumerate(signs)
+    }
+    return Run.from_norms(norms)
+
+
 def sick_diagnosis(run: Run) -> Told:
     """Two findings that fit `network(fading=True)` and a check that could not look."""
     first = run.names[0]

@@ -62,15 +62,17 @@ def command(
             list(paths), spectrum=spectrum, options=ScanOptions(workers, dask, progress)
         )
     diagnosis = diagnosed(found)
-    if as_json:
-        # the analysis reads the elements again where they can be held: some fields need them all
+    analysis = None
+    if as_json or output is not None:
+        # it reads the elements again where they can be held: some fields need them all
         arrays = arrays_of(found.last.index)
         analysis = analyze_weights(found.run if arrays is None else arrays)
+    if as_json:
         click.echo(dumps({**found.to_dict(), "analysis": as_data(analysis)}, indent=2))
     else:
         _show(found, diagnosis)
     if output is not None:
-        text = report(build(found.run, diagnosis)).encode()
+        text = report(build(found.run, diagnosis, weights=analysis)).encode()
         size = write_whole(output, lambda file: file.write(text), force=force)
         click.echo(f"Wrote {plain(str(output))} ({size / 1e6:.2f} MB).", err=True)
     return Exit.FINDINGS if diagnosis.at_least(limit) else Exit.HEALTHY

@@ -183,8 +183,9 @@ def _state(said: Sequence[Verdict], otherwise: str) -> str:
 
 
 def _reasons(said: Iterable[Verdict]) -> list[str]:
+    """Each check and the step since when it holds; a checkpoint has no time, and no step."""
     return [
-        f"{item.check} since step {item.first_step}"
+        f"{item.check} since step {item.first_step}" if item.last_step else item.check
         for item in said
         if item.severity >= Severity.WARNING
     ]
