@@ -27,7 +27,7 @@ def headings(page: Any) -> list[str]:
     return page.locator("#analyses h3").all_inner_texts()  # type: ignore[no-any-return]
 
 
-GRADIENTS = ["Layers, what to look at first", "Groups", "Layers that move together"]
+GRADIENTS = ["What to look at first", "Groups", "Layers that move together"]
 NORMS = Run.from_norms({f"l{i}": np.full(30, 1.0 + i) for i in range(4)})
 KINDS: dict[str, tuple[Callable[[], Run], str]] = {
     "healthy": (lambda: network(6, 60), "6 healthy of 6; the checks found nothing."),

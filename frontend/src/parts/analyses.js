@@ -24,12 +24,12 @@ function Rows({ head, rows, row, count, word }) {
     ${count > rows.length && html`<p class="soft">${whole(rows.length)} of ${many(count, word)} are listed, the worst first.</p>`}`;
 }
 
-const Verdict = ({ row }) => html`<td class="words"><${Badge} state=${row.state} /> ${row.reasons.join(", ")}</td>`;
+const Verdict = ({ row }) => html`<td class="words"><${Badge} state=${row.state} /> ${[...row.reasons, ...(row.traits ?? [])].join(", ")}</td>`;
 
 /** A number with its heading, which a narrow screen shows beside it. */
 const Number = ({ of, children }) => html`<td class="num" data-head=${of}>${children}</td>`;
 
-function Layers({ found, change }) {
+function Targets({ found, change }) {
   const head = ["layer", "verdict", "share", "decades", "steady", "what to try"];
   const tried = new Set();
   const row = (layer) => {
@@ -37,20 +37,22 @@ function Layers({ found, change }) {
     const again = actions !== "" && tried.has(actions);
     tried.add(actions);
     return html`<tr key=${layer.name}>
-      <td><button class="link" onClick=${() => change({ layer: layer.name })}>${shortened(layer.name, 40)}</button></td>
+      <td>${layer.kind === "layer"
+        ? html`<button class="link" onClick=${() => change({ layer: layer.name })}>${shortened(layer.name, 40)}</button>`
+        : shortened(layer.name, 40)}</td>
       <${Verdict} row=${layer} />
       <${Number} of="share">${share(layer.share)}</${Number}>
       <${Number} of="decades">${signed(layer.decades)}</${Number}>
       <${Number} of="steady">${number(layer.stability)}</${Number}>
-      <td class="words try">${again ? html`<span class="soft">the same</span>` : actions}</td>
+      <td class="words try">${again ? html`<span class="soft">the same</span>` : actions && shortened(actions, 400)}</td>
     </tr>`;
   };
-  return html`<h3>Layers, what to look at first</h3>
+  return html`<h3>What to look at first</h3>
     <p class="soft">
       Share is the layer's part of the squared norm of the whole gradient; decades say how far its typical gradient RMS
       lies from the median layer's; steady is 1 for a gradient that never jumps.
     </p>
-    <${Rows} head=${head} rows=${found.layers} row=${row} count=${found.layer_count} word="layer" />`;
+    <${Rows} head=${head} rows=${found.targets} row=${row} count=${found.target_count} word="row" />`;
 }
 
 function Group({ bar, name }) {
@@ -121,9 +123,9 @@ export function Analyses({ model, change, scheme }) {
     html`<dl class="facts">
       ${found.network.map((fact) => html`<div key=${fact.name}><dt>${fact.name}</dt><dd>${shortened(fact.text, 400)}</dd></div>`)}
     </dl>`}
-    ${found.layers.length > 0 && html`<${Layers} found=${found} change=${change} />`}
+    ${found.targets.length > 0 && html`<${Targets} found=${found} change=${change} />`}
     ${found.levels.length > 0 && html`<${Groups} levels=${found.levels} />`}
-    ${found.layers.length > 0 && html`<${Together} matrix=${found.matrix} why=${missing.matrix} scheme=${scheme} />`}
+    ${found.targets.length > 0 && html`<${Together} matrix=${found.matrix} why=${missing.matrix} scheme=${scheme} />`}
     ${found.weights.length > 0 && html`<${Weights} found=${found} />`}
     ${["gradients", "weights"].map((part) => missing[part] && html`<p class="soft">No analysis of the ${part}: ${plain(missing[part])}.</p>`)}
   </section>`;

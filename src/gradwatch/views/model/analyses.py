@@ -11,6 +11,8 @@ import numpy as np
 
 from gradwatch.analysis.gradients import GradientAnalysis, analyze_gradients
 from gradwatch.analysis.gradients.groups import InteractionType, LayerGroup, LayerInteraction
+from gradwatch.analysis.gradients.layer import LayerHealth
+from gradwatch.analysis.gradients.priorities import OptimizationPriority, OptimizationTarget
 from gradwatch.analysis.weights import WeightDistributionAnalysis, analyze_weights
 from gradwatch.diagnosis import Diagnosis, Verdict, Verdicts, verdicts
 from gradwatch.errors import GradwatchError
@@ -23,20 +25,26 @@ from gradwatch.views.model.titles import rounded
 
 MOST_VALUES = 2_000_000
 """Layers × steps; larger runs are left to `gradwatch analyze`, so that a page opens soon."""
-MOST_LAYERS = 30
+MOST_OWNERS = 2_000
+"""Tensors: the comparison of all pairs of layers is not linear."""
+MOST_TARGETS = 30
 MOST_GROUPS = 12
 MOST_IN_MATRIX = 12
 MOST_BETWEEN = 6
 MOST_TENSORS = 40
 
 
-class RankedLayer(TypedDict):
-    """One layer, what is said of it and what to try."""
+class Target(TypedDict):
+    """A layer, a group of layers or the network: what is said of it and what to try."""
 
     name: str
+    kind: str
+    """layer, group or network."""
     state: str
     """healthy, warning, critical or unknown: the verdict's word."""
     reasons: list[str]
+    traits: list[str]
+    """How its norms move: worth knowing, no trouble in itself."""
     actions: list[str]
     share: float | None
     """Of the squared norm of the whole gradient."""
@@ -99,8 +107,9 @@ class WeightRow(TypedDict):
 class Analyses(TypedDict):
     """What the page shows; what is not there says why under `missing`."""
 
-    layers: list[RankedLayer]
-    layer_count: int
+    targets: list[Target]
+    """What to look at first."""
+    target_count: int
     network: list[Fact]
     levels: list[Level]
     matrix: Matrix | None
@@ -115,8 +124,8 @@ def analyses(
     """All of it, of the whole run; `weights` where somebody has analysed the elements already."""
     said = verdicts(run, diagnosis)
     section = Analyses(
-        layers=[],
-        layer_count=0,
+        targets=[],
+        target_count=0,
         network=[],
         levels=[],
         matrix=None,
@@ -124,9 +133,12 @@ def analyses(
         weight_count=0,
         missing={},
     )
-    large = len(run.steps) * len(run.parameters)
-    if large > MOST_VALUES:
-        reason = f"{large:,} values are too many for a page: gradwatch analyze looks at them all"
+    steps, tensors = len(run.steps), len(run.parameters)
+    if steps * tensors > MOST_VALUES or tensors > MOST_OWNERS:
+        reason = (
+            f"{tensors:,} tensors on {steps:,} steps are too many for a page that opens soon; "
+            "gradwatch analyze looks at them all"
+        )
         section["missing"] = {"gradients": reason, "weights": reason}
         return section
     if Stat.GRAD_NORM not in run.recorded or not run.measured(Stat.GRAD_NORM).any():
@@ -142,26 +154,12 @@ def analyses(
 
 def _add_gradients(section: Analyses, run: Run, found: GradientAnalysis, said: Verdicts) -> None:
     shares, decades = _shares(found), _decades(run, found)
-    rows = [
-        *_without_gradient(found, said),
-        *(
-            RankedLayer(
-                name=item.target_name,
-                state=_state(said.by_layer.get(item.target_name, ()), health),
-                reasons=_reasons(said.by_layer.get(item.target_name, ())),
-                actions=list(dict.fromkeys(_sentence(a) for a in item.recommended_actions)),
-                share=rounded(shares.get(item.target_name), 3),
-                decades=rounded(decades.get(item.target_name), 3),
-                stability=rounded(detail.health_metrics.gradient_stability, 3),
-            )
-            for item in found.optimization_priorities
-            if (detail := found.layer_details.get(item.target_name)) is not None
-            for health in [str(detail.health_metrics.overall_health).lower()]
-        ),
+    targets = [
+        _target(item, found, said, shares, decades) for item in found.optimization_priorities
     ]
-    section["layer_count"] = len(rows)
-    section["layers"] = rows[:MOST_LAYERS]
-    section["network"] = [_health_fact(rows, said.diagnosis), *_facts(found)]
+    section["target_count"] = len(targets)
+    section["targets"] = targets[:MOST_TARGETS]
+    section["network"] = [_counted(targets, said.diagnosis), *_facts(found)]
     section["levels"] = _levels(found, shares, decades)
     section["matrix"] = _matrix(found)
     if section["matrix"] is None:
@@ -172,14 +170,54 @@ def _add_gradients(section: Analyses, run: Run, found: GradientAnalysis, said: V
         )
 
 
-# -- layers ----------------------------------------------------------------------------------------
+# -- targets ---------------------------------------------------------------------------------------
 
 
-def _state(said: Sequence[Verdict], otherwise: str) -> str:
-    """The gravest word about a layer; below a warning only whether it could be judged."""
+_KINDS = {
+    OptimizationTarget.INDIVIDUAL_LAYER: "layer",
+    OptimizationTarget.LAYER_GROUP: "group",
+    OptimizationTarget.NETWORK_LEVEL: "network",
+}
+
+
+def _target(
+    item: OptimizationPriority,
+    found: GradientAnalysis,
+    said: Verdicts,
+    shares: Mapping[str, float],
+    decades: Mapping[str, float],
+) -> Target:
+    """Numbers are a layer's own; groups and the network have them among the groups."""
+    layer = item.target_type is OptimizationTarget.INDIVIDUAL_LAYER
+    detail = found.layer_details.get(item.target_name) if layer else None
+    metrics = detail.health_metrics if detail else None
+    verdicts_on = said.by_layer.get(item.target_name, ()) if layer else ()
+    known = metrics is not None and metrics.overall_health is not LayerHealth.UNKNOWN
+    return Target(
+        name=item.target_name,
+        kind=_KINDS[item.target_type],
+        state=_state(verdicts_on, known) if layer else _gravest(item.layers, said),
+        reasons=_reasons(verdicts_on) if layer else list(item.reasons),
+        traits=[str(trait).lower() for trait in metrics.traits] if metrics else [],
+        actions=list(dict.fromkeys(action.action_name for action in item.recommended_actions)),
+        share=rounded(shares.get(item.target_name), 3) if layer else None,
+        decades=rounded(decades.get(item.target_name), 3) if layer else None,
+        stability=rounded(metrics.gradient_stability, 3) if metrics else None,
+    )
+
+
+def _state(said: Sequence[Verdict], known: bool) -> str:
+    """The gravest word about a layer or tensor; below a warning only whether it was judged."""
     if said and said[0].severity >= Severity.WARNING:
         return said[0].severity.word
-    return otherwise if otherwise == "unknown" else "healthy"
+    return "healthy" if known else "unknown"
+
+
+def _gravest(layers: Sequence[str], said: Verdicts) -> str:
+    """The gravest word about any of the layers; of no layers, about the whole run."""
+    severities = [severity for name in layers if (severity := said.severity(name)) is not None]
+    worst = max(severities, default=None) if layers else said.diagnosis.worst
+    return "unknown" if worst is None else worst.word
 
 
 def _reasons(said: Iterable[Verdict]) -> list[str]:
@@ -189,33 +227,6 @@ def _reasons(said: Iterable[Verdict]) -> list[str]:
         for item in said
         if item.severity >= Severity.WARNING
     ]
-
-
-def _sentence(action: Any) -> str:
-    advice = getattr(action, "action", action)
-    return str(getattr(advice, "advice", advice))
-
-
-def _without_gradient(found: GradientAnalysis, said: Verdicts) -> list[RankedLayer]:
-    """Layers that findings name although they have no weights, such as an activation."""
-    rows: dict[str, RankedLayer] = {}
-    for finding in said.diagnosis.everything():
-        for name in finding.layers:
-            items = said.by_layer[name]
-            if name not in found.layer_details and items[0].severity >= Severity.WARNING:
-                rows.setdefault(
-                    name,
-                    RankedLayer(
-                        name=name,
-                        state=_state(items, "unknown"),
-                        reasons=_reasons(items),
-                        actions=list(finding.advice),
-                        share=None,
-                        decades=None,
-                        stability=None,
-                    ),
-                )
-    return list(rows.values())
 
 
 def _shares(found: GradientAnalysis) -> dict[str, float]:
@@ -246,6 +257,7 @@ def _decades(run: Run, found: GradientAnalysis) -> dict[str, float]:
 
 # -- network ---------------------------------------------------------------------------------------
 
+_WORDS = ("critical", "warning", "unknown", "healthy")
 _PHASES = {
     "InitialLearning": "the loss has hardly fallen yet",
     "RapidLearning": "the loss falls about as fast as it ever did",
@@ -262,18 +274,19 @@ _TRENDS = {
 }
 
 
-def _health_fact(rows: Sequence[RankedLayer], diagnosis: Diagnosis) -> Fact:
+def _counted(targets: Sequence[Target], diagnosis: Diagnosis) -> Fact:
     """How many layers have which word, the gravest first."""
-    words = ["critical", "warning", "unknown", "healthy"]
-    counts = {word: sum(row["state"] == word for row in rows) for word in words}
-    said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    states = [target["state"] for target in targets if target["kind"] == "layer"]
+    said = ", ".join(f"{states.count(word)} {word}" for word in _WORDS if word in states)
     more = "" if diagnosis.findings else "; the checks found nothing"
-    return Fact(name="layers", text=f"{said} of {len(rows)}{more}.")
+    return Fact(name="layers", text=f"{said} of {len(states)}{more}.")
 
 
 def _facts(found: GradientAnalysis) -> list[Fact]:
     network = found.network_level_analysis
     dynamics, convergence = network.training_dynamics, network.convergence_indicators
+    assert dynamics is not None  # the standard depth has them all
+    assert convergence is not None
     stability = network.stability_assessment
     phase = dynamics.learning_phase
     told = {
@@ -292,6 +305,8 @@ def _facts(found: GradientAnalysis) -> list[Fact]:
             and f"successive gradients have a mean cosine of {number(dynamics.gradient_momentum)}",
         ),
     }
+    if found.non_finite_since is not None:
+        told["described"] = f"the steps before {found.non_finite_since}; then it went NaN or Inf"
     return [Fact(name=name, text=f"{text[:1].upper()}{text[1:]}.") for name, text in told.items()]
 
 
@@ -334,6 +349,8 @@ def _outlook(stability: Any) -> str:
     forecast = stability.stability_forecast
     if forecast is None:
         return _or_why(stability, "stability_forecast", None)
+    if forecast.short_term_outlook is None:
+        return _or_why(forecast, "short_term_outlook", None)
     short, far = (str(o).lower() for o in (forecast.short_term_outlook, forecast.long_term_outlook))
     words = short if short == far else f"{short} soon, {far} later"
     held = forecast.confidence_level
@@ -347,6 +364,7 @@ def _levels(
     found: GradientAnalysis, shares: Mapping[str, float], decades: Mapping[str, float]
 ) -> list[Level]:
     """Each way of grouping with its largest groups, in forward order."""
+    assert found.gradient_hierarchy is not None  # the standard depth has it
     groups = {group.group_name: group for group in found.gradient_hierarchy.layer_groups}
     levels = []
     for level in found.gradient_hierarchy.hierarchy_levels:
@@ -380,7 +398,8 @@ def _bar(group: LayerGroup, level: str, share: float, decades: Mapping[str, floa
 
 def _matrix(found: GradientAnalysis) -> Matrix | None:
     """The strongest pairs that are more than chance; None without any."""
-    every = found.network_level_analysis.layer_interactions
+    every = found.network_level_analysis.layer_interactions or ()
+    blocks = found.gradient_hierarchy.cross_level_interactions if found.gradient_hierarchy else ()
     telling = sorted(
         (pair for pair in every if pair.interaction_type is not InteractionType.NEUTRAL),
         key=lambda pair: -pair.interaction_strength,
@@ -397,9 +416,7 @@ def _matrix(found: GradientAnalysis) -> Matrix | None:
         names=names,
         pairs=[_pair(pair, at) for pair in every if {pair.layer1, pair.layer2} <= chosen],
         count=len(telling),
-        between=[_between(item) for item in found.gradient_hierarchy.cross_level_interactions][
-            :MOST_BETWEEN
-        ],
+        between=[_between(item) for item in blocks[:MOST_BETWEEN]],
     )
 
 
@@ -424,8 +441,7 @@ def _between(item: Any) -> str:
 
 def _add_weights(section: Analyses, found: WeightDistributionAnalysis, said: Verdicts) -> None:
     rows = [_weight_row(found, name, said) for name in found.layer_analyses]
-    order = ["critical", "warning", "unknown", "healthy"]
-    rows.sort(key=lambda row: order.index(row["state"]))
+    rows.sort(key=lambda row: _WORDS.index(row["state"]))
     section["weight_count"] = len(rows)
     section["weights"] = rows[:MOST_TENSORS]
     if rows and found.outlier_detection is None:
@@ -441,7 +457,7 @@ def _weight_row(found: WeightDistributionAnalysis, name: str, said: Verdicts) ->
     items = said.by_tensor.get(name, ())
     return WeightRow(
         name=name,
-        state=_state(items, "unknown" if said.diagnosis.healthy is None else "healthy"),
+        state=_state(items, said.diagnosis.healthy is not None),
         reasons=_reasons(items),
         std=rounded(numbers.std_dev, 3),
         zeros=rounded(numbers.zero_fraction, 3),

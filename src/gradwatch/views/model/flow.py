@@ -1,5 +1,6 @@
 """The flow network: layers (or blocks of them) placed by the real graph, and its problems."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
