@@ -19,7 +19,7 @@ from gradwatch.analysis.flow.directions import (
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.result import Result, missing
 
-MOST_MAGNITUDES = 128
+MOST_MAGNITUDES = 1000
 """Norms listed of one layer; of a longer run the extremes of half as many stretches are."""
 
 Array = NDArray[np.float64]
@@ -43,7 +43,7 @@ class GradientLayerFlow(Result):
 
     layer_name: str
     gradient_magnitudes: tuple[float, ...]
-    """Every norm; of more than 128 the first, the last, and the extremes of 63 stretches."""
+    """Every norm; of more than 1,000 the first, the last, and the extremes of 499 stretches."""
     magnitude_steps: tuple[int, ...]
     """The steps of these norms."""
     gradient_directions: tuple[GradientDirection, ...]
