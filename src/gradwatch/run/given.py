@@ -95,6 +95,7 @@ def as_array(value: Any, entry: str) -> NDArray[Any]:
         array = array.astype(np.float32)  # bfloat16 and its like, as other packages add to numpy
     if array.dtype.kind not in NUMBERS + "c":
         what = "text" if array.dtype.kind in "SU" else f"an array of {array.dtype}"
+        what = "None" if value is None else what
         raise GradwatchError(f"Expected numbers in {entry!r}, got {what}.", Exit.USAGE)
     return array
 
