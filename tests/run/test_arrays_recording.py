@@ -50,20 +50,20 @@ def test_arrays_say_what_the_recording_says(dtype) -> None:
     run = Run.from_arrays(gradients, weights)
     for family in FAMILIES:
         for column, name in enumerate(run.names):
-            for step in range(STEPS - 1):  # the update of the last step is not handed in
-                compare(run, sink, family, step, column, name)
+            compare(run, sink, family, column, name)
 
 
-def compare(run: Run, sink, family: Family, step: int, column: int, name: str) -> None:
-    row, state = sink.rows[family, step, name]
-    assert run.state(family_stats(family)[0].stat)[step, column] == state
+def compare(run: Run, sink, family: Family, column: int, name: str) -> None:
+    steps = slice(STEPS - 1)  # the update of the last step is not handed in
+    recorded = [sink.rows[family, step, name] for step in range(STEPS)][steps]
+    rows, states = (np.array(part) for part in zip(*recorded, strict=True))
+    measured = states == State.MEASURED
     for item in family_stats(family):
-        if item.stat is Stat.WEIGHT_HASH:
+        assert (run.state(item.stat)[steps, column] == states).all()
+        found = run.series[item.stat][steps, column]
+        assert np.isnan(found[~measured]).all()
+        if item.stat is not Stat.WEIGHT_HASH:
+            np.testing.assert_array_equal(found[measured], rows[item.stat][measured], item.stat)
+        elif run.parameters[column].dtype != "bfloat16":
             # Of the bits: those of a bfloat16 are others than those of the float32 it is read as.
-            same = run.integers(item.stat)[step, column] == row[item.stat]
-            assert same or run.parameters[column].dtype == "bfloat16"
-        elif state is State.MEASURED:
-            found = run.series[item.stat][step, column]
-            np.testing.assert_array_equal(found, row[item.stat], f"{item.stat} {name} {step}")
-        else:
-            assert np.isnan(run.series[item.stat][step, column]).all()
+            assert (run.integers(item.stat)[steps, column] == rows[item.stat]).all()
