@@ -144,3 +144,8 @@ def test_a_layer_that_starves_from_the_middle_on_is_named_with_that_step() -> No
     assert quiet("vanishing-gradient", gradients(1.0, near, 1.0, steps=40))
     brief = np.where(np.arange(40) < 32, 1.0, 1e-7)
     assert quiet("vanishing-gradient", gradients(1.0, brief, 1.0, steps=40))
+
+
+def test_gradients_handed_in_flat_are_weights() -> None:
+    arrays = {"a": [np.full(9, 1e-9)] * 20, "b": [np.ones(9)] * 20}
+    assert only("vanishing-gradient", Run.from_arrays(arrays)).layers == ("a",)
