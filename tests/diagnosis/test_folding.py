@@ -95,3 +95,13 @@ def test_one_fault_seen_from_two_sides_is_one_finding() -> None:
     assert (
         len(fold([finding("not-updated", 0, "a"), finding("not-updated", 0, "c")], CHAIN, 9)) == 2
     )
+
+
+def test_the_same_fault_seen_twice_explains_no_more() -> None:
+    grave = Severity.CRITICAL
+    findings = [
+        finding("nonfinite", 40, "c", severity=grave),
+        finding("nonfinite", 41, "a", "b", severity=grave),
+        finding("not-updated", 0, "b", severity=grave),
+    ]
+    assert [item.check for item in fold(findings, CHAIN, 200)] == ["not-updated", "nonfinite"]

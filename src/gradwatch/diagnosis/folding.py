@@ -184,9 +184,10 @@ def _counted(effect: Finding) -> Finding:
 
 def importance(finding: Finding) -> tuple[int, int, int, int]:
     """Sorting key: severity, then what explains more, then what is more of a root, then time."""
+    others = [item for item in finding.consequences if item.check != finding.check]
     return (
         -finding.severity,
-        -len([item for item in finding.consequences if item.severity > Severity.INFO]),
+        -len([item for item in others if item.severity > Severity.INFO]),
         rank(finding.check),
         finding.first_step,
     )
