@@ -50,3 +50,42 @@ def correlation(a: list[float], b: list[float]) -> float:
     ab = math.fsum((x - ma) * (y - mb) for x, y in zip(a, b, strict=True))
     aa, bb = math.fsum((x - ma) ** 2 for x in a), math.fsum((y - mb) ** 2 for y in b)
     return ab / math.sqrt(aa * bb)
+
+
+def residuals(columns: list[list[float]], y: list[float]) -> list[float]:
+    """Of least squares: the normal equations by elimination with pivots."""
+    k = len(columns)
+    rows = [
+        [math.fsum(p * q for p, q in zip(a, b, strict=True)) for b in [*columns, y]]
+        for a in columns
+    ]
+    for i in range(k):
+        pivot = max(range(i, k), key=lambda row: abs(rows[row][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for row in range(k):
+            if row != i:
+                factor = rows[row][i] / rows[i][i]
+                rows[row] = [v - factor * w for v, w in zip(rows[row], rows[i], strict=True)]
+    weights = [rows[i][k] / rows[i][i] for i in range(k)]
+    return [
+        v - math.fsum(w * column[t] for w, column in zip(weights, columns, strict=True))
+        for t, v in enumerate(y)
+    ]
+
+
+def innovations(x: list[float]) -> list[float]:
+    """Without its cubic, less what the two samples before foretell; robust units, cut at 3."""
+    time = [2 * i / (len(x) - 1) - 1 for i in range(len(x))]
+    rest = residuals([[t**power for t in time] for power in range(4)], x)
+    now, before, earlier = rest[2:], rest[1:-1], rest[:-2]
+    fresh = residuals([[1.0] * len(now), before, earlier], now)
+    usual = 1.4826 * percentile([abs(v) for v in fresh], 0.5)
+    return [min(max(v / usual, -3.0), 3.0) for v in fresh]
+
+
+def raw_correlation(a: list[float], b: list[float]) -> float:
+    """About zero, not about the means."""
+    ab, aa, bb = (
+        math.fsum(x * y for x, y in zip(p, q, strict=True)) for p, q in ((a, b), (a, a), (b, b))
+    )
+    return ab / math.sqrt(aa * bb)

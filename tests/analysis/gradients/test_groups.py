@@ -1,5 +1,6 @@
-"""Distribution, interactions and groups of layers: each level is produced by a run made for it."""
+"""Distribution and groups of layers: each level is produced by a run made for it."""
 
+import itertools
 import math
 
 import numpy as np
@@ -11,10 +12,12 @@ from gradwatch.analysis.gradients import analyze_gradients
 from gradwatch.analysis.gradients.groups import (
     Difficulty,
     DistributionType,
-    InteractionDirection,
-    InteractionType,
+    distribution,
     distribution_type,
+    hierarchy,
 )
+from gradwatch.analysis.layers import LayerSeries
+from gradwatch.result import dumps
 from gradwatch.run import Run, Subject
 from gradwatch.stats import Kind
 
@@ -68,38 +71,6 @@ def test_moments_over_layers_are_those_of_plain_loops() -> None:
     assert got.layer_gradient_ratios["l3"] == pytest.approx(means[3] / mean, rel=1e-12)
 
 
-# -- interactions ---------------------------------------------------------------------------------
-
-
-def test_layers_that_move_together_cooperate_and_strength_is_the_correlation() -> None:
-    common = RNG(0).normal(size=100)
-    a = np.exp(np.cumsum(0.1 * common + 0.02 * RNG(1).normal(size=100)))
-    b = np.exp(np.cumsum(0.1 * common + 0.02 * RNG(2).normal(size=100)))
-    (found,) = network({"a": a, "b": b}).layer_interactions
-    assert found.interaction_type is InteractionType.COOPERATIVE
-    changes = [np.diff(np.log(x)).tolist() for x in (a, b)]
-    assert found.interaction_strength == pytest.approx(loops.correlation(*changes), rel=1e-9)
-
-
-def test_opposed_layers_compete_and_unrelated_ones_are_neutral() -> None:
-    common = RNG(0).normal(size=100)
-    a, b = np.exp(np.cumsum(0.1 * common)), np.exp(-np.cumsum(0.1 * common))
-    (found,) = network({"a": a, "b": b}).layer_interactions
-    assert found.interaction_type is InteractionType.COMPETITIVE
-    (found,) = network({"a": noise(1), "b": noise(2)}).layer_interactions
-    assert found.interaction_type is InteractionType.NEUTRAL
-
-
-def test_spikes_that_follow_anothers_are_disruptive() -> None:
-    a, b = noise(1, 100, 0.01), noise(2, 100, 0.01)
-    for at in (20, 45, 70):
-        a[at] *= 30
-        a[at + 1 :] *= 30  # a level change, so that only one step moves
-        b[at + 1 :] *= 30
-    (found,) = network({"a": a, "b": b}).layer_interactions
-    assert found.interaction_type is InteractionType.DISRUPTIVE
-
-
 # -- groups ---------------------------------------------------------------------------------------
 
 
@@ -136,18 +107,113 @@ def test_every_difficulty() -> None:
     assert found >= set(Difficulty)
 
 
+def test_groups_are_those_of_plain_loops() -> None:
+    run = grouped()
+    hierarchy = analyze_gradients(run).gradient_hierarchy
+    norms = {s.layer: run.series["grad_norm"][-100:, i] for i, s in enumerate(run.parameters)}
+    decades = {name: math.log10(float(np.median(x)) / 4) for name, x in norms.items()}
+    total = math.fsum(float(x.mean()) ** 2 for x in norms.values())
+    spread = loops.moments(list(decades.values()))[1] ** 2
+    for group in hierarchy.layer_groups:
+        mine, got = [norms[name] for name in group.layers], group.group_characteristics
+        means = [float(x.mean()) for x in mine]
+        assert got.average_gradient_norm == pytest.approx(math.fsum(means) / len(means))
+        assert got.importance == pytest.approx(math.fsum(m * m for m in means) / total)
+        if len(mine) > 1:
+            inside = loops.moments([decades[name] for name in group.layers])[1] ** 2
+            assert group.internal_coherence == pytest.approx(max(1 - inside / spread, 0))
+            fresh = [loops.innovations(np.log(x).tolist()) for x in mine]
+            fresh = [
+                [v / math.sqrt(math.fsum(w * w for w in x) / len(x)) for v in x] for x in fresh
+            ]
+            pairs = [
+                math.fsum(v * w for v, w in zip(a, b, strict=True)) / len(a)
+                for a, b in itertools.combinations(fresh, 2)
+            ]
+            together = math.fsum(pairs) / len(pairs)
+            assert got.gradient_synchronization == pytest.approx(together, abs=1e-9)
+    by_level = {level.level_name: level for level in hierarchy.hierarchy_levels}
+    strongest = max(g.group_characteristics.importance for g in hierarchy.layer_groups[:3])
+    assert by_level["block"].optimization_impact == strongest
+
+
+def test_members_that_move_together_are_synchronised() -> None:
+    common, own = RNG(0).normal(size=150), RNG(1).normal(size=(4, 150))
+    norms = {f"a.0.{i}": np.exp(0.1 * (common + 0.3 * own[i])) for i in range(2)}
+    norms |= {f"a.1.{i}": np.exp(0.1 * own[i]) for i in (2, 3)}
+    groups = analyze_gradients(Run.from_norms(norms)).gradient_hierarchy.layer_groups
+    together, apart = (g.group_characteristics.gradient_synchronization for g in groups[:2])
+    assert together > 0.8
+    assert abs(apart) < 0.3
+
+
+def test_no_number_of_any_group_is_infinite_or_nan() -> None:
+    norms = {
+        "b.0.huge": 1e306 * noise(1, 100),
+        "b.0.dead": np.zeros(100),
+        "b.1.never": np.full(100, np.nan),
+        "b.2.late": np.concatenate([np.full(90, np.nan), noise(2, 10)]),
+        "b.3.tiny": 1e-306 * noise(3, 100),
+        "b.4.still": np.ones(100),
+    }
+    steps = {name: np.flatnonzero(np.isfinite(x)).tolist() for name, x in norms.items()}
+    given = {name: x[np.isfinite(x)] for name, x in norms.items()}
+    run = Run.from_norms(given, steps=steps)
+    series = LayerSeries.of(run)
+    results = [distribution(series, series.last(100)), hierarchy(run, series.last(100))]
+    for result in results:
+        assert "NaN" not in dumps(result)
+        assert "Infinity" not in dumps(result)
+    assert results[0].gradient_variance is None
+    assert "beyond the largest" in results[0].missing["gradient_variance"]
+    assert results[0].mean_gradient_norm > 1e304
+
+
+# -- sensitivity to the learning rate --------------------------------------------------------------
+
+
+def scheduled(rates: np.ndarray, elasticity: float, *, stats: tuple[str, ...] = ()) -> Run:
+    """Two layers whose update ratio answers to the learning rate, and slows down by itself."""
+    n = len(rates)
+    drift = np.exp(-np.arange(n) / (2 * n))
+    ratios = (1e-3 * drift * rates**elasticity)[:, None] * np.stack([noise(1, n), noise(2, n)], 1)
+    table = {
+        "grad_norm": np.stack([noise(3, n), noise(4, n)], axis=1),
+        "update_ratio": ratios,
+        "lr": rates[:, None],
+    }
+    subjects = [
+        Subject(Kind.PARAMETER, f"b.{i}.weight", f"b.{i}", (4, 4), "float32", 16, group=0)
+        for i in range(2)
+    ]
+    kept = {name: values for name, values in table.items() if name not in stats}
+    return make_run(kept, subjects=[*subjects, Subject(Kind.GROUP, "group 0")])
+
+
+STEPPED = np.repeat([1e-2, 1e-3, 3e-3, 1e-4], 50)
+
+
+@pytest.mark.parametrize("elasticity", [1.0, 0.5, 0.0])
+def test_sensitivity_to_the_rate_is_measured_from_how_it_moved(elasticity: float) -> None:
+    groups = analyze_gradients(scheduled(STEPPED, elasticity)).gradient_hierarchy.layer_groups
+    for group in groups[:2]:
+        found = group.group_characteristics.learning_rate_sensitivity
+        assert found == pytest.approx(elasticity, abs=0.05)
+
+
 @pytest.mark.parametrize(
-    ("lag", "direction"),
+    ("rates", "without", "reason"),
     [
-        (0, InteractionDirection.BIDIRECTIONAL),
-        (1, InteractionDirection.BOTTOM_UP),
-        (-1, InteractionDirection.TOP_DOWN),
+        (np.full(200, 1e-3), (), "did not move"),
+        (1e-3 * np.exp(-np.arange(200) / 60), (), "at one pace"),
+        (STEPPED, ("lr",), "learning rate was not recorded"),
+        (STEPPED, ("update_ratio",), "updates were not recorded"),
     ],
 )
-def test_who_leads_between_blocks(lag: int, direction: InteractionDirection) -> None:
-    moves = 0.1 * RNG(0).normal(size=102)
-    first, second = moves[1:-1], np.roll(moves, lag)[1:-1]
-    run = Run.from_norms({"b.0": np.exp(np.cumsum(first)), "b.1": np.exp(np.cumsum(second))})
-    (found,) = analyze_gradients(run).gradient_hierarchy.cross_level_interactions
-    assert found.direction is direction
-    assert found.interaction_strength > 0.9
+def test_a_sensitivity_that_cannot_be_told_has_a_reason(
+    rates: np.ndarray, without: tuple[str, ...], reason: str
+) -> None:
+    run = scheduled(rates, 1.0, stats=without)
+    got = analyze_gradients(run).gradient_hierarchy.layer_groups[0].group_characteristics
+    assert got.learning_rate_sensitivity is None
+    assert reason in got.missing["learning_rate_sensitivity"]

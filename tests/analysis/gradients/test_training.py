@@ -16,6 +16,7 @@ from gradwatch.analysis.gradients.training import (
     StabilityTrend,
     convergence,
     expected,
+    stability,
     steps_left,
 )
 from gradwatch.analysis.layers import LayerSeries
@@ -285,11 +286,9 @@ def test_the_threshold_decides_how_soon_a_fall_is_told() -> None:
             [s * RNG(seed + i).choice([-1, 1], 50) for i, s in enumerate(spreads)]
         )
         run = Run.from_norms({"a": np.exp(pieces)})
+        series = LayerSeries.of(run)
         low, high = (
-            analyze_gradients(
-                run, stability_threshold=t
-            ).network_level_analysis.stability_assessment.stability_trend
-            for t in (0.0, 1.0)
+            stability(run, series, series.last(100), t).stability_trend for t in (0.0, 1.0)
         )
         if low is not high:
             assert (low, high) != (StabilityTrend.DEGRADING, StabilityTrend.STABLE)

@@ -16,10 +16,8 @@ from gradwatch.analysis.gradients.advice import (
 from gradwatch.analysis.gradients.groups import (
     GradientDistribution,
     GradientHierarchy,
-    LayerInteraction,
     distribution,
     hierarchy,
-    interactions,
 )
 from gradwatch.analysis.gradients.layer import LayerDetail, LayerHealth, LayerHealthMetrics
 from gradwatch.analysis.gradients.priorities import (
@@ -27,6 +25,7 @@ from gradwatch.analysis.gradients.priorities import (
     priorities,
     reasons_by_layer,
 )
+from gradwatch.analysis.gradients.relations import LayerInteraction, interactions
 from gradwatch.analysis.gradients.training import (
     ConvergenceIndicators,
     StabilityAssessment,

@@ -1,29 +1,39 @@
-"""Layers among each other: how magnitude is spread over them, which move together, groups.
+"""How magnitude is spread over the layers, and the groups found in the model.
 
-The groups are those found in the model: blocks, kinds of layer, levels of gradient.
+Layers are grouped three ways: by block, by kind of layer, by level of gradient.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis import trends
+from gradwatch.analysis.gradients.relations import (
+    FEWEST_COMMON,
+    CrossLevelInteraction,
+    between_blocks,
+    innovations,
+    unit,
+)
 from gradwatch.analysis.layers import LayerSeries
+from gradwatch.checks.context import context
 from gradwatch.result import Result, missing
 from gradwatch.run import Run, block_of
-from gradwatch.stats.medians import median, medians
+from gradwatch.stats import Stat
+from gradwatch.stats.medians import median, thinned
+
+Array = NDArray[np.float64]
 
 FEWEST_LAYERS = 8
-FEWEST_COMMON = 8
-STRONGEST = 20
-SPIKE = 5.0
 HALF_A_DECADE = 10**0.5
-NO_CURVATURE = "needs the curvature (lr·λ/2), which is not recorded"
+LEAST_RATE_CHANGE = 0.05
+"""Spread of ln learning rate about a steady drift from which on its effect can be told."""
+FEWEST_RATES = 16
+STEADY_RATE = "the learning rate did not move, or only at one pace: record a run that changes it"
 
 Groups = dict[str, list[int]]
 """Name of a group → columns of its layers."""
@@ -39,15 +49,6 @@ class DistributionType(StrEnum):
     DEGENERATE = "Degenerate"
 
 
-class InteractionType(StrEnum):
-    """How the norms of two layers move with each other."""
-
-    COOPERATIVE = "Cooperative"
-    COMPETITIVE = "Competitive"
-    NEUTRAL = "Neutral"
-    DISRUPTIVE = "Disruptive"
-
-
 class Difficulty(StrEnum):
     """How many decades a group lies from the median layer."""
 
@@ -55,14 +56,6 @@ class Difficulty(StrEnum):
     MODERATE = "Moderate"
     DIFFICULT = "Difficult"
     VERY_DIFFICULT = "VeryDifficult"
-
-
-class InteractionDirection(StrEnum):
-    """Which of two blocks moves first."""
-
-    TOP_DOWN = "TopDown"
-    BOTTOM_UP = "BottomUp"
-    BIDIRECTIONAL = "Bidirectional"
 
 
 @dataclass(frozen=True)
@@ -78,27 +71,14 @@ class GradientDistribution(Result):
 
 
 @dataclass(frozen=True)
-class LayerInteraction(Result):
-    """Between layers only the correlation of Δ ln norm exists: their gradients share no space."""
-
-    layer1: str
-    layer2: str
-    interaction_strength: float
-    """|correlation| of the changes of ln norm over the steps both were recorded on."""
-    interaction_type: InteractionType
-    impact_score: float
-    """The share of variance they have in common: correlation squared."""
-    common_steps: int
-
-
-@dataclass(frozen=True)
 class GroupCharacteristics(Result):
     """What the layers of a group have in common."""
 
     average_gradient_norm: float | None
     gradient_synchronization: float | None
-    """Mean correlation of Δ ln norm between its members."""
+    """Mean correlation of what is new in ln norm on a step, between its members."""
     learning_rate_sensitivity: float | None
+    """Per cent by which its update ratio moved when the learning rate moved by one per cent."""
     optimization_difficulty: Difficulty | None
     importance: float | None
     """Share of the squared norm of the whole gradient."""
@@ -124,16 +104,8 @@ class HierarchyLevel(Result):
     layer_groups: tuple[str, ...]
     level_importance: float | None
     """How much of the variance of log10 RMS this way of grouping explains."""
-
-
-@dataclass(frozen=True)
-class CrossLevelInteraction(Result):
-    """How the norms of two blocks move with each other."""
-
-    from_level: str
-    to_level: str
-    interaction_strength: float
-    direction: InteractionDirection
+    optimization_impact: float | None
+    """Share of the squared norm of the whole gradient that its strongest group holds."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +115,7 @@ class GradientHierarchy(Result):
     layer_groups: tuple[LayerGroup, ...]
     hierarchy_levels: tuple[HierarchyLevel, ...]
     cross_level_interactions: tuple[CrossLevelInteraction, ...]
+    """Between blocks: `from_level` and `to_level` are names of blocks."""
 
 
 # -- distribution ----------------------------------------------------------------------------------
@@ -154,17 +127,22 @@ def distribution(series: LayerSeries, recent: LayerSeries) -> GradientDistributi
     if not len(means):
         gone = missing("no layer has a finite sample")
         return GradientDistribution(gone, gone, gone, gone, {}, DistributionType.DEGENERATE)
-    mean, std = float(means.mean()), float(means.std())
+    mean, std, skewness, kurtosis = (float(x[0]) for x in trends.moments(means[:, None]))
     ratios = {
-        name: None if math.isnan(value) else value / mean if mean > 0 else 1.0
+        name: None if not math.isfinite(value) else value / mean if mean > 0 else 1.0
         for name, value in zip(series.names, series.means.tolist(), strict=True)
     }
     return GradientDistribution(
-        mean, std * std, *trends.shape(means), ratios, distribution_type(recent.typical)
+        mean,
+        std * std if math.isfinite(std * std) else missing("it is beyond the largest number"),
+        skewness,
+        kurtosis,
+        ratios,
+        distribution_type(recent.typical),
     )
 
 
-def distribution_type(rms: NDArray[np.float64]) -> DistributionType:
+def distribution_type(rms: Array) -> DistributionType:
     """On log10 RMS, with standard errors: a few layers cannot be skewed "significantly"."""
     x = np.log10(rms[np.isfinite(rms) & (rms > 0)])
     n = len(x)
@@ -182,7 +160,7 @@ def distribution_type(rms: NDArray[np.float64]) -> DistributionType:
     return DistributionType.HEAVY_TAILED if tails / tails_error > 2 else DistributionType.NORMAL
 
 
-def _two_groups(x: NDArray[np.float64]) -> bool:
+def _two_groups(x: Array) -> bool:
     """The best cut into two explains nearly all variance, and neither part is a lone outlier.
 
     A Gaussian cut at its median explains 2/π of its variance, a uniform sample three quarters.
@@ -197,62 +175,6 @@ def _two_groups(x: NDArray[np.float64]) -> bool:
     return bool(explained[cut] > (0.95 if n < 20 else 0.9) and smaller >= max(2, n // 5))
 
 
-# -- interactions ----------------------------------------------------------------------------------
-
-
-def interactions(recent: LayerSeries) -> tuple[LayerInteraction, ...]:
-    """Neighbours in forward order and the strongest pairs beside them, by position."""
-    if len(recent.changes) < FEWEST_COMMON or len(recent.names) < 2:
-        return ()
-    correlations, common = recent.correlations
-    strength = np.triu(np.abs(np.nan_to_num(correlations)), 1)
-    ranked = np.argsort(-strength, axis=None, kind="stable")[:STRONGEST]
-    chosen = set(pairwise(range(len(recent.names)))) | {
-        (int(i), int(j)) for i, j in zip(*np.unravel_index(ranked, strength.shape), strict=True)
-    }
-    spikes = _spikes(recent.changes)
-    pairs = []
-    for i, j in sorted(chosen):
-        correlation, steps = float(correlations[i, j]), int(common[i, j])
-        if i >= j or steps < FEWEST_COMMON or not math.isfinite(correlation):
-            continue
-        if _disrupts(spikes[:, i], spikes[:, j]) or _disrupts(spikes[:, j], spikes[:, i]):
-            type_ = InteractionType.DISRUPTIVE
-        elif _p_value(correlation, steps) * len(chosen) >= 0.01:
-            type_ = InteractionType.NEUTRAL
-        else:
-            positive = correlation > 0
-            type_ = InteractionType.COOPERATIVE if positive else InteractionType.COMPETITIVE
-        names = recent.names[i], recent.names[j]
-        pairs.append(LayerInteraction(*names, abs(correlation), type_, correlation**2, steps))
-    return tuple(pairs)
-
-
-def _p_value(correlation: float, n: int) -> float:
-    """Fisher's z."""
-    bounded = max(min(correlation, 1 - 1e-12), -1 + 1e-12)
-    return math.erfc(abs(math.atanh(bounded)) * math.sqrt(max(n - 3, 1)) / math.sqrt(2))
-
-
-def _spikes(changes: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Changes far outside the column's own usual ones."""
-    size = np.abs(changes)
-    usual = np.nan_to_num(medians(size))
-    spiked: NDArray[np.bool_] = np.nan_to_num(size) > SPIKE * np.maximum(1.4826 * usual, 1e-12)
-    return spiked
-
-
-def _disrupts(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
-    """Three or more spikes of one follow a step after the other's, far above chance, none together.
-
-    Spikes on the same step have a common cause (a bad batch), so they are no disruption.
-    """
-    lone, followed = first[:-1] & ~second[:-1], second[1:] & ~first[1:]
-    hits, tries = int((lone & followed).sum()), int(lone.sum())
-    rate = float(followed.mean()) if len(followed) else 0.0
-    return hits >= 3 and hits >= 0.5 * tries and hits > 5 * rate * tries
-
-
 # -- groups ----------------------------------------------------------------------------------------
 
 
@@ -264,20 +186,27 @@ def hierarchy(run: Run, recent: LayerSeries) -> GradientHierarchy:
         "kind": _grouped(recent.names, lambda name: modules.get(name, "")),
         "gradient level": _by_gradient(recent),
     }
-    return GradientHierarchy(
-        tuple(
-            _group(recent, f"{level} {key}", columns)
-            for level, groups in levels.items()
-            for key, columns in groups.items()
-        ),
-        tuple(
+    fresh = unit(innovations(recent.logs))
+    sensitivities, reason = rate_sensitivities(run, recent.names)
+    groups: list[LayerGroup] = []
+    described: list[HierarchyLevel] = []
+    for i, (level, members) in enumerate(levels.items()):
+        made = _measured(recent, level, members, fresh, sensitivities, reason)
+        shares = [group.group_characteristics.importance for group in made]
+        known = [share for share in shares if share is not None]
+        described.append(
             HierarchyLevel(
-                i, level, tuple(f"{level} {key}" for key in groups), _explained(recent, groups)
+                i,
+                level,
+                tuple(group.group_name for group in made),
+                _explained(recent, members),
+                max(known) if known else missing("no finite sample"),
             )
-            for i, (level, groups) in enumerate(levels.items())
-        ),
-        tuple(_between_blocks(recent, levels["block"])),
-    )
+        )
+        groups += made
+    blocks = levels["block"]
+    moves = Segments.of(blocks).means(*fresh)
+    return GradientHierarchy(tuple(groups), tuple(described), between_blocks(tuple(blocks), moves))
 
 
 def _grouped(names: tuple[str, ...], key: Callable[[str], str]) -> Groups:
@@ -290,43 +219,112 @@ def _grouped(names: tuple[str, ...], key: Callable[[str], str]) -> Groups:
 
 def _by_gradient(recent: LayerSeries) -> Groups:
     """High, medium and low against the median layer, half a decade either way."""
-    middle = np.nan_to_num(recent.middle)
-    groups: Groups = {"high": [], "medium": [], "low": []}
-    for column, value in enumerate(recent.typical):
-        if np.isfinite(value):
-            above, below = value > middle * HALF_A_DECADE, value * HALF_A_DECADE < middle
-            groups["high" if above else "low" if below else "medium"].append(column)
-    return {name: columns for name, columns in groups.items() if columns}
+    middle, typical = np.nan_to_num(recent.middle), recent.typical
+    known = np.isfinite(typical)
+    high = known & (typical / HALF_A_DECADE > middle)
+    low = known & (typical < middle / HALF_A_DECADE)
+    levels = {"high": high, "medium": known & ~high & ~low, "low": low}
+    return {name: np.flatnonzero(level).tolist() for name, level in levels.items() if level.any()}
 
 
-def _group(recent: LayerSeries, name: str, columns: list[int]) -> LayerGroup:
-    means = trends.finite(recent.means[columns])
-    total = float(recent.squares.sum())
-    alone = missing("the group has one layer")
-    gone = missing("no finite sample")
-    return LayerGroup(
-        name,
-        tuple(recent.names[column] for column in columns),
-        GroupCharacteristics(
-            float(means.mean()) if len(means) else gone,
-            _synchronisation(recent, columns) if len(columns) > 1 else alone,
-            missing(NO_CURVATURE),
-            _difficulty(recent, columns),
-            float(recent.squares[columns].sum()) / total if total > 0 else gone,
-        ),
-        _coherence(recent, columns) if len(columns) > 1 else alone,
-    )
+@dataclass(frozen=True)
+class Segments:
+    """Groups laid end to end, so that all of them are summed at once."""
+
+    columns: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    sizes: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, groups: Groups) -> "Segments":
+        """The groups in their order; none of them is empty."""
+        sizes = np.array([len(columns) for columns in groups.values()], np.intp)
+        columns = [column for members in groups.values() for column in members]
+        return cls(np.array(columns, np.intp), np.cumsum(sizes) - sizes, sizes)
+
+    def sums(self, values: NDArray[np.generic]) -> Array:
+        """Sum over each group of values [..., layer]."""
+        taken = values[..., self.columns].astype(float)
+        return np.asarray(np.add.reduceat(taken, self.starts, axis=-1))
+
+    def means(self, values: Array, present: NDArray[np.bool_]) -> Array:
+        """Mean over the present values [..., layer] of each group; NaN where there is none."""
+        if not len(self.sizes):
+            return np.empty((*values.shape[:-1], 0))
+        counts = self.sums(present)
+        return np.where(counts > 0, self.sums(values) / np.maximum(counts, 1), np.nan)
+
+    def medians(self, values: Array) -> Array:
+        """Median of the finite values [layer] of each group; NaN where there is none."""
+        taken = values[self.columns]
+        finite = np.isfinite(taken)
+        group = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        ordered = taken[np.lexsort((taken, ~finite, group))]
+        counts = np.add.reduceat(finite, self.starts, dtype=np.intp)
+        low, high = (self.starts + np.maximum(n, 0) // 2 for n in (counts - 1, counts))
+        return np.where(counts > 0, (ordered[low] + ordered[high]) / 2, np.nan)
 
 
-def _synchronisation(recent: LayerSeries, columns: list[int]) -> float:
-    correlations, common = (table[np.ix_(columns, columns)] for table in recent.correlations)
-    pairs = np.triu(common >= FEWEST_COMMON, 1) & np.isfinite(correlations)
-    return float(correlations[pairs].mean()) if pairs.any() else missing("too few common steps")
+def _measured(
+    recent: LayerSeries,
+    level: str,
+    groups: Groups,
+    fresh: tuple[Array, NDArray[np.bool_]],
+    sensitivities: Array,
+    reason: str,
+) -> list[LayerGroup]:
+    """Every group of one way of grouping; each number for all groups at once."""
+    if not groups:
+        return []
+    segments = Segments.of(groups)
+    known = np.isfinite(recent.means)
+    top = float(recent.means[known].max(initial=0.0)) or 1.0
+    share = np.where(known, recent.means / top, 0.0)  # squares of large norms leave the range
+    whole = float((share**2).sum())
+    averages = segments.means(share, known) * top
+    shares = segments.sums(share**2) / (whole or np.nan)
+    together = _synchronisation(segments, *fresh)
+    away = np.abs(segments.medians(recent.decades) - median(recent.decades))
+    coherence = _coherence(segments, recent.decades)
+    rates = segments.medians(sensitivities)
+    alone, gone = "the group has one layer", "no finite sample"
+    made = []
+    for k, (key, columns) in enumerate(groups.items()):
+        single = len(columns) == 1
+        made.append(
+            LayerGroup(
+                f"{level} {key}",
+                tuple(recent.names[column] for column in columns),
+                GroupCharacteristics(
+                    _known(averages[k], gone),
+                    _known(together[k], alone if single else "too few common steps"),
+                    _known(rates[k], reason),
+                    _difficulty(float(away[k])),
+                    _known(shares[k], gone),
+                ),
+                _known(coherence[k], alone if single else "all layers are alike"),
+            )
+        )
+    return made
 
 
-def _difficulty(recent: LayerSeries, columns: list[int]) -> Difficulty | None:
+def _known(value: float, reason: str) -> float:
+    return float(value) if math.isfinite(value) else missing(reason)
+
+
+def _synchronisation(segments: Segments, x: Array, present: NDArray[np.bool_]) -> Array:
+    """Mean product of two different members over all steps both have; NaN where these are few."""
+    # All pairs at once: the square of a sum holds every product twice, and each one's own square.
+    products = segments.sums(x) ** 2 - segments.sums(x * x)
+    counts = segments.sums(present)
+    pairs = (counts * (counts - 1)).sum(axis=0)
+    enough = (counts > 1).sum(axis=0) >= FEWEST_COMMON
+    together = products.sum(axis=0) / np.where(enough, np.maximum(pairs, 1), np.nan)
+    return np.asarray(np.clip(together, -1, 1))
+
+
+def _difficulty(away: float) -> Difficulty | None:
     """By the decades between the group and the median layer, in either direction."""
-    away = abs(median(recent.decades[columns]) - median(recent.decades))
     if math.isnan(away):
         return missing("no positive sample")  # type: ignore[no-any-return]
     for limit, difficulty in ((0.5, Difficulty.EASY), (1.5, Difficulty.MODERATE)):
@@ -335,63 +333,71 @@ def _difficulty(recent: LayerSeries, columns: list[int]) -> Difficulty | None:
     return Difficulty.DIFFICULT if away <= 3 else Difficulty.VERY_DIFFICULT
 
 
-def _coherence(recent: LayerSeries, columns: list[int]) -> float:
-    inside, every = trends.finite(recent.decades[columns]), trends.finite(recent.decades)
-    if len(inside) < 2 or float(every.var()) < 1e-24:
-        return missing("all layers are alike")  # type: ignore[no-any-return]
-    return max(1 - float(inside.var()) / float(every.var()), 0.0)
+def _coherence(segments: Segments, decades: Array) -> Array:
+    known = np.isfinite(decades)
+    every = decades[known]
+    if len(every) < 2 or float(every.var()) < 1e-24:
+        return np.full(len(segments.sizes), np.nan)
+    d = np.where(known, decades - every.mean(), 0.0)
+    counts = segments.sums(known)
+    inside = segments.means(d * d, known) - segments.means(d, known) ** 2
+    return np.where(counts > 1, np.clip(1 - inside / float(every.var()), 0.0, 1.0), np.nan)
 
 
 def _explained(recent: LayerSeries, groups: Groups) -> float | None:
     """Between-group share of the variance of log10 RMS."""
-    every = trends.finite(recent.decades)
+    known = np.isfinite(recent.decades)
+    every = recent.decades[known]
     total = float(((every - every.mean()) ** 2).sum()) if len(every) else 0.0
     if total < 1e-24 or not groups:
         return missing("all layers are alike")  # type: ignore[no-any-return]
-    between = 0.0
-    for columns in groups.values():
-        inside = trends.finite(recent.decades[columns])
-        if len(inside):
-            between += len(inside) * float(inside.mean() - every.mean()) ** 2
-    return min(between / total, 1.0)
+    segments = Segments.of(groups)
+    d = np.where(known, recent.decades - every.mean(), 0.0)
+    between = np.nan_to_num(segments.means(d, known)) ** 2 * segments.sums(known)
+    return min(float(between.sum()) / total, 1.0)
 
 
-def _between_blocks(recent: LayerSeries, blocks: Groups) -> list[CrossLevelInteraction]:
-    """Neighbouring blocks (of few, all): correlation of mean Δ ln norm, direction from the lag."""
-    if len(recent.changes) < FEWEST_COMMON + 1:
-        return []
-    moves = {}
-    for key, columns in blocks.items():
-        changes = recent.changes[:, columns]
-        finite = np.isfinite(changes)
-        sums, counts = np.where(finite, changes, 0).sum(axis=1), finite.sum(axis=1)
-        moves[key] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-    pairs = combinations(moves, 2) if len(moves) <= 8 else pairwise(moves)
-    lagged = (_lagged(a, b, moves[a], moves[b]) for a, b in pairs)
-    measured = [interaction for interaction in lagged if interaction]
-    return sorted(measured, key=lambda item: -item.interaction_strength)[:STRONGEST]
+# -- sensitivity to the learning rate --------------------------------------------------------------
 
 
-def _lagged(
-    a: str, b: str, first: NDArray[np.float64], second: NDArray[np.float64]
-) -> CrossLevelInteraction | None:
-    """The earlier block leading by a step is BottomUp, the later one TopDown."""
-    by_lag = {
-        InteractionDirection.BIDIRECTIONAL: _correlation(first, second),
-        InteractionDirection.BOTTOM_UP: _correlation(first[:-1], second[1:]),
-        InteractionDirection.TOP_DOWN: _correlation(first[1:], second[:-1]),
-    }
-    strengths = {direction: abs(r) for direction, r in by_lag.items() if r is not None}
-    if not strengths:
-        return None
-    direction = max(strengths, key=strengths.__getitem__)
-    return CrossLevelInteraction(a, b, strengths[direction], direction)
+def rate_sensitivities(run: Run, layers: tuple[str, ...]) -> tuple[Array, str]:
+    """d ln(update ratio) / d ln(learning rate) of each layer, and why it is NaN where it is.
+
+    Least squares beside a steady drift in time: a training slows down of itself, and a rate that
+    only ever fell at one pace cannot be told from that.
+    """
+    out = np.full(len(layers), np.nan)
+    if Stat.LR not in run.recorded:
+        return out, "the learning rate was not recorded (hand the optimizer to watch)"
+    if Stat.UPDATE_RATIO not in run.recorded:
+        return out, "the updates were not recorded"
+    ctx = context(run)
+    rows = thinned(ctx.rows(Stat.UPDATE_RATIO))
+    place = {layer: column for column, layer in enumerate(layers)}
+    held = [
+        (column, subject.group, place[subject.layer])
+        for column, subject in enumerate(run.parameters)
+        if subject.group is not None and subject.layer in place
+    ]
+    columns, groups, owners = np.array(held, np.intp).reshape(-1, 3).T
+    rates = _logs(ctx.values(Stat.LR, rows)[:, groups])
+    ratios = _logs(ctx.values(Stat.UPDATE_RATIO, rows)[:, columns])
+    both = np.isfinite(rates) & np.isfinite(ratios)
+    rates, ratios = (_beside_drift(run.steps[rows], x, both) for x in (rates, ratios))
+    n, squares = both.sum(axis=0), (rates * rates).sum(axis=0)
+    moved = (n >= FEWEST_RATES) & (squares > LEAST_RATE_CHANGE**2 * n)
+    slopes = (rates * ratios).sum(axis=0)[moved] / squares[moved]
+    counts = np.bincount(owners[moved], minlength=len(out))
+    sums = np.bincount(owners[moved], slopes, minlength=len(out))
+    out[counts > 0] = sums[counts > 0] / counts[counts > 0]
+    return out, STEADY_RATE
 
 
-def _correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
-    both = np.isfinite(a) & np.isfinite(b)
-    if both.sum() < FEWEST_COMMON:
-        return None
-    x, y = a[both] - a[both].mean(), b[both] - b[both].mean()
-    size = float(np.sqrt((x * x).sum() * (y * y).sum()))
-    return float((x * y).sum()) / size if size > 0 else None
+def _logs(values: Array) -> Array:
+    return np.log(values, out=np.full(values.shape, np.nan), where=values > 0)
+
+
+def _beside_drift(steps: NDArray[np.int64], values: Array, kept: NDArray[np.bool_]) -> Array:
+    """Less the line in time over the kept samples; 0 elsewhere."""
+    fit = trends.lines(steps, np.where(kept, values, np.nan))
+    return np.where(kept, np.nan_to_num(values - fit.intercept - fit.slope * steps[:, None]), 0.0)

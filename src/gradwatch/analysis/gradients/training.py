@@ -36,6 +36,7 @@ STRETCHES = 12
 BEYOND_SCATTER = 3.5
 EARLY, LATE = 0.5, 0.9
 BEGUN = 0.05
+ROWS = 1 << 14
 PIECES = 12
 """The run is cut into at most this many stretches; a trend needs `trends.FEWEST` of them."""
 CLEAR, USUAL = 0.01, 0.05
@@ -216,15 +217,16 @@ def convergence(
 
 def _log_total(norms: Array) -> Array:
     """ln norm of the whole gradient; NaN on steps that lack a layer which has samples elsewhere."""
+    logs = np.full(len(norms), np.nan)
     some = np.isfinite(norms).any(axis=0)
-    if not some.any():
-        return np.full(len(norms), np.nan)
-    norms = norms if some.all() else norms[:, some]
-    largest = norms.max(axis=1, initial=0.0)
-    # Over the largest: squares of norms beyond 1e±154 leave the range.
-    scale = np.where(largest > 0, largest, np.nan)
-    total: Array = np.log(scale) + np.log(((norms / scale[:, None]) ** 2).sum(axis=1)) / 2
-    return total
+    for begin in range(0, len(norms) if some.any() else 0, ROWS):  # bounded memory on long runs
+        part = norms[begin : begin + ROWS, some]
+        largest = part.max(axis=1)
+        # Over the largest: squares of norms beyond 1e±154 leave the range.
+        scale = np.where(largest > 0, largest, np.nan)
+        total = np.log(scale) + np.log(((part / scale[:, None]) ** 2).sum(axis=1)) / 2
+        logs[begin : begin + ROWS] = total
+    return logs
 
 
 def _fall(values: Array, reason: str) -> float:
@@ -490,7 +492,7 @@ def _stretches(norms: Array) -> Array:
     size = max((len(norms) - 1) // PIECES, 5)
     stretches = []
     for begin in range(0, len(norms) - size, size):
-        piece = norms[begin : begin + size + 1]
+        piece = norms[begin : begin + min(size, ROWS) + 1]  # of a long stretch, its beginning
         logs = np.log(piece, out=np.full(piece.shape, np.nan), where=piece > 0)
         changes = np.diff(logs, axis=0)
         rows = np.isfinite(changes).sum(axis=0)

@@ -1,0 +1,362 @@
+"""Which layers, and which blocks of layers, move with each other, at once or some steps later.
+
+They are compared by what is new in ln norm at each step, less what a layer's own past foretells:
+two layers that merely fall together, or noise that remembers itself, would else seem related.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.analysis import trends
+from gradwatch.analysis.layers import LayerSeries
+from gradwatch.result import Result
+from gradwatch.stats.medians import medians
+
+Array = NDArray[np.float64]
+Columns = NDArray[np.intp]
+
+FEWEST_COMMON = 8
+FEWEST_STEPS = FEWEST_COMMON + 2
+"""Of which the first two have too little before them to be foretold."""
+STRONGEST = 20
+MOST_SEARCHED = 2048
+"""Layers up to which every pair is looked at; of more, only neighbours in forward order."""
+TILE = 256
+LAGS = range(-5, 6)
+"""By how many recorded steps one layer may follow another; positive where the first leads."""
+CHANCE = 0.005
+"""Of all pairs and lags searched, the chance that any passes although nothing is related."""
+SPENT = 9
+"""Steps that tell nothing: Fisher's three, four of the cubic and the two that foretell."""
+OUTLIER = 3.0
+SMOOTH = 0.5
+SPIKE = 5.0
+
+
+class InteractionType(StrEnum):
+    """How the norms of two layers move with each other."""
+
+    COOPERATIVE = "Cooperative"
+    COMPETITIVE = "Competitive"
+    NEUTRAL = "Neutral"
+    DISRUPTIVE = "Disruptive"
+
+
+class InteractionDirection(StrEnum):
+    """Which of two blocks moves first: the later in forward order, the earlier, or neither."""
+
+    TOP_DOWN = "TopDown"
+    BOTTOM_UP = "BottomUp"
+    BIDIRECTIONAL = "Bidirectional"
+
+
+@dataclass(frozen=True)
+class LayerInteraction(Result):
+    """Between layers only the norms can be compared: their gradients share no space."""
+
+    layer1: str
+    layer2: str
+    interaction_strength: float
+    """|correlation| of what is new in the two ln norms, at the lag where it is largest."""
+    interaction_type: InteractionType
+    impact_score: float
+    """The share of variance they have in common: correlation squared."""
+    common_steps: int
+    lag: int
+    """Recorded steps by which layer1 leads layer2; negative where it follows."""
+    confidence: float
+    """1 − the chance of such a correlation anywhere among the pairs and lags searched."""
+
+
+@dataclass(frozen=True)
+class CrossLevelInteraction(Result):
+    """Two blocks that move with each other; `from_level` is the earlier in forward order."""
+
+    from_level: str
+    to_level: str
+    interaction_strength: float
+    """|correlation| of what is new in the mean ln norm of the blocks, at the best lag."""
+    interaction_direction: InteractionDirection
+    lag: int
+    """Recorded steps by which `from_level` leads; negative where it follows."""
+    confidence: float
+    """1 − the chance of such a correlation anywhere among the pairs and lags searched."""
+
+
+def interactions(recent: LayerSeries) -> tuple[LayerInteraction, ...]:
+    """Neighbours in forward order, and the strongest related pairs beside them, by position."""
+    if len(recent.names) < 2 or len(recent.logs) < FEWEST_STEPS:
+        return ()
+    fresh = innovations(recent.logs)
+    first, second, searched = _chosen(fresh)
+    found = lagged(fresh[:, first], fresh[:, second])
+    disrupted = _disrupted(recent.logs, first, second)
+    pairs = []
+    for k, at in enumerate(found.best):
+        correlation, steps = float(found.correlations[at, k]), int(found.common[at, k])
+        if steps < FEWEST_COMMON:
+            continue
+        chance = min(_two_sided(found.z[at, k]) * searched, 1.0)
+        type_ = InteractionType.NEUTRAL
+        if disrupted[k]:
+            type_ = InteractionType.DISRUPTIVE
+        elif chance < CHANCE:
+            positive = correlation > 0
+            type_ = InteractionType.COOPERATIVE if positive else InteractionType.COMPETITIVE
+        pairs.append(
+            LayerInteraction(
+                recent.names[first[k]],
+                recent.names[second[k]],
+                abs(correlation),
+                type_,
+                correlation**2,
+                steps,
+                LAGS[at],
+                1 - chance,
+            )
+        )
+    return tuple(pairs)
+
+
+def between_blocks(names: Sequence[str], moves: Array) -> tuple[CrossLevelInteraction, ...]:
+    """The strongest related pairs of blocks, by the mean of what is new in their layers."""
+    if len(names) < 2 or len(moves) < FEWEST_STEPS:
+        return ()
+    fresh = innovations(moves)
+    first, second, searched = _chosen(fresh)
+    found = lagged(fresh[:, first], fresh[:, second])
+    related = []
+    for k, at in enumerate(found.best):
+        chance = _two_sided(found.z[at, k]) * searched
+        if chance < CHANCE:
+            sure = found.z[:, k] > _two_sided_z(searched)
+            related.append(
+                CrossLevelInteraction(
+                    names[first[k]],
+                    names[second[k]],
+                    abs(float(found.correlations[at, k])),
+                    _direction(np.where(sure, np.abs(found.correlations[:, k]), 0), LAGS[at]),
+                    LAGS[at],
+                    1 - chance,
+                )
+            )
+    related.sort(key=lambda item: -item.interaction_strength)
+    return tuple(related[:STRONGEST])
+
+
+def _direction(significant: Array, lag: int) -> InteractionDirection:
+    """`significant`: |correlation| at each lag, 0 where it may be chance."""
+    follows, leads = float(significant[:5].max()), float(significant[6:].max())
+    if lag == 0 or 2 * min(follows, leads) > max(follows, leads):
+        return InteractionDirection.BIDIRECTIONAL
+    return InteractionDirection.BOTTOM_UP if lag > 0 else InteractionDirection.TOP_DOWN
+
+
+def _chosen(fresh: Array) -> tuple[Columns, Columns, int]:
+    """Pairs to report, in order: neighbours and the strongest; and how many tests found them."""
+    layers = fresh.shape[1]
+    pairs = layers * (layers - 1) // 2 if layers <= MOST_SEARCHED else layers - 1
+    searched = pairs * len(LAGS)
+    chosen = {(i, i + 1) for i in range(layers - 1)}
+    if 2 < layers <= MOST_SEARCHED:
+        first, second = strongest_pairs(fresh, _two_sided_z(searched))
+        chosen |= set(zip(first.tolist(), second.tolist(), strict=True))
+    ordered = np.array(sorted(chosen), np.intp)
+    return ordered[:, 0], ordered[:, 1], searched
+
+
+def _two_sided(z: float) -> float:
+    return math.erfc(float(z) / math.sqrt(2))
+
+
+def _two_sided_z(searched: int) -> float:
+    return -NormalDist().inv_cdf(CHANCE / searched / 2)
+
+
+# -- what is new -----------------------------------------------------------------------------------
+
+
+def innovations(logs: Array) -> Array:
+    """What is new in each column [step, layer] on each step, in units of its usual size.
+
+    A column's values less their smooth course (a cubic) and less what the last two foretell: noise
+    without memory, so that a correlation over n steps is worth n steps. Sizes above three are cut.
+    NaN where a sample or one of the two before it is absent, and throughout a column that is
+    foretold exactly.
+    """
+    out = np.full(logs.shape, np.nan)
+    if len(logs) < FEWEST_STEPS:
+        return out
+    rest = _without_course(logs)
+    present = np.isfinite(rest[2:] + rest[1:-1] + rest[:-2])
+    n = present.sum(axis=0)
+    x, y, z = (_centred(part, present, n) for part in (rest[1:-1], rest[:-2], rest[2:]))
+    xx, yy, xy, xz, yz = ((a * b).sum(axis=0) for a, b in ((x, x), (y, y), (x, y), (x, z), (y, z)))
+    xx, yy = xx * (1 + 1e-9), yy * (1 + 1e-9)  # on a straight line the two would be the same
+    determinant = xx * yy - xy * xy
+    scale = np.divide(1.0, determinant, out=np.zeros(len(n)), where=determinant > 0)
+    fresh = z - x * ((yy * xz - xy * yz) * scale) - y * ((xx * yz - xy * xz) * scale)
+    usual = 1.4826 * np.nan_to_num(medians(np.where(present, np.abs(fresh), np.nan)))
+    # Of what is foretold to the rounding, mostly stands still or follows a smooth curve of its own,
+    # nothing is ever new.
+    size = np.nan_to_num(np.fmax.reduce(np.abs(logs), axis=0)) + np.sqrt((z * z).mean(axis=0))
+    smooth = np.abs(trends.autocorrelations(fresh)) > SMOOTH
+    known = (usual > 1e-9 * size) & (n >= FEWEST_COMMON) & ~smooth
+    cut = np.clip(fresh / np.where(known, usual, 1.0), -OUTLIER, OUTLIER)
+    out[2:] = np.where(present & known, cut, np.nan)
+    return out
+
+
+def _without_course(logs: Array) -> Array:
+    """Each column less its cubic over time, by least squares over the samples it has."""
+    present = np.isfinite(logs)
+    powers = np.polynomial.legendre.legvander(np.linspace(-1, 1, len(logs)), 3)
+    squares = (powers[:, :, None] * powers[:, None, :]).reshape(len(logs), 16)
+    table = (squares.T @ present.astype(float)).T.reshape(-1, 4, 4) + 1e-9 * np.eye(4)
+    level = np.where(present, logs, 0.0).sum(axis=0) / np.maximum(present.sum(axis=0), 1)
+    centred = np.where(present, logs - level, 0.0)
+    fitted = np.linalg.solve(table, (powers.T @ centred).T[:, :, None])[:, :, 0]
+    return np.where(present, centred - powers @ fitted.T, np.nan)
+
+
+def _centred(values: Array, present: NDArray[np.bool_], n: NDArray[np.int64]) -> Array:
+    kept = np.where(present, values, 0.0)
+    return np.where(present, kept - kept.sum(axis=0) / np.maximum(n, 1), 0.0)
+
+
+def unit(fresh: Array) -> tuple[Array, NDArray[np.bool_]]:
+    """Innovations with mean square 1 and zeros where absent, and where they are present."""
+    present = np.isfinite(fresh)
+    x = np.where(present, fresh, 0.0)
+    squares = (x * x).sum(axis=0) / np.maximum(present.sum(axis=0), 1)
+    return x / np.sqrt(np.where(squares > 0, squares, 1.0)), present
+
+
+# -- correlation at each lag -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lagged:
+    """For pairs of columns the correlation at each lag [lag, pair], and over how many steps."""
+
+    correlations: Array
+    common: NDArray[np.int64]
+
+    @cached_property
+    def z(self) -> Array:
+        """Fisher's z: a standard normal number where nothing is related."""
+        bounded = np.clip(np.abs(self.correlations), 0, 1 - 1e-12)
+        z = np.arctanh(bounded) * np.sqrt(np.maximum(self.common - SPENT, 0))
+        return np.where(self.common < FEWEST_COMMON, 0.0, z)
+
+    @property
+    def best(self) -> Columns:
+        """The row of the lag that chance explains least, for each pair."""
+        return np.asarray(np.argmax(self.z, axis=0))
+
+
+def lagged(first: Array, second: Array) -> Lagged:
+    """Correlate innovations column by column, `first` leading by each of `LAGS`."""
+    correlations, common = [], []
+    for lag in LAGS:
+        x, y = _shifted(first, second, lag)
+        both = np.isfinite(x) & np.isfinite(y)
+        x, y = np.where(both, x, 0.0), np.where(both, y, 0.0)
+        size = np.sqrt((x * x).sum(axis=0) * (y * y).sum(axis=0))
+        product = (x * y).sum(axis=0)
+        correlations.append(np.divide(product, size, out=np.zeros(len(size)), where=size > 0))
+        common.append(both.sum(axis=0))
+    return Lagged(np.stack(correlations), np.stack(common))
+
+
+def _shifted(
+    first: NDArray[Any], second: NDArray[Any], lag: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    n = len(first)
+    return first[max(-lag, 0) : n - max(lag, 0)], second[max(lag, 0) : n - max(-lag, 0)]
+
+
+def strongest_pairs(fresh: Array, limit: float) -> tuple[Columns, Columns]:
+    """Pairs of columns whose z exceeds the limit at some lag: at most `STRONGEST`, strongest first.
+
+    Tile by tile, so that no table of all pairs is ever held.
+    """
+    values, present = unit(fresh)
+    # A column without any gap but the first two rows, and one without samples, need no counting.
+    whole = bool((present[2:].all(axis=0) | ~present.any(axis=0)).all())
+    x, mask = values.astype(np.float32), present.astype(np.float32)
+    shifted, shifted_mask = _all_lags(x), None if whole else _all_lags(mask)
+    first, second, margins = [], [], []
+    for begin in range(0, x.shape[1], TILE):
+        tile = slice(begin, begin + TILE)
+        products = np.abs(_products(x[:, tile], shifted[:, :, begin:]))
+        common = (len(x) - 2 - np.abs(np.array(LAGS, np.float32)))[None, :, None]
+        if shifted_mask is not None:
+            common = _products(mask[:, tile], shifted_mask[:, :, begin:])
+        common = np.maximum(common, SPENT + 1)
+        products /= common * np.tanh(limit / np.sqrt(common - SPENT))
+        best = products.max(axis=1)
+        i, j = np.nonzero(np.triu(best > 1, 1))
+        strongest = np.argsort(-best[i, j], kind="stable")[:STRONGEST]
+        first.append(i[strongest] + begin)
+        second.append(j[strongest] + begin)
+        margins.append(best[i, j][strongest])
+    order = np.argsort(-np.concatenate(margins), kind="stable")[:STRONGEST]
+    return np.concatenate(first)[order], np.concatenate(second)[order]
+
+
+def _all_lags(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[step, lag, column]: each column as it is that many steps later, 0 beyond the ends."""
+    out = np.zeros((len(x), len(LAGS), x.shape[1]), np.float32)
+    for k, lag in enumerate(LAGS):
+        to, source = _shifted(out[:, k], x, lag)
+        to[:] = source
+    return out
+
+
+def _products(x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[column of x, lag, column of y]; one product of matrices is far cheaper than eleven."""
+    return np.asarray((x.T @ y.reshape(len(y), -1)).reshape(x.shape[1], *y.shape[1:]))
+
+
+# -- disruption ------------------------------------------------------------------------------------
+
+
+def _disrupted(logs: Array, first: Columns, second: Columns) -> NDArray[np.bool_]:
+    """Pairs of which one's spikes follow a step after the other's, beyond chance.
+
+    Spikes on the same step have a common cause (a bad batch), so they are no disruption.
+    """
+    spikes = _spikes(np.diff(logs, axis=0))
+    out = np.zeros(len(first), bool)
+    tests = 2 * len(first)
+    for a, b in ((first, second), (second, first)):
+        lone, follows = spikes[:-1, a] & ~spikes[:-1, b], spikes[1:, b] & ~spikes[1:, a]
+        hits, tries, rate = (lone & follows).sum(axis=0), lone.sum(axis=0), follows.mean(axis=0)
+        for k in np.flatnonzero((hits >= 3) & (2 * hits >= tries)):
+            out[k] |= _binomial(int(hits[k]), int(tries[k]), float(rate[k])) * tests < CHANCE
+    return out
+
+
+def _spikes(changes: Array) -> NDArray[np.bool_]:
+    """Changes far outside the column's own usual ones."""
+    if len(changes) < 2:
+        return np.zeros((2, changes.shape[1]), bool)
+    size = np.abs(changes)
+    usual = np.nan_to_num(medians(size))
+    return np.asarray(np.nan_to_num(size) > SPIKE * np.maximum(1.4826 * usual, 1e-12))
+
+
+def _binomial(hits: int, tries: int, rate: float) -> float:
+    """The chance of at least so many hits."""
+    return sum(
+        math.comb(tries, k) * rate**k * (1 - rate) ** (tries - k) for k in range(hits, tries + 1)
+    )
