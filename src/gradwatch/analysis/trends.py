@@ -266,10 +266,9 @@ def moments(values: Array) -> tuple[Array, Array, Array, Array]:
     present = np.isfinite(values)
     n = present.sum(axis=0)
     x = np.where(present, values, 0.0)
-    # Scaled: the squares of numbers beyond 1e±154 leave the range.
-    scale = np.abs(x).max(axis=0, initial=0.0)
-    scale = np.where(scale > 0, scale, 1.0)
-    x = x / scale
+    # Scaled, by a power of two as that does not round: squares beyond 1e±154 leave the range.
+    _, exponent = np.frexp(np.abs(x).max(axis=0, initial=0.0))
+    x = np.ldexp(x, -exponent)
     count = np.where(n > 0, n, np.nan)
     mean = x.sum(axis=0) / count
     x = np.where(present, x - mean, 0.0)
@@ -279,7 +278,7 @@ def moments(values: Array) -> tuple[Array, Array, Array, Array]:
     z2 = z * z
     skew = (z2 * z).sum(axis=0) / count
     kurt = np.where(varied, (z2 * z2).sum(axis=0) / count - 3, 0.0 * count)
-    return mean * scale, std * scale, skew, kurt
+    return np.ldexp(mean, exponent), np.ldexp(std, exponent), skew, kurt
 
 
 def percentiles(values: Array, shares: Sequence[float]) -> list[Array]:
