@@ -69,8 +69,7 @@ class LayerSeries:
     def means(self) -> NDArray[np.float64]:
         """Mean norm of each layer; NaN where nothing finite was measured."""
         means = np.full(len(self.names), np.nan)
-        for columns in self.blocks():
-            norms = self.norms[:, columns]
+        for columns, norms in self.blocks():
             finite = np.isfinite(norms)
             samples = finite.sum(axis=0)
             known = np.where(finite, norms, 0.0)
@@ -93,8 +92,8 @@ class LayerSeries:
     def typical(self) -> NDArray[np.float64]:
         """Median RMS of each layer; NaN where nothing finite was measured."""
         typical = np.full(len(self.names), np.nan)
-        for columns in self.blocks():
-            typical[columns] = medians(self.norms[:, columns] / self._roots[columns])
+        for columns, norms in self.blocks():
+            typical[columns] = medians(norms / self._roots[columns])
         return typical
 
     @cached_property
@@ -141,11 +140,9 @@ class LayerSeries:
         roots: NDArray[np.float64] = np.sqrt(np.maximum(self.counts, 1))
         return roots
 
-    def blocks(self) -> Iterator[slice]:
-        """The columns in parts of at most `BLOCK` cells (at least one column each)."""
-        width = max(1, BLOCK // max(len(self.steps), 1))
-        for begin in range(0, len(self.names), width):
-            yield slice(begin, begin + width)
+    def blocks(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+        """The norms in parts of at most `BLOCK` cells: whole columns, and which these are."""
+        return column_blocks(self.norms)
 
     def last(self, window: int) -> "LayerSeries":
         """The last `window` recorded steps."""
@@ -168,6 +165,15 @@ class LayerSeries:
             bad = _spoilt(run, columns, np.flatnonzero(~ctx.skipped))[0].sum(axis=0)
         since = int(run.steps[ctx.end]) if ctx.went_bad else None
         return cls(names, run.steps[: ctx.end][rows], _merged(norms, columns), counts, bad, since)
+
+
+def column_blocks(values: NDArray[np.float64]) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """A table in parts of at most `BLOCK` cells (at least one column), and their columns."""
+    width = max(1, BLOCK // max(len(values), 1))
+    for begin in range(0, values.shape[1], width):
+        columns = slice(begin, begin + width)
+        # Each column in one piece: reducing a few long columns takes a fifth of the time.
+        yield columns, np.asfortranarray(values[:, columns])
 
 
 def histories(run: Run) -> dict[str, GradientHistory]:

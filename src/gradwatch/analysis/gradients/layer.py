@@ -19,7 +19,7 @@ from gradwatch.analysis.gradients.advice import (
     own_numbers,
     suggestions,
 )
-from gradwatch.analysis.layers import LayerSeries
+from gradwatch.analysis.layers import LayerSeries, column_blocks
 from gradwatch.checks.context import context
 from gradwatch.diagnosis.verdict import Verdicts
 from gradwatch.finding import Severity
@@ -159,8 +159,8 @@ def statistics(series: LayerSeries) -> list[GradientStatistics]:
     """Of every column of the series."""
     return [
         item
-        for columns in series.blocks()
-        for item in _statistics(series.norms[:, columns], series.non_finite_samples[columns])
+        for columns, norms in series.blocks()
+        for item in _statistics(norms, series.non_finite_samples[columns])
     ]
 
 
@@ -294,13 +294,11 @@ def tensor_statistics(run: Run) -> dict[str, dict[str, GradientStatistics]]:
     ctx = context(run)
     rows = ctx.rows(Stat.GRAD_NORM)
     rows = rows[~ctx.skipped[rows]]
+    norms = run.series[Stat.GRAD_NORM]
     by_layer: dict[str, dict[str, GradientStatistics]] = {}
-    width = max(1, (1 << 22) // max(len(rows), 1))
-    for begin in range(0, len(run.parameters), width):
-        norms = run.series[Stat.GRAD_NORM][rows, begin : begin + width]
-        none = np.zeros(norms.shape[1], np.int64)
-        subjects = run.parameters[begin : begin + width]
-        for subject, item in zip(subjects, _statistics(norms, none), strict=True):
+    for columns, part in column_blocks(norms if len(rows) == len(norms) else norms[rows]):
+        none = np.zeros(part.shape[1], np.int64)
+        for subject, item in zip(run.parameters[columns], _statistics(part, none), strict=True):
             by_layer.setdefault(subject.layer, {})[subject.name] = item
     return by_layer
 
@@ -356,17 +354,16 @@ def _similar(names: Sequence[str], means: Array) -> tuple[list[tuple[str, ...]],
     places = places.clip(0, max(len(order) - 1, 0))
     distance = np.where(inside, np.abs(ordered[places] - ordered[:, None]), np.inf)
     nearest = np.argsort(distance, axis=1, kind="stable")[:, :MOST_SIMILAR]
-    chosen = np.take_along_axis(order[places], nearest, 1)
-    kept = np.take_along_axis(inside, nearest, 1)
+    # In forward order, those that are none behind the others, where they are cut off.
+    chosen = np.take_along_axis(np.where(inside, order[places], len(means)), nearest, 1)
+    chosen.sort(axis=1)
+    by_column = np.array([*names, ""], object)[chosen].tolist()
     listed: list[tuple[str, ...]] = [()] * len(means)
     counts = [0] * len(means)
-    for column, columns, near, count in zip(
-        order.tolist(), chosen.tolist(), kept.tolist(), (last - first - 1).tolist(), strict=True
-    ):
+    all_of = (last - first - 1).tolist()
+    for column, nearby, count in zip(order.tolist(), by_column, all_of, strict=True):
         counts[column] = count
-        if count:
-            taken = sorted(c for c, good in zip(columns, near, strict=True) if good)
-            listed[column] = tuple(names[c] for c in taken)
+        listed[column] = tuple(nearby[:count])
     return listed, counts
 
 
