@@ -68,17 +68,19 @@ class LayerSeries:
     @cached_property
     def means(self) -> NDArray[np.float64]:
         """Mean norm of each layer; NaN where nothing finite was measured."""
-        means = np.full(len(self.names), np.nan)
-        for columns, norms in self.blocks():
-            finite = np.isfinite(norms)
-            samples = finite.sum(axis=0)
-            known = np.where(finite, norms, 0.0)
-            # In units of the largest: the sum of norms near the end of the range would leave it.
-            unit = known.max(axis=0, initial=0.0)
-            unit[unit == 0] = 1.0
-            scaled = (known / unit).sum(axis=0) / np.maximum(samples, 1)
-            means[columns] = np.where(samples > 0, scaled * unit, np.nan)
-        return means
+        # Scaled, as the sum of norms near the end of the range would leave it; by a power of two,
+        # which rounds nothing.
+        largest = np.fmax.reduce(self.norms, axis=0, initial=0.0)
+        unit = np.ldexp(1.0, np.frexp(largest)[1] - 1)
+        sums, samples = np.zeros(len(self.names)), np.zeros(len(self.names), np.int64)
+        # Row by row, as the original adds: layers of equal mean stay equal.
+        height = max(1, BLOCK // max(len(self.names), 1))
+        for begin in range(0, len(self.norms), height):
+            part = self.norms[begin : begin + height]
+            finite = np.isfinite(part)
+            samples += finite.sum(axis=0)
+            sums += (np.where(finite, part, 0.0) / unit).sum(axis=0)
+        return np.where(samples > 0, sums / np.maximum(samples, 1) * unit, np.nan)
 
     @cached_property
     def squares(self) -> NDArray[np.float64]:
@@ -113,11 +115,6 @@ class LayerSeries:
     def middle(self) -> float:
         """Typical RMS of the median layer, of those that have a positive one; NaN without any."""
         return median(self.typical[self.typical > 0])
-
-    @property
-    def nonfinite(self) -> NDArray[np.float64]:
-        """Always zero: the series ends before the first non-finite step."""
-        return np.broadcast_to(np.zeros(()), self.norms.shape)
 
     @cached_property
     def correlations(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

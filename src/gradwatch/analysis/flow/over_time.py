@@ -99,8 +99,8 @@ def layer_flows(
 
 
 def _volatilities(series: LayerSeries) -> Iterator[Array]:
-    for columns in series.blocks():
-        yield trends.volatilities(_logs(series.norms[:, columns]))
+    for _, norms in series.blocks():
+        yield trends.volatilities(_logs(norms))
 
 
 def _logs(norms: Array) -> Array:
@@ -111,8 +111,7 @@ def _logs(norms: Array) -> Array:
 
 def _magnitudes(series: LayerSeries) -> Iterator[Samples]:
     every = tuple(series.steps.tolist()) if len(series.steps) <= MOST_MAGNITUDES else ()
-    for columns in series.blocks():
-        norms = series.norms[:, columns]
+    for _, norms in series.blocks():
         rows = np.sort(_telling_rows(norms), axis=0) if len(norms) > MOST_MAGNITUDES else None
         values = norms.T if rows is None else np.take_along_axis(norms, rows, 0).T
         kept = np.isfinite(values)
