@@ -23,7 +23,10 @@ def medians(values: Array) -> Array:
     count = np.isfinite(ordered).sum(axis=0)
     low = np.take_along_axis(ordered, np.maximum((count - 1) // 2, 0)[None], 0)[0]
     high = np.take_along_axis(ordered, np.maximum(count // 2, 0).clip(max=len(values) - 1)[None], 0)
-    middle: Array = (low + high[0]) / 2
+    with np.errstate(over="ignore"):
+        sums = low + high[0]
+    # Two numbers near the end of the range: their halves are exact there, their sum is not.
+    middle: Array = np.where(np.isinf(sums), low / 2 + high[0] / 2, sums / 2)
     return np.where(count > 0, middle, np.nan)
 
 
