@@ -53,6 +53,8 @@ def test_a_path_through_a_dead_layer_is_the_most_critical() -> None:
     assert first.bottleneck_layers == ("b",)
     assert first.total_flow_strength == first.narrowest_flow == 0.0
     assert first.criticality_score == pytest.approx(600)
+    assert first.optimization_potential is None
+    assert "not known" in first.missing["optimization_potential"]
     assert second.layers == widest.layers == ("a", "c", "d")
     assert second.criticality_score == pytest.approx(0.0)
     assert second.bottleneck_layers == ("c",)

@@ -109,8 +109,16 @@ def _described(
         min(edges[i].flow_strength or 0.0 for i in along),
         tuple(narrow),
         -total / DECADE,
-        -math.fsum(logs[i] for i in losing) / DECADE if losing else missing("no edge loses any"),
+        _potential([logs[i] for i in losing]),
     )
+
+
+def _potential(losses: Sequence[float]) -> Any:
+    if not losses:
+        return missing("no edge loses any")
+    if min(losses) <= LOST:
+        return missing("nothing passes its bottleneck, so what could pass is not known")
+    return -math.fsum(losses) / DECADE
 
 
 def _culprit(edge: FlowEdge, silent: Collection[str]) -> str:
