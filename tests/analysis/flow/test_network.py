@@ -199,6 +199,9 @@ def test_each_dead_layer_lowers_the_efficiency_by_as_much_as_a_millionth() -> No
     faint = {**dead("abcdefgh"), "a": np.full(20, 1e-300)}
     got = analyze_flow(Run.from_norms(faint)).flow_network.network_metrics
     assert got.overall_flow_efficiency == pytest.approx(1e-6 ** (1 / 7))
+    dip = {**dead("abc"), "b": np.full(20, 1e-9)}  # what is lost behind it comes back before it
+    got = analyze_flow(Run.from_norms(dip)).flow_network.network_metrics
+    assert got.overall_flow_efficiency == pytest.approx(1.0)
     three = Run.from_norms({"b": np.zeros(20), "c": np.ones(20), "d": np.ones(20)})
     got = analyze_flow(three).flow_network.network_metrics
     assert got.overall_flow_efficiency == pytest.approx(1e-3)

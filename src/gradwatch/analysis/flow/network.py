@@ -27,7 +27,7 @@ BOTTLENECK = 0.5
 CONSISTENT = 0.5
 """Largest spread of ln transmission over time that still counts as consistent."""
 FAINTEST = 1e-6
-"""The least an edge counts for in the efficiency: one blocked edge does not hide all others."""
+"""Least transmission that counts in the efficiency: a blocked edge does not hide all others."""
 LARGEST_LOG = 700.0
 """e to this is still a double."""
 MOST_STEPS = 4096
@@ -97,7 +97,7 @@ class NetworkMetrics(Result):
     """Numbers of the network as a whole."""
 
     overall_flow_efficiency: float | None
-    """Geometric mean of the transmissions, each counted as at least 1e-6 (a blocked one too)."""
+    """Geometric mean of the transmissions, each counted as 1e-6 to 1e6 (a blocked one as 1e-6)."""
     network_connectivity: float | None
     """Pairs of layers that data connect, over all pairs."""
     bottleneck_density: float | None
@@ -351,7 +351,7 @@ def _metrics(
     none = missing("there is no edge with a measured flow")
     n = len(nodes)
     narrow = sum(node.node_type is NodeType.BOTTLENECK for node in nodes)
-    logs = [math.log(max(strength, FAINTEST)) for strength in strengths]
+    logs = [math.log(min(max(strength, FAINTEST), 1 / FAINTEST)) for strength in strengths]
     return NetworkMetrics(
         math.exp(sum(logs) / len(logs)) if logs else none,
         _connected(n, pairs) if n > 1 else missing("fewer than two layers"),
