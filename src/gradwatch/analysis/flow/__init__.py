@@ -20,7 +20,7 @@ from gradwatch.analysis.flow.regions import GradientDeadZone, Region
 from gradwatch.analysis.layers import LayerSeries, histories
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.original import flow as original_flow
-from gradwatch.result import Result, missing
+from gradwatch.result import Result
 from gradwatch.run import as_run, choice, number, whole_number
 
 __all__ = [
@@ -96,7 +96,7 @@ class GradientFlow(Result):
     dead_zones: tuple[GradientDeadZone, ...]
     visualization_config: FlowConfig
     non_finite_since: int | None
-    """The step at which the run went NaN or Inf: everything here describes what came before."""
+    """The step at which the run went NaN or Inf, if it did: all this describes what came before."""
 
 
 def analyze_flow(
@@ -163,7 +163,6 @@ def _analyzed(data: Any, config: FlowConfig) -> GradientFlow:
     edges = network.edges_of(series.names, levels, pairs, config.flow_threshold, run.graph.assumed)
     typical = network.typical_levels(levels)
     whole, bottlenecks = network.network_of(series, levels, typical, pairs, edges)
-    since = series.non_finite_since
     last = recent(series, config.temporal_window)
     found = regions.problems_of(run, series, pairs) if config.show_problem_regions else None
     return GradientFlow(
@@ -177,7 +176,7 @@ def _analyzed(data: Any, config: FlowConfig) -> GradientFlow:
         found.exploding if found else (),
         found.dead if found else (),
         config,
-        missing("the run is finite") if since is None else since,
+        series.non_finite_since,
     )
 
 
