@@ -3,7 +3,7 @@
 import json
 import math
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from enum import Enum
 from importlib import import_module
@@ -127,7 +127,7 @@ def types_of(value: Any) -> Any:
         return type(value), {name: types_of(item) for name, item in vars(value).items()}
     if isinstance(value, dict):
         return dict, {key: types_of(item) for key, item in value.items()}
-    if isinstance(value, tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str):  # some are made when asked for
         return tuple, [types_of(item) for item in value]
     return float if type(value) is int else type(value)
 
