@@ -278,15 +278,12 @@ def test_names_of_half_characters_are_written(tmp_path) -> None:
     assert "a\\udc80" in animator.export_csv(tmp_path / "flow.csv").read_text()
 
 
-def test_a_thousand_layers_are_judged_in_a_second() -> None:
-    random = np.random.default_rng(0)
-    animator = GradientFlowAnimator()
-    gradients = random.normal(size=(1000, 4, 2))
-    for step in range(200):
-        animator.record_step(step, {f"l{i}": g for i, g in enumerate(gradients)})
+def test_a_thousand_layers_are_judged_in_half_a_second() -> None:
+    gradients = {f"l{i}": g for i, g in enumerate(RNG.normal(size=(1000, 4, 2)))}
+    animator = animated([gradients] * 50)
     start = time.process_time()
     assert animator.summary().overall_health is GradientHealth.HEALTHY
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < 0.5  # every layer by itself would take seconds
 
 
 def test_a_run_gives_the_same_frames() -> None:
