@@ -124,10 +124,12 @@ ORIGINAL: dict[str, Callable[[dict[str, Any]], Any]] = {
     "weight_distribution": _distribution,
     "gradient_explosion": _explosion,
     "animator": _animation,
-    "enhanced_analysis": lambda case: gradients.analyze_gradients(
-        histories(case), **_settings(case)
+    "enhanced_analysis": lambda case: gradients.EnhancedGradientAnalyzer(
+        "Standard", *_settings(case).values()
+    ).analyze_gradients(histories(case)),
+    "visualization": lambda case: flow.GradientFlowVisualizer().generate_visualization(
+        histories(case), case["input"]["current_step"]
     ),
-    "visualization": lambda case: flow.analyze_flow(histories(case), case["input"]["current_step"]),
 }
 
 

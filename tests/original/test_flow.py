@@ -12,15 +12,15 @@ from gradwatch.original import (
     GradientHistory,
     GradientVisualizationConfig,
 )
-from gradwatch.original.flow import analyze_flow
 
 SENTENCES = Sentences()
 
 
 @pytest.mark.parametrize("case", cases("visualization"), ids=lambda case: case["name"])
 def test_flow_is_the_original_one(case) -> None:
-    found = analyze_flow(histories(case), case["input"]["current_step"]).to_dict()
-    assert not list(differences(case["output"], found, SENTENCES))
+    step = case["input"]["current_step"]
+    found = GradientFlowVisualizer().generate_visualization(histories(case), step)
+    assert not list(differences(case["output"], found.to_dict(), SENTENCES))
 
 
 def test_the_visualizer_is_called_as_in_the_original() -> None:

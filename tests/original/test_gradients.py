@@ -9,16 +9,15 @@ from tests.original.inputs import histories, stops
 
 from gradwatch.errors import GradwatchError
 from gradwatch.original import EnhancedGradientAnalyzer, GradientHistory
-from gradwatch.original.gradients import GradientAnalysis, analyze_gradients
+from gradwatch.original.gradients import GradientAnalysis
 
 SENTENCES = Sentences()
 
 
 def analysed(case: dict[str, Any]) -> GradientAnalysis:
     settings = case["input"]["analyzer"]
-    return analyze_gradients(
-        histories(case), window=settings["window"], stability_threshold=settings["threshold"]
-    )
+    analyzer = EnhancedGradientAnalyzer("Standard", settings["window"], settings["threshold"])
+    return analyzer.generate_enhanced_analysis(histories(case))
 
 
 @pytest.mark.parametrize(
@@ -44,15 +43,16 @@ def test_one_nan_stops_it_where_the_layers_are_ranked() -> None:
     layers = {f"l{i}": GradientHistory([float(i)], [0]) for i in range(2)}
     layers["nan"] = GradientHistory([math.nan], [0])
     with pytest.raises(GradwatchError, match="sorts the means of the layers"):
-        analyze_gradients(layers)
+        EnhancedGradientAnalyzer().analyze_gradients(layers)
     alone = {"l0": layers["l0"], "nan": layers["nan"]}
-    assert analyze_gradients(alone).layer_details["nan"].gradient_statistics.samples == 1
+    found = EnhancedGradientAnalyzer().analyze_gradients(alone)
+    assert found.layer_details["nan"].gradient_statistics.samples == 1
 
 
 def test_the_analyzer_is_called_as_in_the_original() -> None:
-    histories = {"a": GradientHistory([float(i) for i in range(9)], range(9))}
-    analyzer = EnhancedGradientAnalyzer("Expert", 2, 0.5)
-    found = analyzer.generate_enhanced_analysis(histories)
-    assert found == analyze_gradients(histories, window=2, stability_threshold=0.5)
-    assert analyzer.analyze_gradients(histories) == found
-    assert EnhancedGradientAnalyzer().analyze_gradients(histories) == analyze_gradients(histories)
+    rising = {"a": GradientHistory([float(i) for i in range(9)], range(9))}
+    found = EnhancedGradientAnalyzer("Expert", 5, 0.5).generate_enhanced_analysis(rising)
+    assert found.layer_details["a"].health_metrics.convergence_indicator == 1.0
+    assert EnhancedGradientAnalyzer("Basic", 5, 0.5).analyze_gradients(rising) == found
+    usual = EnhancedGradientAnalyzer().analyze_gradients(rising)
+    assert usual.layer_details["a"].health_metrics.convergence_indicator == 0.5  # too short

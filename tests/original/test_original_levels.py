@@ -48,7 +48,7 @@ def produced() -> set[tuple[str, Any, str]]:
     for moved in (0.0, 0.02, 0.07, 0.3):
         found |= _levels(weights.analyze_drift({"a": [1.0]}, {"a": [1.0 + moved]}))
     swinging = GradientHistory([1e-12, 1e-9, 1e-12, 9e-6] * 10, range(40))
-    found |= _levels(gradients.analyze_gradients({"a": swinging}))
+    found |= _levels(gradients.EnhancedGradientAnalyzer().analyze_gradients({"a": swinging}))
     rare = np.array([0.0] * 60 + [0.1] * 39 + [9.0], np.float32)
     return found | _levels(weights.analyze_weight_distribution([rare]))
 

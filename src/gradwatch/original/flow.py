@@ -139,9 +139,6 @@ class GradientVisualizationConfig(Result):
     flow_threshold: float = 0.01
 
 
-DEFAULTS = GradientVisualizationConfig()
-
-
 @dataclass(frozen=True)
 class FlowAnalysis(Result):
     """`GradientFlowVisualization` there."""
@@ -160,41 +157,37 @@ class FlowAnalysis(Result):
 class GradientFlowVisualizer:
     """The original's visualizer, which draws nothing."""
 
-    config: GradientVisualizationConfig = DEFAULTS
+    config: GradientVisualizationConfig = GradientVisualizationConfig()
 
     def generate_visualization(
         self, gradient_histories: Histories, current_step: int
     ) -> FlowAnalysis:
-        """`current_step` is said of every layer, whatever its own last step."""
-        return analyze_flow(gradient_histories, current_step, self.config)
+        """`current_step` is said of every layer, whatever its own last step.
+
+        Edges join neighbours in insertion order; the original's hash order makes them random.
+        """
+        norms = {name: list(history.gradient_norms) for name, history in gradient_histories.items()}
+        network = _network(norms)
+        return FlowAnalysis(
+            layer_flows={
+                name: _layer_flow(name, history) for name, history in gradient_histories.items()
+            },
+            temporal_flows=tuple(
+                TemporalGradientFlow(current_step, name, x[-1], _direction(x), _stability(x))
+                for name, x in norms.items()
+                if x
+            ),
+            flow_network=network,
+            critical_paths=_critical_paths(network),
+            vanishing_regions=_vanishing_regions(norms),
+            exploding_regions=_exploding_regions(norms),
+            dead_zones=_dead_zones(norms),
+            visualization_config=self.config,
+        )
 
     def create_visualization(self, gradient_histories: Histories) -> FlowAnalysis:
         """The same of step 0."""
         return self.generate_visualization(gradient_histories, 0)
-
-
-def analyze_flow(
-    histories: Histories,
-    current_step: int = 0,
-    config: GradientVisualizationConfig = DEFAULTS,
-) -> FlowAnalysis:
-    """Edges join neighbours in insertion order; the original's hash order makes them random."""
-    norms = {name: list(history.gradient_norms) for name, history in histories.items()}
-    network = _network(norms)
-    return FlowAnalysis(
-        layer_flows={name: _layer_flow(name, history) for name, history in histories.items()},
-        temporal_flows=tuple(
-            TemporalGradientFlow(current_step, name, x[-1], _direction(x), _stability(x))
-            for name, x in norms.items()
-            if x
-        ),
-        flow_network=network,
-        critical_paths=_critical_paths(network),
-        vanishing_regions=_vanishing_regions(norms),
-        exploding_regions=_exploding_regions(norms),
-        dead_zones=_dead_zones(norms),
-        visualization_config=config,
-    )
 
 
 # -- single layers ---------------------------------------------------------------------------------

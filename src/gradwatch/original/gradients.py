@@ -255,44 +255,35 @@ class EnhancedGradientAnalyzer:
 
     def generate_enhanced_analysis(self, gradient_histories: Histories) -> GradientAnalysis:
         """What the norms of each layer say; NaN among two or more stops it."""
-        return analyze_gradients(
-            gradient_histories,
-            window=self.convergence_window,
-            stability_threshold=self.stability_threshold,
+        norms = {name: list(history.gradient_norms) for name, history in gradient_histories.items()}
+        statistics = {name: _statistics(name, values) for name, values in norms.items()}
+        means = {name: numbers.mean for name, numbers in statistics.items()}
+        details = []
+        for name, numbers in statistics.items():
+            flow = _flow_characteristics(norms[name], numbers)
+            details.append(
+                LayerGradientDetails(
+                    layer_name=name,
+                    gradient_statistics=numbers,
+                    flow_characteristics=flow,
+                    health_metrics=_health_metrics(
+                        norms[name], numbers.mean, flow, self.convergence_window
+                    ),
+                    optimization_suggestions=_suggestions(numbers.mean, flow),
+                    comparative_analysis=_comparison(name, means),
+                )
+            )
+        network = _network(details, self.stability_threshold)
+        typical = network.gradient_distribution.mean_gradient_norm
+        ranked = [_priority(layer, typical) for layer in details]
+        return GradientAnalysis(
+            layer_details={layer.layer_name: layer for layer in details},
+            network_level_analysis=network,
+            gradient_hierarchy=_hierarchy(means),
+            optimization_priorities=tuple(sorted(ranked, key=lambda item: -item.priority_score)),
         )
 
     analyze_gradients = generate_enhanced_analysis
-
-
-def analyze_gradients(
-    histories: Histories, *, window: int = 100, stability_threshold: float = 0.8
-) -> GradientAnalysis:
-    """Layers one by one, then the network, a hierarchy and priorities."""
-    norms = {name: list(history.gradient_norms) for name, history in histories.items()}
-    statistics = {name: _statistics(name, values) for name, values in norms.items()}
-    means = {name: numbers.mean for name, numbers in statistics.items()}
-    details = []
-    for name, numbers in statistics.items():
-        flow = _flow_characteristics(norms[name], numbers)
-        details.append(
-            LayerGradientDetails(
-                layer_name=name,
-                gradient_statistics=numbers,
-                flow_characteristics=flow,
-                health_metrics=_health_metrics(norms[name], numbers.mean, flow, window),
-                optimization_suggestions=_suggestions(numbers.mean, flow),
-                comparative_analysis=_comparison(name, means),
-            )
-        )
-    network = _network(details, stability_threshold)
-    typical = network.gradient_distribution.mean_gradient_norm
-    ranked = [_priority(layer, typical) for layer in details]
-    return GradientAnalysis(
-        layer_details={layer.layer_name: layer for layer in details},
-        network_level_analysis=network,
-        gradient_hierarchy=_hierarchy(means),
-        optimization_priorities=tuple(sorted(ranked, key=lambda item: -item.priority_score)),
-    )
 
 
 # -- one layer -------------------------------------------------------------------------------------

@@ -140,19 +140,15 @@ def analyze_flow(
 
 def _original(
     data: Any, config: FlowConfig, current_step: int | None
-) -> original_flow.FlowAnalysis:
+) -> Result:
     run = as_run(data)
     last = int(run.steps[-1]) if len(run.steps) else 0
-    echoed = original_flow.GradientVisualizationConfig(
-        config.show_temporal_flows,
-        config.show_critical_paths,
-        config.show_problem_regions,
-        config.color_scheme.value,
-        config.temporal_window,
-        config.flow_threshold,
+    same = {name: value for name, value in config.to_dict().items() if name != "palette"}
+    visualizer = original_flow.GradientFlowVisualizer(
+        original_flow.GradientVisualizationConfig(**same)
     )
     step = last if current_step is None else current_step
-    return original_flow.analyze_flow(histories(run), step, echoed)
+    return visualizer.generate_visualization(histories(run), step)
 
 
 def _analyzed(data: Any, config: FlowConfig) -> GradientFlow:

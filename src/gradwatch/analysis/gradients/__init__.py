@@ -38,7 +38,7 @@ from gradwatch.analysis.layers import LayerSeries, histories
 from gradwatch.diagnosis.verdict import Verdicts, verdicts
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.finding import Severity
-from gradwatch.original import gradients as original_gradients
+from gradwatch.original import EnhancedGradientAnalyzer
 from gradwatch.result import Result, missing
 from gradwatch.run import Run, as_run, choice, whole_number
 
@@ -118,9 +118,8 @@ def analyze_gradients(
     threshold = _share(stability_threshold, "stability_threshold")
     run = as_run(data)
     if original:
-        return original_gradients.analyze_gradients(
-            histories(run), window=window, stability_threshold=threshold
-        )
+        analyzer = EnhancedGradientAnalyzer(chosen, window, threshold)
+        return analyzer.generate_enhanced_analysis(histories(run))
     return _analysis(run, window, threshold, chosen)
 
 
