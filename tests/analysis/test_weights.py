@@ -195,21 +195,79 @@ def test_every_issue_has_a_tensor_a_sentence_and_an_advice() -> None:
         assert issue.advice.endswith(".")
 
 
+def zeroed(rows: int, size: float = 0.1) -> np.ndarray:
+    """A matrix of which so many of a hundred rows are zero."""
+    matrix = np.random.default_rng(1).normal(0, size, (100, 50))
+    matrix[:rows] = 0.0
+    return matrix
+
+
 @pytest.mark.parametrize(
-    ("tensors", "status"),
+    ("tensor", "status"),
     [
-        ([np.linspace(-1, 1, 101)], DistributionHealthStatus.EXCELLENT),
-        ([np.linspace(-6, 6, 101)], DistributionHealthStatus.GOOD),
-        ([np.concatenate([np.linspace(-1, 1, 500), [9.0]])], DistributionHealthStatus.POOR),
-        ([np.concatenate([np.zeros(200), [0.5, 0.7]])], DistributionHealthStatus.POOR),
-        ([np.concatenate([np.linspace(-0.1, 0.1, 99), [4.0]])], DistributionHealthStatus.FAIR),
-        ([np.concatenate([np.zeros(200), [9.0]])], DistributionHealthStatus.CRITICAL),
-        ([np.array([np.nan, 1.0])], DistributionHealthStatus.CRITICAL),
-        ([], DistributionHealthStatus.UNKNOWN),
+        (np.linspace(-1, 1, 101), DistributionHealthStatus.EXCELLENT),
+        (np.linspace(-11, 11, 101), DistributionHealthStatus.GOOD),
+        # odd shapes alone are no fault: 50 and 30 of 100 by the original's penalties
+        (np.concatenate([np.linspace(-1, 1, 500), [11.0]]), DistributionHealthStatus.GOOD),
+        (np.concatenate([np.zeros(200), [11.0]]), DistributionHealthStatus.GOOD),
+        (zeroed(4), DistributionHealthStatus.EXCELLENT),  # mentioned
+        (zeroed(10), DistributionHealthStatus.FAIR),
+        (zeroed(60), DistributionHealthStatus.CRITICAL),
+        (np.array([np.nan, 1.0]), DistributionHealthStatus.CRITICAL),
+        (np.empty(0), DistributionHealthStatus.UNKNOWN),
     ],
 )
-def test_every_status_is_reached(tensors, status: DistributionHealthStatus) -> None:
-    assert analyze_weights(tensors).distribution_health.status is status
+def test_the_verdict_gives_the_status_and_the_shape_only_the_score(
+    tensor: np.ndarray, status: DistributionHealthStatus
+) -> None:
+    found = analyze_weights({"w": tensor})
+    assert found.layer_analyses["w"].status is found.distribution_health.status is status
+
+
+def test_a_poor_network_is_warned_about_and_oddly_shaped() -> None:
+    found = analyze_weights({"w": zeroed(40, size=3.0)})
+    assert found.distribution_health.status is DistributionHealthStatus.POOR
+    assert found.layer_analyses["w"].findings == ("zeroed-units",)
+
+
+def test_beside_a_sick_tensor_a_sound_one_stays_sound() -> None:
+    found = analyze_weights({"sick": zeroed(60), "sound": zeroed(0)})
+    assert found.distribution_health.status is DistributionHealthStatus.CRITICAL
+    assert found.layer_analyses["sound"].status is DistributionHealthStatus.EXCELLENT
+    assert found.layer_analyses["sound"].findings == ()
+
+
+def test_a_mask_is_no_fault() -> None:
+    mask = np.where(np.tri(8) > 0, 0.0, -np.inf)
+    found = analyze_weights({"attn.mask": mask, "fc.weight": zeroed(0)})
+    assert found.distribution_health.status is DistributionHealthStatus.EXCELLENT
+    assert WeightIssue.NON_FINITE not in found.layer_analyses["attn.mask"].issues
+    assert found.layer_analyses["attn.mask"].statistics.inf_count == 28
+
+
+def test_what_overflows_is_missing_with_its_reason() -> None:
+    found = analyze_weights({"a": np.array([1.7e308, -1.7e308, 1e307, 3.0])})
+    numbers = found.layer_analyses["a"].statistics
+    assert (numbers.min, numbers.max) == (-1.7e308, 1.7e308)
+    assert numbers.norm is None
+    assert "64 bits" in numbers.missing["norm"]
+    assert math.isclose(numbers.std_dev, 1.2028611723719407e308)
+    assert found.layer_analyses["a"].findings == ("narrow-casts",)
+
+
+ENDS = (1.7e308, -1.7e308, 1e307, 3.0, 0.0, 5e-324, -1e-310, 1e154, np.inf, np.nan)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_statistic_is_ever_infinite(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    values = random.choice(ENDS, random.integers(1, 40))
+    found = analyze_weights({"a": values, "b": values[:1], "c": values.reshape(1, -1)})
+    layers = [layer.statistics for layer in found.layer_analyses.values()]
+    for numbers in (found.overall_statistics, *layers):
+        assert all(
+            math.isfinite(value) for value in vars(numbers).values() if isinstance(value, float)
+        )
 
 
 def test_nan_is_never_healthy() -> None:
@@ -297,6 +355,18 @@ def test_lists_integers_complex_and_views_are_accepted() -> None:
 def test_nonsense_is_refused(given) -> None:
     with pytest.raises(GradwatchError, match="Expected"):
         analyze_weights(given)
+
+
+def test_torch_parameters_of_any_type_are_accepted() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(30, 20)
+    whole = analyze_weights({n: p.detach().numpy() for n, p in model.named_parameters()})
+    assert analyze_weights(dict(model.named_parameters())) == whole
+    narrow = analyze_weights(dict(model.bfloat16().named_parameters()))
+    assert narrow.layer_analyses["weight"].status is whole.layer_analyses["weight"].status
+    assert narrow.layer_analyses["weight"].statistics.std_dev == pytest.approx(
+        whole.layer_analyses["weight"].statistics.std_dev, rel=1e-2
+    )
 
 
 def test_the_original_rules_are_a_keyword_away() -> None:

@@ -50,7 +50,7 @@ def test_healthy_ends_with_0(healthy, capsys) -> None:
 
 def test_sick_ends_with_1_unless_asked_for_more(sick, capsys) -> None:
     assert ended("weights", sick) == 1
-    assert "critical nonfinite" in capsys.readouterr().out
+    assert "critical nonfinite-weights" in capsys.readouterr().out
     assert ended("weights", sick, "--fail-on", "critical") == 1
 
 
@@ -83,7 +83,7 @@ def test_json_has_every_tensor(sick, capsys) -> None:
     }
     assert wanted <= set(tensor)
     assert tensor["first_nonfinite"] == [3, 4]
-    assert data["findings"][0]["check"] == "nonfinite"
+    assert data["findings"][0]["check"] == "nonfinite-weights"
     assert data["analysis"]["layer_analyses"]["fc.weight"]["statistics"]["nan_count"] == 1
 
 
@@ -96,7 +96,7 @@ def test_the_page_is_written_and_not_overwritten(sick, tmp_path, capsys) -> None
     page = tmp_path / "r.html"
     assert ended("weights", sick, "-o", str(page)) == 1
     assert "<html" in page.read_text("utf-8")
-    assert "nonfinite" in page.read_text("utf-8")
+    assert "nonfinite-weights" in page.read_text("utf-8")
     assert ended("weights", sick, "-o", str(page)) == 2
     assert ended("weights", sick, "-o", str(page), "--force") == 1
     assert "Wrote" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import json
 import numpy as np
 from tests.making import make_run
 
-from gradwatch.checks import CHECKS
+from gradwatch.checks import TRAINING_CHECKS
 from gradwatch.cli.diagnose import lines
 from gradwatch.diagnosis import diagnose
 from gradwatch.finding import Finding, Severity
@@ -38,7 +38,9 @@ def test_a_healthy_run_is_healthy_and_says_what_was_checked() -> None:
 
 def test_every_check_either_looked_or_says_why_not() -> None:
     found = diagnose(healthy_run())
-    assert set(found.checked) | {s.check for s in found.skipped} == {c.NAME for c in CHECKS}
+    assert set(found.checked) | {s.check for s in found.skipped} == {
+        c.NAME for c in TRAINING_CHECKS
+    }
 
 
 def test_without_a_loss_health_is_unknown() -> None:
@@ -77,7 +79,7 @@ def test_a_check_that_fails_costs_only_itself() -> None:
         def check(run: Run):  # type: ignore[no-untyped-def]
             raise ZeroDivisionError("no")
 
-    found = diagnose(healthy_run(), [*CHECKS, Broken()])  # type: ignore[list-item]
+    found = diagnose(healthy_run(), [*TRAINING_CHECKS, Broken()])  # type: ignore[list-item]
     (broken,) = [s for s in found.skipped if s.check == "broken"]
     assert broken.reason.startswith("the check itself")
     assert "exploding-gradient" in found.checked

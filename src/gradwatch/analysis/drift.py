@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis import Rules
-from gradwatch.analysis.elements import ELEMENTS, Given, last_rows, named
+from gradwatch.analysis.elements import ELEMENTS, Given, named
+from gradwatch.checks.tensors import last_rows
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.original import weights as original
 from gradwatch.result import Result, missing

@@ -7,7 +7,7 @@ next coarser grid. Layers, shards and pieces of a tensor therefore add up to the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, erfc, floor, log, log2, sqrt
 from statistics import NormalDist
 from typing import Any
@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.checks.tensors import last_weights
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.kernel import MOMENTS, Batch, batch_of, count_cells, list_beyond, measure_arrays
 from gradwatch.run import Run, as_array
 from gradwatch.run.given import as_real, by_name
-from gradwatch.stats import Stat
 
 CHUNK = 1 << 15
 """Elements looked at together: they stay in the processor's cache."""
 ELEMENTS = "needs the elements; a run keeps only their statistics"
-_COPIED = ("mean", "std", "skewness", "kurtosis", "norm", "abs_mean", "abs_max", "min", "max")
 
 
 @dataclass(frozen=True)
@@ -89,14 +88,14 @@ def from_arrays(tensors: Given) -> list[MeasuredTensor]:
 
 def from_run(run: Run) -> list[MeasuredTensor]:
     """The last measured weight of every parameter, in forward order."""
-    columns, rows = last_rows(run, Stat.WEIGHT_MEAN)
+    columns, records, _ = last_weights(run)
     if not len(columns):
         raise GradwatchError(
             "This run has no recorded weights. Record them (they are by default), or hand in the "
             "arrays themselves."
         )
     subjects = [run.parameters[column] for column in columns]
-    measured = zip(subjects, _records(run, rows, columns), strict=True)
+    measured = zip(subjects, records, strict=True)
     return [
         MeasuredTensor(subject.name, subject.shape, subject.dtype, record, None)
         # Layers that no forward pass has met come last.
@@ -108,26 +107,19 @@ def _position(order: int | None) -> tuple[bool, int]:
     return order is None, order or 0
 
 
-def last_rows(run: Run, stat: Stat) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The parameters with a measured value (their columns), and the row of the last one of each."""
-    measured = run.measured(stat)
-    columns = np.flatnonzero(measured.any(axis=0))
-    rows = len(measured) - 1 - measured[::-1, columns].argmax(axis=0) if len(columns) else columns
-    return columns, rows
-
-
-def _records(run: Run, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[np.void]:
-    def values(name: str) -> NDArray[np.float64]:
-        return run.series[Stat(f"weight_{name}")][rows, columns]
-
-    records = np.zeros(len(columns), MOMENTS)
-    for name in _COPIED:
-        records[name] = values(name)
-    for name in ("count", "nan", "zero_rows"):
-        records[name] = np.nan_to_num(values(name))
-    records["pos_inf"] = np.nan_to_num(values("inf"))  # the run does not keep the signs apart
-    records["zeros"] = np.rint(np.nan_to_num(values("zero_fraction")) * records["count"])
-    return records
+def with_elements(tensors: Sequence[MeasuredTensor], given: Given) -> list[MeasuredTensor]:
+    """The tensors with the elements they were measured from."""
+    arrays = named(given)
+    absent = [tensor.name for tensor in tensors if tensor.name not in arrays]
+    if absent:
+        raise GradwatchError(
+            f"Expected the elements of every weight, got none of {absent[0]!r}.", Exit.USAGE
+        )
+    return [
+        # complex numbers were measured as pairs of real ones: the shape is the array's
+        replace(tensor, shape=arrays[tensor.name].shape, values=as_real(arrays[tensor.name]))
+        for tensor in tensors
+    ]
 
 
 def floating(part: NDArray[Any]) -> NDArray[Any]:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis import Rules
-from gradwatch.analysis.elements import Given, from_arrays, last_rows, singles, tensors_by_name
+from gradwatch.analysis.elements import Given, from_arrays, singles, tensors_by_name
+from gradwatch.checks.tensors import last_rows
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.original import weights as original
 from gradwatch.result import AdviceCode, Result, missing

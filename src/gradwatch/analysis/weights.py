@@ -1,7 +1,8 @@
 """`analyze_weights`: statistics, health and outliers of weights, per tensor and pooled.
 
-One pass over the elements measures the moments of all tensors, a second one fills histograms and
-finds outliers. A run keeps only the moments: what needs the elements is then missing.
+One pass over the elements measures all tensors, a second one fills histograms and finds outliers. A
+run keeps only the moments: what needs the elements is then missing. Health is what the checks say
+(`gradwatch.diagnosis.verdict`); the original's penalties only place a score within its band.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,12 +22,15 @@ from gradwatch.analysis.elements import (
     cell_exponent,
     common_exponent,
     first_nonfinite,
-    from_arrays,
     from_run,
     named,
     scan,
     spread,
+    with_elements,
 )
+from gradwatch.checkpoints.scanning import scan_arrays
+from gradwatch.diagnosis import Trouble, Verdict, Verdicts, verdicts
+from gradwatch.finding import Severity
 from gradwatch.kernel import merge
 from gradwatch.original import weights as original
 from gradwatch.result import AdviceCode, Result, missing
@@ -35,10 +39,14 @@ from gradwatch.run import Run
 EMPTY = "the tensor is empty"
 NOTHING = "there is no element to judge"
 NONE_FINITE = "no element is finite"
+OVERFLOW = "the elements are too large or too small for it to be computed in 64 bits"
 
 
 class WeightIssue(AdviceCode):
-    """What can be wrong with a weight tensor, and what to do then."""
+    """What is odd about a weight tensor's distribution, and what to do where that does harm.
+
+    All but `NON_FINITE` describe a shape; whether it does harm is for the checks to say.
+    """
 
     NON_FINITE = (
         "non-finite",
@@ -65,7 +73,7 @@ class OutlierSeverity(StrEnum):
 
 
 class DistributionHealthStatus(StrEnum):
-    """The network's score in a word."""
+    """A score in a word; which words can be had depends on the findings."""
 
     EXCELLENT = "Excellent"
     GOOD = "Good"
@@ -113,13 +121,17 @@ class LayerWeightAnalysis(Result):
     first_nonfinite: int | None
     """Flat index of the first NaN or Inf."""
     health_score: float | None
+    """75 to 100 where no finding names the tensor, 40 to 74 with a warning, below if critical."""
+    status: DistributionHealthStatus
+    findings: tuple[str, ...]
+    """The checks whose findings name the tensor, gravest first."""
     issues: tuple[WeightIssue, ...]
     recommendations: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class DistributionHealth(Result):
-    """The weights of the whole network, scored."""
+    """The weights of the whole network, scored within the band of the gravest finding of all."""
 
     score: float | None
     status: DistributionHealthStatus
@@ -173,43 +185,56 @@ class WeightDistributionAnalysis(Result):
 
 @overload
 def analyze_weights(
-    tensors_or_run: Given | Run, *, rules: Literal["gradwatch"] = ..., listed: int = ...
+    tensors_or_run: Given | Run,
+    *,
+    rules: Literal["gradwatch"] = ...,
+    listed: int = ...,
+    elements: Given | None = ...,
 ) -> WeightDistributionAnalysis: ...
 @overload
 def analyze_weights(
     tensors_or_run: Given | Run, *, rules: Rules | str, listed: int = ...
 ) -> Result: ...
 def analyze_weights(
-    tensors_or_run: Given | Run, *, rules: Rules | str = Rules.GRADWATCH, listed: int = 100
+    tensors_or_run: Given | Run,
+    *,
+    rules: Rules | str = Rules.GRADWATCH,
+    listed: int = 100,
+    elements: Given | None = None,
 ) -> Result:
     """Judge weights handed in by name (or as a list), or the last ones recorded in a run.
 
     `listed` outliers are named, the furthest; their total is always given. From a run, what needs
-    the elements themselves (entropy, outliers) is None and says so. `rules="original"` is the
-    original program's own analysis, in 32 bits (from a run: of the recorded statistics).
+    the elements themselves (entropy, outliers) is None and says so, unless the last weights are at
+    hand as `elements`. `rules="original"` is the original program's own analysis, in 32 bits (from
+    a run: of the recorded statistics).
     """
     if Rules(rules) is Rules.ORIGINAL:
         return _original(tensors_or_run)
     if isinstance(tensors_or_run, Run):
-        tensors, why_no_grid = from_run(tensors_or_run), ELEMENTS
-        grids: Mapping[str, Grid] = {}
-        pooled, detection = None, missing(ELEMENTS)
+        run = tensors_or_run
     else:
-        tensors, why_no_grid = from_arrays(tensors_or_run), NOTHING
+        elements = tensors_or_run
+        run = scan_arrays(named(elements))
+    tensors, detection = from_run(run) if len(run.names) else [], missing(ELEMENTS)
+    grids: Mapping[str, Grid] = {}
+    pooled, why_no_grid = None, ELEMENTS
+    if elements is not None:
+        tensors = with_elements(tensors, elements)
         grids, pooled, outliers = _second_pass(tensors, listed)
-        detection = _detection(tensors, outliers, listed)
+        detection, why_no_grid = _detection(tensors, outliers, listed), NOTHING
+    overall = _nothing(NOTHING)
     if any(int(tensor.record["count"]) for tensor in tensors):
         record = merge(np.array([tensor.record for tensor in tensors]))
         overall = statistics(record, pooled, why_no_grid)
-    else:
-        overall = _nothing(NOTHING)
+    judged = verdicts(run)
     return WeightDistributionAnalysis(
         layer_analyses={
-            tensor.name: _layer(index, tensor, grids.get(tensor.name), why_no_grid)
+            tensor.name: _layer(index, tensor, grids.get(tensor.name), why_no_grid, judged)
             for index, tensor in enumerate(tensors)
         },
         overall_statistics=overall,
-        distribution_health=_distribution_health(overall),
+        distribution_health=_distribution_health(overall, judged),
         outlier_detection=detection,
     )
 
@@ -232,10 +257,12 @@ def _second_pass(
 
 
 def _layer(
-    index: int, tensor: MeasuredTensor, grid: Grid | None, why_no_grid: str
+    index: int, tensor: MeasuredTensor, grid: Grid | None, why_no_grid: str, judged: Verdicts
 ) -> LayerWeightAnalysis:
     numbers = statistics(tensor.record, grid, why_no_grid) if tensor.count else _nothing(EMPTY)
-    issues = _issues(numbers, _LAYER_LIMITS)
+    said = judged.by_tensor.get(tensor.name, ())
+    issues = _issues(numbers, _LAYER_LIMITS, said)
+    score = _score(issues, _LAYER_PENALTIES, judged.tensor_severity(tensor.name))
     first = None
     if tensor.nonfinite:
         first = missing(ELEMENTS) if tensor.values is None else first_nonfinite(tensor.values)
@@ -251,7 +278,9 @@ def _layer(
             else missing("only tensors of two or more dimensions have rows")
         ),
         first_nonfinite=first,
-        health_score=_score(issues, _LAYER_PENALTIES) if tensor.count else missing(EMPTY),
+        health_score=score if tensor.count else missing(EMPTY),
+        status=_status(score if tensor.count else None),
+        findings=tuple(dict.fromkeys(verdict.check for verdict in said)),
         issues=issues,
         recommendations=tuple(issue.advice for issue in issues),
     )
@@ -283,7 +312,9 @@ def statistics(record: np.void, grid: Grid | None, why_no_grid: str) -> WeightSt
 
 
 def _measured(record: np.void, name: str, finite: int) -> float:
-    value: float = float(record[name]) if finite else missing(NONE_FINITE)
+    value = float(record[name])
+    if not finite or not np.isfinite(value):
+        value = missing(NONE_FINITE if not finite else OVERFLOW)
     return value
 
 
@@ -292,7 +323,7 @@ def _shape(record: np.void, name: str, finite: int, least: int) -> float:
         few: float = missing(f"{finite} finite elements; at least {least} are needed")
         return few
     flat = float(record["std"]) <= 8 * np.finfo(np.float64).eps * float(record["abs_max"])
-    return 0.0 if flat or np.isnan(record[name]) else float(record[name])
+    return 0.0 if flat else _measured(record, name, finite)
 
 
 def _nothing(why: str) -> WeightStatistics:
@@ -305,6 +336,7 @@ def _nothing(why: str) -> WeightStatistics:
 _LAYER_LIMITS = {"zeros": 0.5, "skewness": 2.0, "kurtosis": 10.0, "extreme": 10.0}
 _OVERALL_LIMITS = {"zeros": 0.3, "skewness": 1.0, "kurtosis": 5.0, "extreme": 5.0}
 _LAYER_PENALTIES = {
+    WeightIssue.NON_FINITE: 100.0,
     WeightIssue.ZERO_WEIGHTS: 30.0,
     WeightIssue.SKEWED: 15.0,
     WeightIssue.HEAVY_TAILS: 15.0,
@@ -319,11 +351,21 @@ _STATUS = (
 )
 
 
-def _issues(numbers: WeightStatistics, limits: Mapping[str, float]) -> tuple[WeightIssue, ...]:
+_BANDS = {
+    None: (75.0, 100.0),
+    Severity.INFO: (75.0, 100.0),
+    Severity.WARNING: (40.0, 74.0),
+    Severity.CRITICAL: (0.0, 39.0),
+}
+
+
+def _issues(
+    numbers: WeightStatistics, limits: Mapping[str, float], said: Sequence[Verdict]
+) -> tuple[WeightIssue, ...]:
     """What lies above the limits; an undefined statistic raises no issue."""
     largest = max(abs(numbers.min or 0.0), abs(numbers.max or 0.0))
     present = {
-        WeightIssue.NON_FINITE: numbers.nan_count + numbers.inf_count > 0,
+        WeightIssue.NON_FINITE: any(verdict.trouble is Trouble.NON_FINITE for verdict in said),
         WeightIssue.ZERO_WEIGHTS: (numbers.zero_fraction or 0.0) > limits["zeros"],
         WeightIssue.SKEWED: abs(numbers.skewness or 0.0) > limits["skewness"],
         WeightIssue.HEAVY_TAILS: (numbers.kurtosis or 0.0) > limits["kurtosis"],
@@ -332,20 +374,30 @@ def _issues(numbers: WeightStatistics, limits: Mapping[str, float]) -> tuple[Wei
     return tuple(issue for issue in present if present[issue])
 
 
-def _score(issues: tuple[WeightIssue, ...], penalties: Mapping[WeightIssue, float]) -> float:
-    """100 less the penalties; 0 with anything non-finite, whatever else is right."""
-    if WeightIssue.NON_FINITE in issues:
-        return 0.0
-    return 100.0 - sum(penalties[issue] for issue in issues)
+def _score(
+    issues: tuple[WeightIssue, ...],
+    penalties: Mapping[WeightIssue, float],
+    severity: Severity | None,
+) -> float:
+    """100 less the penalties (all of it for anything non-finite), held in the verdict's band."""
+    low, high = _BANDS[severity]
+    return min(max(100.0 - sum(penalties[issue] for issue in issues), low), high)
 
 
-def _distribution_health(overall: WeightStatistics) -> DistributionHealth:
+def _status(score: float | None) -> DistributionHealthStatus:
+    if score is None:
+        return DistributionHealthStatus.UNKNOWN
+    return next((s for least, s in _STATUS if score >= least), DistributionHealthStatus.CRITICAL)
+
+
+def _distribution_health(overall: WeightStatistics, judged: Verdicts) -> DistributionHealth:
     """Of the whole network, by the pooled statistics and tighter limits."""
     if not overall.count:
         return DistributionHealth(missing(NOTHING), DistributionHealthStatus.UNKNOWN)
-    score = _score(_issues(overall, _OVERALL_LIMITS), _OVERALL_PENALTIES)
-    status = next((s for least, s in _STATUS if score >= least), DistributionHealthStatus.CRITICAL)
-    return DistributionHealth(score, status)
+    said = [verdict for verdicts_ in judged.by_tensor.values() for verdict in verdicts_]
+    issues = _issues(overall, _OVERALL_LIMITS, said)
+    score = _score(issues, _OVERALL_PENALTIES, judged.diagnosis.worst)
+    return DistributionHealth(score, _status(score))
 
 
 # -- outliers --------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from gradwatch.checkpoints.compare import Drift, drift
 from gradwatch.checkpoints.parallel import ScanOptions
-from gradwatch.checkpoints.report import CheckpointReport, examine
 from gradwatch.checkpoints.scanning import scan
 
-__all__ = ["CheckpointReport", "Drift", "ScanOptions", "drift", "examine", "scan"]
+__all__ = ["Drift", "ScanOptions", "drift", "scan"]

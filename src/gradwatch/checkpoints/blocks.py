@@ -9,15 +9,16 @@ import os
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.checkpoints import limits
-from gradwatch.checkpoints.elements import Element, as_floats
-from gradwatch.checkpoints.index import Checksum, FileId, Index, Shard, TensorEntry
+from gradwatch.checkpoints.elements import SIZES, Element, as_floats
+from gradwatch.checkpoints.index import Checksum, FileId, Index, Shard, TensorEntry, row_major
 from gradwatch.checkpoints.limits import MIB
 from gradwatch.checkpoints.readers.files import identified, place, read_at
 from gradwatch.errors import GradwatchError
@@ -25,6 +26,8 @@ from gradwatch.errors import GradwatchError
 Bytes = NDArray[np.uint8]
 ReadBytes = Callable[[FileId, int, int], Bytes]
 """Bytes of a file at an offset, so many; the next call may overwrite what one call gave."""
+Access = Callable[[], ReadBytes]
+"""`reading` or `mapping`: makes a function that reads bytes; each has a buffer of its own."""
 _OPEN = 32
 """Files that a thread keeps open, and mapped."""
 
@@ -273,7 +276,42 @@ def _damaged(file: FileId) -> GradwatchError:
     )
 
 
-# -- whole tensors ---------------------------------------------------------------------------------
+# -- arrays in memory, and whole tensors -----------------------------------------------------------
+
+
+def index_of(arrays: Mapping[str, NDArray[Any]]) -> tuple[Index, Access]:
+    """Arrays in memory as the tensors of a checkpoint, each a file of its own, and how to read it.
+
+    Types that no checkpoint holds are widened; a complex number is two elements side by side.
+    """
+    held = {name: _storable(array) for name, array in arrays.items()}
+    files = tuple(FileId(name, array.nbytes, 0, 0) for name, array in held.items())
+    tensors = []
+    for number, (name, array) in enumerate(held.items()):
+        shape = array.shape
+        shard = Shard(number, 0, shape, row_major(shape), (0,) * len(shape))
+        tensors.append(TensorEntry(name, shape, Element(str(array.dtype)), (shard,)))
+
+    def access() -> ReadBytes:
+        last: dict[str, Bytes] = {}  # of arrays that are not in row order, one copy is alive
+
+        def read(file: FileId, offset: int, length: int) -> Bytes:
+            if file.path not in last:
+                last.clear()
+                last[file.path] = np.ascontiguousarray(held[file.path]).reshape(-1).view(np.uint8)
+            return last[file.path][offset : offset + length]
+
+        return read
+
+    return Index("", "arrays", files, tuple(tensors)), access
+
+
+def _storable(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind == "c":
+        parts = np.stack([array.real, array.imag], axis=-1)
+        return _storable(parts)
+    kind = array.dtype.newbyteorder("=")
+    return array.astype(kind if kind.name in SIZES else np.float64, copy=False)
 
 
 def arrays_of(index: Index) -> dict[str, NDArray[np.floating]] | None:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checkpoints.blocks import array_of, blocks, close_all, reading
+from gradwatch.checkpoints.blocks import Access, array_of, blocks, close_all, reading
 from gradwatch.checkpoints.elements import Element
 from gradwatch.checkpoints.index import FileId, Index, Shard, TensorEntry, owner_of
 from gradwatch.checkpoints.limits import BLOCK
 from gradwatch.checkpoints.measure import measure_tensors
-from gradwatch.checkpoints.parallel import Access, ScanOptions, WorkUnit, do_work
+from gradwatch.checkpoints.parallel import ScanOptions, WorkUnit, do_work
 from gradwatch.checkpoints.readers import open_index
 from gradwatch.checkpoints.readers.files import opened, parse_json
 from gradwatch.errors import GradwatchError

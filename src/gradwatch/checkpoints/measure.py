@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gradwatch.checkpoints import limits
 from gradwatch.checkpoints.blocks import (
+    Access,
     ReadBytes,
     TensorBlock,
     blocks,
@@ -25,7 +26,7 @@ from gradwatch.checkpoints.blocks import (
 )
 from gradwatch.checkpoints.elements import Element, as_floats, measurable
 from gradwatch.checkpoints.index import Checksum, FileId, Index, Shard, TensorEntry
-from gradwatch.checkpoints.parallel import Access, ScanOptions, WorkUnit, do_work
+from gradwatch.checkpoints.parallel import ScanOptions, WorkUnit, do_work
 from gradwatch.kernel import MOMENTS, Batch, hashes, measure, measure_arrays, merge, row_spread
 from gradwatch.run import Histogram
 
@@ -262,17 +263,22 @@ def measure_tensors(
     """Every tensor of a checkpoint, after its checksums were found right."""
     units = [*_checksum_units(index), *measuring_units(index, full=full, hashed=hashed)]
     results = do_work(units, options, index.path, index.reach)
-    parts: dict[str, list[PartialStats]] = {tensor.name: [] for tensor in index.tensors}
-    for part in chain.from_iterable(results):
-        parts[part.name].append(part)
-    return tuple(_joined(tensor, parts[tensor.name]) for tensor in index.tensors)
+    return joined(index, chain.from_iterable(results))
+
+
+def joined(index: Index, parts: Iterable[PartialStats]) -> tuple[TensorStats, ...]:
+    """Every tensor from what was found in its shards."""
+    by_name: dict[str, list[PartialStats]] = {tensor.name: [] for tensor in index.tensors}
+    for part in parts:
+        by_name[part.name].append(part)
+    return tuple(_joined(tensor, by_name[tensor.name]) for tensor in index.tensors)
 
 
 # -- cutting ---------------------------------------------------------------------------------------
 
 
 def measuring_units(
-    index: Index, *, full: bool, hashed: bool
+    index: Index, *, full: bool, hashed: bool = False
 ) -> Iterator[WorkUnit[list[PartialStats]]]:
     """The tensors in order, some MiB at a time."""
     for group in _grouped(_cut(index, full, hashed), lambda rows: rows.bytes):
@@ -431,16 +437,22 @@ def _row_spread(rows: ShardRows, read: ReadBytes) -> float:
     shard = next((s for s in tensor.shards if s.shape == tensor.shape), None)
     if shard is None or (shard.file, shard.offset) != (rows.shard.file, rows.shard.offset):
         return math.nan  # these are not the first rows of all
-    if not shard.row_access or shard.rows < 2:
-        return math.nan
-    if not element.floating or shard.row_size * 17 > 1 << 24:
+    if shard.rows < 2 or not element.floating or shard.row_size * 17 > 1 << 24:
         return math.nan
     others = min(16, shard.rows - 1)
     chosen = [0, *(1 + k * (shard.rows - 1) // others for k in range(others))]
     size = shard.row_size * element.size
-    bits = [
-        typed(read(rows.file, shard.offset + row * size, size), element).copy() for row in chosen
-    ]
+    if shard.row_access:
+        raws = (read(rows.file, shard.offset + row * size, size) for row in chosen)
+        bits = [typed(raw, element).copy() for raw in raws]
+    elif shard.row_size <= limits.BLOCK:  # packed or in another order: gathered in passing
+        tables = (
+            (block.first_row, block.bits.reshape(block.rows, shard.row_size))
+            for block in blocks(read, rows.file, shard, element)
+        )
+        bits = [table[r - at] for at, table in tables for r in chosen if at <= r < at + len(table)]
+    else:
+        return math.nan
     values, dtype = measurable(np.concatenate(bits), element)
     batch = Batch.of([values.ctypes.data], [values.size], [dtype], [len(chosen)])
     return float(row_spread(batch)[0])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from gradwatch.checkpoints.blocks import (
-    ReadBytes,
+    Access,
     changed,
     close_all,
     mapping,
@@ -21,8 +21,6 @@ from gradwatch.checkpoints.limits import ALONE_BYTES
 from gradwatch.errors import Exit, GradwatchError
 
 _Result = TypeVar("_Result")
-Access = Callable[[], ReadBytes]
-"""`reading` or `mapping`: makes a function that reads bytes; each has a buffer of its own."""
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
 

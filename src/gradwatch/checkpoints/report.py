@@ -1,73 +1,34 @@
-"""`examine`: a measured checkpoint with what the checks say about it."""
+"""A measured checkpoint as plain data: what `gradwatch weights --json` writes of it."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from gradwatch.checkpoints.checks import findings_for
 from gradwatch.checkpoints.measure import Cast, TensorStats, casts, overall_casts
-from gradwatch.checkpoints.parallel import ScanOptions
-from gradwatch.checkpoints.scanning import Checkpoint, Paths, measure_checkpoints, run_of
-from gradwatch.checkpoints.spectrum import spectra
-from gradwatch.errors import GradwatchError
-from gradwatch.finding import Finding, Skipped
-from gradwatch.run import Run
+from gradwatch.checkpoints.scanning import Checkpoint
 
 FORMAT = 1
 """Number of the JSON's form; it grows when a field changes its meaning or goes."""
 
 
-@dataclass(frozen=True)
-class CheckpointReport:
-    """The run of all checkpoints, and the findings about the last of them."""
-
-    run: Run
-    last: Checkpoint
-    findings: tuple[Finding, ...]
-    skipped: tuple[Skipped, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data: of every tensor name, shape, type and what was measured."""
-        index = self.last.index
-        return {
-            "format": FORMAT,
-            "path": index.path,
-            "kind": index.format,
-            "files": len(index.files),
-            "bytes": index.bytes,
-            "steps": self.run.steps.tolist(),
-            "tensors": [self._tensor(stats) for stats in self.last.tensors],
-            "casts": _as_data(overall_casts(self.last.tensors)),
-            "left_out": dict(index.left_out),
-            "notes": list(index.notes),
-            "findings": [finding.to_dict() for finding in self.findings],
-            "skipped": [{"check": s.check, "reason": s.reason} for s in self.skipped],
-        }
-
-    def _tensor(self, stats: TensorStats) -> dict[str, Any]:
-        data = tensor_dict(stats)
-        if self.last.spectra is not None:
-            spectrum = self.last.spectra.get(stats.name)
-            data["spectrum"] = None if spectrum is None else asdict(spectrum)
-        return data
+def as_dict(checkpoint: Checkpoint, steps: Sequence[int] = ()) -> dict[str, Any]:
+    """Of every tensor name, shape, type and what was measured; `steps` are all that were read."""
+    index = checkpoint.index
+    return {
+        "format": FORMAT,
+        "path": index.path,
+        "kind": index.format,
+        "files": len(index.files),
+        "bytes": index.bytes,
+        "steps": list(steps),
+        "tensors": [_tensor(checkpoint, stats) for stats in checkpoint.tensors],
+        "casts": _as_data(overall_casts(checkpoint.tensors)),
+        "left_out": dict(index.left_out),
+        "notes": list(index.notes),
+    }
 
 
-def examine(
-    path: Paths, *, spectrum: bool = False, options: ScanOptions | None = None
-) -> CheckpointReport:
-    """Measure the checkpoints and look at the last one; `spectrum` adds singular values."""
-    options = options or ScanOptions()
-    checkpoints = measure_checkpoints(path, options)
-    last = checkpoints[-1]
-    if not last.tensors:
-        raise GradwatchError(f"{last.index.path} holds no tensor that can be measured.")
-    if spectrum:
-        last = replace(last, spectra=spectra(last.index, options))
-    findings, skipped = findings_for(last)
-    return CheckpointReport(run_of(checkpoints), last, findings, skipped)
-
-
-def tensor_dict(stats: TensorStats) -> dict[str, Any]:
+def _tensor(checkpoint: Checkpoint, stats: TensorStats) -> dict[str, Any]:
     """What was measured of one tensor."""
     tensor, moments = stats.tensor, stats.moments
     data: dict[str, Any] = {
@@ -99,6 +60,9 @@ def tensor_dict(stats: TensorStats) -> dict[str, Any]:
     if stats.columns is not None:
         data["zero_columns"] = int((~stats.columns.alive).sum())
         data["rows_exact"] = stats.columns.exact
+    if checkpoint.spectra is not None:
+        spectrum = checkpoint.spectra.get(stats.name)
+        data["spectrum"] = None if spectrum is None else asdict(spectrum)
     return data
 
 

@@ -2,24 +2,26 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.checkpoints.blocks import Access, index_of, reading
 from gradwatch.checkpoints.index import Index, TensorEntry
 from gradwatch.checkpoints.limits import MAX_FILES
-from gradwatch.checkpoints.measure import TensorStats, measure_tensors
+from gradwatch.checkpoints.measure import TensorStats, joined, measure_tensors, measuring_units
 from gradwatch.checkpoints.parallel import Progress, ScanOptions
 from gradwatch.checkpoints.readers import open_index
 from gradwatch.checkpoints.readers.distributed import METADATA
 from gradwatch.checkpoints.readers.files import names_in
 from gradwatch.checkpoints.readers.folders import has_weights
-from gradwatch.checkpoints.spectrum import Spectrum
+from gradwatch.checkpoints.spectrum import Spectrum, spectra
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.run import Event, EventKind, Histogram, MemorySource, Run, Subject
 from gradwatch.stats import Family, Kind, Stat, State
@@ -36,11 +38,21 @@ class Checkpoint:
     tensors: tuple[TensorStats, ...]
     spectra: dict[str, Spectrum] | None = None
     """Singular values by the name of the matrix; None where they were not computed."""
+    access: Access | None = reading
+    """How the bytes are read again; None where only statistics are left of them."""
+
+
+@dataclass(frozen=True)
+class ScannedSource(MemorySource):
+    """The statistics of checkpoints, and the last of them as it was measured."""
+
+    checkpoint: Checkpoint | None = None
 
 
 def scan(
     path: Paths,
     *,
+    spectrum: bool = False,
     workers: int | None = None,
     dask: str | None = None,
     progress: Progress = lambda done, total: None,
@@ -48,10 +60,24 @@ def scan(
 ) -> Run:
     """The weights of a checkpoint as a `Run` of one step; of several in order, one step for each.
 
-    Nothing in the files is trusted or executed. `dask` is the address of a running scheduler;
-    `executor` is used in place of a pool of processes and is not shut down.
+    Nothing in the files is trusted or executed. `spectrum` adds the singular values of the last
+    one; `dask` is the address of a running scheduler; `executor` is used in place of a pool of
+    processes and is not shut down.
     """
-    return run_of(measure_checkpoints(path, ScanOptions(workers, dask, progress, executor)))
+    options = ScanOptions(workers, dask, progress, executor)
+    checkpoints = measure_checkpoints(path, options)
+    if spectrum:
+        last = checkpoints[-1]
+        checkpoints[-1] = replace(last, spectra=spectra(last.index, options))
+    return run_of(checkpoints)
+
+
+def scan_arrays(arrays: Mapping[str, NDArray[Any]]) -> Run:
+    """Arrays in memory as a `Run` of one step, measured as the same numbers in a file would be."""
+    index, access = index_of(arrays)
+    parts = [unit.function(access, *unit.arguments) for unit in measuring_units(index, full=True)]
+    tensors = joined(index, chain.from_iterable(parts))
+    return run_of([Checkpoint(0, index, tensors, access=access)])
 
 
 def measure_checkpoints(path: Paths, options: ScanOptions) -> list[Checkpoint]:
@@ -135,7 +161,7 @@ def run_of(checkpoints: Sequence[Checkpoint]) -> Run:
     if len(checkpoints) == 1:  # nothing was hashed
         del values[Stat.WEIGHT_HASH], exact[Stat.WEIGHT_HASH]
     return Run(
-        MemorySource(
+        ScannedSource(
             np.array([checkpoint.step for checkpoint in checkpoints], np.int64),
             tuple(_subject(stats.tensor) for stats in latest.values()),
             values,
@@ -148,6 +174,7 @@ def run_of(checkpoints: Sequence[Checkpoint]) -> Run:
             ),
             info=_info([checkpoint.index for checkpoint in checkpoints]),
             bins=bins,
+            checkpoint=checkpoints[-1],
         )
     )
 

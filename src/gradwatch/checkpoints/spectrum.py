@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checkpoints.blocks import ReadBytes, blocks
+from gradwatch.checkpoints.blocks import Access, ReadBytes, blocks
 from gradwatch.checkpoints.elements import Element, as_floats
 from gradwatch.checkpoints.index import FileId, Index, Shard, TensorEntry
 from gradwatch.checkpoints.limits import BLOCK
-from gradwatch.checkpoints.parallel import Access, ScanOptions, WorkUnit, do_work
+from gradwatch.checkpoints.parallel import ScanOptions, WorkUnit, do_work
 
 _Tables = Iterator[tuple[int, NDArray[np.float64]]]
 EXACT = 1024

@@ -3,20 +3,29 @@
 from gradwatch.checks import (
     bad_init,
     clipping_every_step,
+    constant_weights,
     dead_units,
     divergence,
+    duplicate_rows,
     eps_dominated_adam,
     exploding_gradient,
+    foreign_objects,
     gradient_spikes,
     heavy_tailed_gradients,
+    identical_units,
     input_scale,
     loss_oscillation,
     loss_scale_overflow,
     loss_spike,
+    low_rank,
+    narrow_casts,
     no_gradient,
     nonfinite,
+    nonfinite_weights,
+    norm_gains_near_zero,
     norm_misuse,
     not_updated,
+    outlier_channels,
     output_misuse,
     overfitting,
     replica_divergence,
@@ -25,7 +34,9 @@ from gradwatch.checks import (
     stale_gradients,
     stale_second_moment,
     symmetric_weights,
+    tied_weights,
     uneven_learning_speeds,
+    untrained_embeddings,
     update_leads_loss,
     update_lost_to_rounding,
     update_ratio_too_large,
@@ -33,10 +44,13 @@ from gradwatch.checks import (
     vanishing_gradient,
     weight_collapse,
     weight_explosion,
+    zeroed_units,
 )
 from gradwatch.checks.check import Check
+from gradwatch.checks.tensors import weights_only
+from gradwatch.run import Run
 
-CHECKS: tuple[Check, ...] = (
+TRAINING_CHECKS: tuple[Check, ...] = (
     nonfinite,
     stale_gradients,
     output_misuse,
@@ -71,4 +85,31 @@ CHECKS: tuple[Check, ...] = (
     replica_divergence,
 )
 
-__all__ = ["CHECKS", "Check"]
+WEIGHT_CHECKS: tuple[Check, ...] = (
+    nonfinite_weights,
+    constant_weights,
+    identical_units,
+    zeroed_units,
+    duplicate_rows,
+    norm_gains_near_zero,
+    untrained_embeddings,
+    outlier_channels,
+    low_rank,
+    narrow_casts,
+    tied_weights,
+    foreign_objects,
+)
+"""Of runs that hold nothing but weights: a checkpoint, or arrays."""
+
+CHECKS = (*TRAINING_CHECKS, *WEIGHT_CHECKS)
+_OF_SERIES = (weight_explosion, weight_collapse)
+
+
+def checks_for(run: Run) -> tuple[Check, ...]:
+    """The checks that concern a run of this kind: a training, or weights and nothing else."""
+    if not weights_only(run):
+        return TRAINING_CHECKS
+    return (*WEIGHT_CHECKS, *_OF_SERIES) if len(run.steps) > 2 else WEIGHT_CHECKS
+
+
+__all__ = ["CHECKS", "TRAINING_CHECKS", "WEIGHT_CHECKS", "Check", "checks_for", "weights_only"]

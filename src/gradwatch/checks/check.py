@@ -39,7 +39,7 @@ def finding(
     layers: Sequence[str],
     steps: Sequence[int] | NDArray[np.int64],
     message: str,
-    evidence: Evidence,
+    evidence: Evidence | Sequence[Evidence],
     *,
     cause: str,
     advice: tuple[str, ...],
@@ -50,8 +50,7 @@ def finding(
     `layers` and `tensors` are complete: every other door asks them who is meant. Numpy's numbers
     become plain ones here, so that checks can hand over what they computed.
     """
-    limit = None if evidence.limit is None else float(evidence.limit)
-    step, measured = int(evidence.step), float(evidence.measured)
+    pieces = [evidence] if isinstance(evidence, Evidence) else evidence
     return Finding(
         check=check,
         severity=severity,
@@ -59,8 +58,13 @@ def finding(
         first_step=int(steps[0]),
         last_step=int(steps[-1]),
         message=message,
-        evidence=(Evidence(evidence.stat, evidence.subject, step, measured, limit),),
+        evidence=tuple(_plain(piece) for piece in pieces),
         cause=cause,
         advice=advice,
         tensors=tuple(tensors),
     )
+
+
+def _plain(piece: Evidence) -> Evidence:
+    limit = None if piece.limit is None else float(piece.limit)
+    return Evidence(piece.stat, piece.subject, int(piece.step), float(piece.measured), limit)

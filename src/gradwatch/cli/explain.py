@@ -1,11 +1,9 @@
 """`gradwatch explain`: the page of a check."""
 
 import difflib
-from typing import Any
 
 import click
 
-from gradwatch.checkpoints.checks import WEIGHT_CHECKS
 from gradwatch.checks import CHECKS
 from gradwatch.checks.explain import summary, text
 from gradwatch.errors import Exit, GradwatchError
@@ -15,10 +13,7 @@ from gradwatch.errors import Exit, GradwatchError
 @click.argument("check", required=False)
 def command(check: str | None) -> None:
     """Print what CHECK looks for, why it hurts and what helps; without CHECK, the list."""
-    # a name in both catalogues (nonfinite, say) is one fault: the page on trainings says more
-    catalogue: list[Any] = [*CHECKS, *WEIGHT_CHECKS]
-    pages = {item.NAME: item for item in reversed(catalogue)}
-    pages = {item.NAME: pages[item.NAME] for item in catalogue}
+    pages = {item.NAME: item for item in CHECKS}
     if check is None:
         for name, item in pages.items():
             click.echo(f"{name:<24} {summary(item)}")

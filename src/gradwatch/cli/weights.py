@@ -7,18 +7,21 @@ from rich.console import Console
 from rich.table import Table
 
 from gradwatch.analysis.weights import analyze_weights
-from gradwatch.checkpoints import CheckpointReport, ScanOptions, examine
+from gradwatch.checkpoints import scan
 from gradwatch.checkpoints.blocks import arrays_of
-from gradwatch.checkpoints.checks import WEIGHT_CHECKS
 from gradwatch.checkpoints.measure import TensorStats, overall_casts
+from gradwatch.checkpoints.report import as_dict
+from gradwatch.checkpoints.scanning import Checkpoint
+from gradwatch.checks.tensors import checkpoint_of
 from gradwatch.cli.diagnose import fail_on, lines
 from gradwatch.cli.progress import bytes_bar
-from gradwatch.diagnosis import Diagnosis
-from gradwatch.errors import Exit
+from gradwatch.diagnosis import Diagnosis, verdicts
+from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import refuse_taken, write_whole
 from gradwatch.finding import Severity
 from gradwatch.jsonio import dumps
 from gradwatch.result import plain as as_data
+from gradwatch.run import Run
 from gradwatch.text import number, plain, shortened
 from gradwatch.views.model import build
 from gradwatch.views.page import report
@@ -58,61 +61,52 @@ def command(
     if output is not None:
         refuse_taken(output, force)
     with bytes_bar() as progress:
-        found = examine(
-            list(paths), spectrum=spectrum, options=ScanOptions(workers, dask, progress)
-        )
-    diagnosis = diagnosed(found)
+        run = scan(list(paths), spectrum=spectrum, workers=workers, dask=dask, progress=progress)
+    checkpoint, diagnosis = checkpoint_of(run), verdicts(run).diagnosis
+    if not checkpoint.tensors:
+        raise GradwatchError(f"{checkpoint.index.path} holds no tensor that can be measured.")
     analysis = None
     if as_json or output is not None:
-        # it reads the elements again where they can be held: some fields need them all
-        arrays = arrays_of(found.last.index)
-        analysis = analyze_weights(found.run if arrays is None else arrays)
+        # the elements are read again where they can be held: some fields need them
+        analysis = analyze_weights(run, elements=arrays_of(checkpoint.index))
     if as_json:
-        click.echo(dumps({**found.to_dict(), "analysis": as_data(analysis)}, indent=2))
+        said = diagnosis.to_dict()
+        data = {
+            **as_dict(checkpoint, run.steps.tolist()),
+            **{key: said[key] for key in ("verdict", "findings", "skipped")},
+            "analysis": as_data(analysis),
+        }
+        click.echo(dumps(data, indent=2))
     else:
-        _show(found, diagnosis)
+        _show(run, checkpoint, diagnosis)
     if output is not None:
-        text = report(build(found.run, diagnosis, weights=analysis)).encode()
+        text = report(build(run, diagnosis, weights=analysis)).encode()
         size = write_whole(output, lambda file: file.write(text), force=force)
         click.echo(f"Wrote {plain(str(output))} ({size / 1e6:.2f} MB).", err=True)
     return Exit.FINDINGS if diagnosis.at_least(limit) else Exit.HEALTHY
 
 
-def diagnosed(found: CheckpointReport) -> Diagnosis:
-    """What the checks of weights said, in the form of every diagnosis."""
-    skipped = {item.check for item in found.skipped}
-    return Diagnosis(
-        found.findings,
-        found.skipped,
-        tuple(check.NAME for check in WEIGHT_CHECKS if check.NAME not in skipped),
-        healthy=not any(item.severity > Severity.INFO for item in found.findings),
-        steps=len(found.run.steps),
-        layers=len(found.run.layers),
-        name=str(found.run.info["name"]),
-    )
-
-
-def _show(found: CheckpointReport, diagnosis: Diagnosis) -> None:
+def _show(run: Run, checkpoint: Checkpoint, diagnosis: Diagnosis) -> None:
     console = Console(highlight=False)
-    index = found.last.index
-    elements = sum(tensor.tensor.count for tensor in found.last.tensors)
+    index = checkpoint.index
+    elements = sum(tensor.tensor.count for tensor in checkpoint.tensors)
     click.echo(
-        f"{plain(index.path)}: {index.format}, {len(found.last.tensors)} tensors, "
+        f"{plain(index.path)}: {index.format}, {len(checkpoint.tensors)} tensors, "
         f"{elements:,} elements, {index.bytes / 1e6:,.1f} MB"
     )
     for line in lines(diagnosis):
         click.echo(line)
-    console.print(_table(found, console.width))
-    health = analyze_weights(found.run).distribution_health
+    console.print(_table(checkpoint, console.width))
+    health = analyze_weights(run).distribution_health
     if health.score is not None:
         click.echo(f"Weight analysis: {health.status.value} ({health.score:.0f} of 100)")
-    for target, cast in overall_casts(found.last.tensors).items():
+    for target, cast in overall_casts(checkpoint.tensors).items():
         click.echo(
             f"As {target:<13} headroom {number(cast.headroom):>7} ×, "
             f"{100 * cast.subnormal_fraction:.2f} % lose digits, "
             f"{100 * cast.vanishing_fraction:.2f} % vanish"
         )
-    rest = len(found.last.tensors) - _SHOWN
+    rest = len(checkpoint.tensors) - _SHOWN
     if rest > 0:
         click.echo(f"… and {rest} more tensors; --json has all of them.")
     for name, reason in list(index.left_out.items())[:8]:
@@ -121,11 +115,11 @@ def _show(found: CheckpointReport, diagnosis: Diagnosis) -> None:
         click.echo(plain(note))
 
 
-def _table(found: CheckpointReport, width: int) -> Table:
+def _table(checkpoint: Checkpoint, width: int) -> Table:
     """One row per tensor; the names get what the numbers leave of the line."""
     titles = ["shape", "type", "mean", "std", "min", "max", "zeros"]
-    rows = [_cells(found, stats) for stats in found.last.tensors[:_SHOWN]]
-    if found.last.spectra is not None:
+    rows = [_cells(checkpoint, stats) for stats in checkpoint.tensors[:_SHOWN]]
+    if checkpoint.spectra is not None:
         titles = [*titles[:2], "std", "max |x|", "zeros", "rank"]
     others = sum(
         max(len(row[place]) for row in [titles, *rows]) + 2 for place in range(len(titles))
@@ -134,25 +128,25 @@ def _table(found: CheckpointReport, width: int) -> Table:
     for title in ("tensor", *titles):
         left = title in ("tensor", "shape", "type")
         table.add_column(title, justify="left" if left else "right", no_wrap=True)
-    for stats, row in zip(found.last.tensors, rows, strict=False):
+    for stats, row in zip(checkpoint.tensors, rows, strict=False):
         table.add_row(shortened(stats.name, max(12, width - others)), *row)
     return table
 
 
-def _cells(found: CheckpointReport, stats: TensorStats) -> list[str]:
+def _cells(checkpoint: Checkpoint, stats: TensorStats) -> list[str]:
     tensor, moments = stats.tensor, stats.moments
     kind = _TYPES.get(str(tensor.element), str(tensor.element))
     shape = "×".join(map(str, tensor.shape)) or "–"
     zeros = f"{100 * stats.zero_fraction:.0f} %" if tensor.count else "–"
-    wanted = ("mean", "std", "min", "max") if found.last.spectra is None else ("std", "abs_max")
+    wanted = ("mean", "std", "min", "max") if checkpoint.spectra is None else ("std", "abs_max")
     numbers = [number(float(moments[name])) for name in wanted]
-    rank = [] if found.last.spectra is None else [_rank(found, tensor.name)]
+    rank = [] if checkpoint.spectra is None else [_rank(checkpoint, tensor.name)]
     return [shape, kind, *numbers, zeros, *rank]
 
 
-def _rank(found: CheckpointReport, name: str) -> str:
+def _rank(checkpoint: Checkpoint, name: str) -> str:
     """Effective rank of the smaller side; of large matrices the stable rank, marked."""
-    spectrum = (found.last.spectra or {}).get(name)
+    spectrum = (checkpoint.spectra or {}).get(name)
     if spectrum is None:
         return "–"
     rank = spectrum.effective_rank if spectrum.exact else spectrum.stable_rank

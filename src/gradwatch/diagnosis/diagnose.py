@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gradwatch.checks import CHECKS, Check
+from gradwatch.checks import Check, checks_for, weights_only
 from gradwatch.checks.context import CheckContext, Curve, context
-from gradwatch.diagnosis.folding import fold
+from gradwatch.diagnosis.folding import fold, importance
 from gradwatch.finding import MOST_FOLLOWING, SENTENCE, Finding, Severity, Skipped
 from gradwatch.notebook import details, items
 from gradwatch.run import Run
@@ -47,7 +47,8 @@ class Diagnosis:
     checked: tuple[str, ...]
     """Names of the checks that looked."""
     healthy: bool | None
-    """True only if nothing is above INFO and loss and gradients were seen; None is "unknown"."""
+    """True only if nothing is above INFO and loss and gradients were seen (of a checkpoint: any
+    weight); None is "unknown"."""
     timeline: tuple[Onset, ...] = ()
     """In which order signals left their usual range, when the run lost its stability."""
     steps: int = 0
@@ -123,12 +124,15 @@ _HINTS = {
 }
 
 
-def diagnose(run: Run, checks: Iterable[Check] = CHECKS) -> Diagnosis:
-    """What is wrong, since when, where it began, what to try; and what could not be seen."""
+def diagnose(run: Run, checks: Iterable[Check] | None = None) -> Diagnosis:
+    """What is wrong, since when, where it began, what to try; and what could not be seen.
+
+    Unless `checks` are given, those look that concern the run: a training's, or those of weights.
+    """
     findings: list[Finding] = []
     skipped: list[Skipped] = []
     checked: list[str] = []
-    for check in checks:
+    for check in checks_for(run) if checks is None else checks:
         missing = _missing(run, check.NEEDS)
         if missing:
             skipped.append(Skipped(check.NAME, missing))
@@ -139,7 +143,10 @@ def diagnose(run: Run, checks: Iterable[Check] = CHECKS) -> Diagnosis:
         findings.extend(item for item in outcome if isinstance(item, Finding))
         if not reasons:
             checked.append(check.NAME)
-    folded = fold(with_batches(findings, run.info), run.graph, len(run.steps))
+    if weights_only(run):  # nothing follows from anything: each tensor has its own faults
+        folded = tuple(sorted(findings, key=importance))
+    else:
+        folded = fold(with_batches(findings, run.info), run.graph, len(run.steps))
     return Diagnosis(
         findings=folded,
         skipped=tuple(skipped),
@@ -173,7 +180,10 @@ def _missing(run: Run, needs: frozenset[str]) -> str:
 def _healthy(run: Run, findings: tuple[Finding, ...]) -> bool | None:
     if any(item.severity > Severity.INFO for item in findings):
         return False
-    seen = "loss" in run.scalars and Stat.GRAD_NORM in run.recorded and len(run.steps) > 0
+    if weights_only(run):
+        seen = bool(run.measured(Stat.WEIGHT_NORM).any())
+    else:
+        seen = "loss" in run.scalars and Stat.GRAD_NORM in run.recorded and len(run.steps) > 0
     return True if seen else None
 
 

@@ -15,11 +15,12 @@ from gradwatch.run import Run
 
 TROUBLES: Mapping[str, Trouble] = {
     "nonfinite": Trouble.NON_FINITE,
+    "nonfinite-weights": Trouble.NON_FINITE,
     "no-gradient": Trouble.DEAD,
     "exploding-gradient": Trouble.EXPLODING,
     "vanishing-gradient": Trouble.VANISHING,
 }
-"""Check → the kind of trouble of gradients it judges; other checks have no such word."""
+"""Check → the kind of trouble it judges; other checks have no such word."""
 
 
 @dataclass(frozen=True, slots=True)

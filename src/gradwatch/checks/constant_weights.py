@@ -8,33 +8,36 @@ passes nothing on; as the second matrix of an adapter it means that the adapter 
 trained.
 
 What helps: random initialisation; for adapters, check that they were given to the optimizer.
+
+Threshold: none; smallest and largest element are the same number.
 """
 
-from gradwatch.checkpoints.checks.check import Outcome, TensorFault, finding, is_matrix
-from gradwatch.checkpoints.scanning import Checkpoint
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_matrix
 from gradwatch.finding import Severity
+from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import number
 
 NAME = "constant-weights"
+NEEDS = frozenset({Stat.WEIGHT_MIN, Stat.WEIGHT_MAX})
 
 
-def check(checkpoint: Checkpoint) -> Outcome:
-    """One finding for all constant matrices."""
+def check(run: Run) -> Outcome:
+    """Yield one finding for all constant matrices."""
     faults = [
         TensorFault(stats, 0.0, f"all {stats.tensor.count} elements are {number(value)}")
-        for stats in checkpoint.tensors
+        for stats in checkpoint_of(run).tensors
         if is_matrix(stats.tensor)
         and stats.finite > 1
         and (value := float(stats.moments["min"])) == float(stats.moments["max"])
     ]
-    yield from finding(
+    yield from findings(
         NAME,
-        Severity.CRITICAL,
-        checkpoint,
+        run,
         faults,
+        {Severity.CRITICAL: 0.0},
         stat=Stat.WEIGHT_STD,
-        limit=0.0,
         cause="The layer was initialised with a constant and never trained, or it was zeroed.",
         advice=(
             "Initialise at random.",

@@ -8,23 +8,37 @@ cost disk and memory, or show that layers were copied and never trained apart.
 
 What helps: tie them in the model if they are meant to be one; otherwise check that training
 reached both.
+
+Threshold: none; they are equal bit by bit, and only mentioned.
 """
 
 from collections.abc import Iterable
 
-from gradwatch.checkpoints.blocks import blocks, close_all, reading
-from gradwatch.checkpoints.checks.check import Outcome, TensorFault, finding, is_matrix
+from gradwatch.checkpoints.blocks import Access, blocks, close_all
 from gradwatch.checkpoints.index import Index, TensorEntry
 from gradwatch.checkpoints.measure import TensorStats
-from gradwatch.checkpoints.scanning import Checkpoint
-from gradwatch.finding import Severity
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.tensors import (
+    STATISTICS_ONLY,
+    TensorFault,
+    checkpoint_of,
+    findings,
+    is_matrix,
+)
+from gradwatch.finding import Severity, Skipped
+from gradwatch.run import Run
 from gradwatch.stats import Stat
 
 NAME = "tied-weights"
+NEEDS = frozenset({Stat.WEIGHT_NORM})
 
 
-def check(checkpoint: Checkpoint) -> Outcome:
-    """Only mentioned."""
+def check(run: Run) -> Outcome:
+    """Only mention them."""
+    checkpoint = checkpoint_of(run)
+    if checkpoint.access is None:
+        yield Skipped(NAME, STATISTICS_ONLY)
+        return
     faults = [
         TensorFault(stats, 0.0, f"is also named {', '.join(stats.tensor.aliases[:3])}")
         for stats in checkpoint.tensors
@@ -34,15 +48,14 @@ def check(checkpoint: Checkpoint) -> Outcome:
         faults.extend(
             TensorFault(other, 0.0, f"is an equal copy of {first.name}")
             for other in others
-            if _same_bytes(checkpoint.index, first.tensor, other.tensor)
+            if _same_bytes(checkpoint.index, checkpoint.access, first.tensor, other.tensor)
         )
-    yield from finding(
+    yield from findings(
         NAME,
-        Severity.INFO,
-        checkpoint,
+        run,
         faults,
+        {Severity.INFO: None},
         stat=Stat.WEIGHT_NORM,
-        limit=None,
         cause="The tensors are tied, or one was copied from the other.",
         advice=("If they are meant to differ, look at how the copy was made.",),
     )
@@ -58,11 +71,11 @@ def _alike(tensors: Iterable[TensorStats]) -> list[list[TensorStats]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _same_bytes(index: Index, first: TensorEntry, second: TensorEntry) -> bool:
+def _same_bytes(index: Index, access: Access, first: TensorEntry, second: TensorEntry) -> bool:
     """Bit by bit; tensors in several shards must be cut alike to count as equal."""
     if [(s.shape, s.start) for s in first.shards] != [(s.shape, s.start) for s in second.shards]:
         return False
-    here, there = reading(), reading()
+    here, there = access(), access()
     try:
         return all(
             x.bits.tobytes() == y.bits.tobytes()

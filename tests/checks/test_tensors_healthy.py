@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from gradwatch.checkpoints import examine
+from gradwatch.checkpoints import scan
+from gradwatch.diagnosis import diagnose
 from gradwatch.finding import Severity
 
 KINDS = ("mlp", "cnn", "gpt", "lstm", "vit")
@@ -137,7 +138,9 @@ def test_a_healthy_checkpoint_raises_no_alarm(tmp_path, kind, dtype) -> None:
     else:
         path = tmp_path / "m.safetensors"
         save_file({name: tensor.contiguous().clone() for name, tensor in state.items()}, path)
-    found = examine(path, spectrum=True)
+    run = scan(path, spectrum=True)
+    found = diagnose(run)
     alarms = [f for f in found.findings if f.severity > Severity.INFO]
     assert alarms == [], [f"{f.check}: {f.message}" for f in alarms]
-    assert len(found.run.names) >= 5
+    assert found.healthy
+    assert len(run.names) >= 5

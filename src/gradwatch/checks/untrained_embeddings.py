@@ -15,23 +15,30 @@ often padded to a round number.
 
 import numpy as np
 
-from gradwatch.checkpoints.checks.check import (
-    Outcome,
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.tensors import (
+    STATISTICS_ONLY,
     TensorFault,
-    graded,
+    checkpoint_of,
+    findings,
     is_embedding,
     is_matrix,
 )
-from gradwatch.checkpoints.scanning import Checkpoint
-from gradwatch.finding import Severity
+from gradwatch.finding import Severity, Skipped
+from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import listed, percent
 
 NAME = "untrained-embeddings"
+NEEDS = frozenset({Stat.WEIGHT_NORM})
 
 
-def check(checkpoint: Checkpoint, *, warning: float = 0.1, small: float = 0.05) -> Outcome:
-    """One finding per severity."""
+def check(run: Run, *, warning: float = 0.1, small: float = 0.05) -> Outcome:
+    """Yield one finding per severity."""
+    checkpoint = checkpoint_of(run)
+    if checkpoint.access is None:
+        yield Skipped(NAME, STATISTICS_ONLY)
+        return
     faults = []
     for stats in checkpoint.tensors:
         rows = stats.rows if is_embedding(stats.tensor) and is_matrix(stats.tensor) else None
@@ -44,9 +51,9 @@ def check(checkpoint: Checkpoint, *, warning: float = 0.1, small: float = 0.05) 
             share = len(unused) / len(rows.rms)
             words = f"{len(unused)} of {len(rows.rms)} rows ({percent(share)}) were never trained"
             faults.append(TensorFault(stats, share, f"{words}: {listed(unused)}"))
-    yield from graded(
+    yield from findings(
         NAME,
-        checkpoint,
+        run,
         faults,
         {Severity.WARNING: warning, Severity.INFO: 0.0},
         stat=Stat.WEIGHT_ZERO_ROWS,

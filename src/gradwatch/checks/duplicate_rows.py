@@ -19,58 +19,59 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checkpoints.blocks import ReadBytes, close_all, reading
-from gradwatch.checkpoints.checks.check import (
-    Outcome,
-    TensorFault,
-    finding,
-    is_embedding,
-    is_matrix,
-    worst_first,
-)
+from gradwatch.checkpoints.blocks import Access, ReadBytes, close_all
 from gradwatch.checkpoints.index import Index, TensorEntry
 from gradwatch.checkpoints.measure import TensorStats
-from gradwatch.checkpoints.scanning import Checkpoint
-from gradwatch.finding import Severity
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.tensors import (
+    STATISTICS_ONLY,
+    TensorFault,
+    checkpoint_of,
+    findings,
+    is_embedding,
+    is_matrix,
+)
+from gradwatch.finding import Severity, Skipped
+from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import percent
 
 NAME = "duplicate-rows"
+NEEDS = frozenset({Stat.WEIGHT_NORM})
 _VERIFIED = 4096
 
 
-def check(checkpoint: Checkpoint, *, warning: float = 0.05, shortest: int = 16) -> Outcome:
-    """One finding per severity; embeddings are only mentioned."""
+def check(run: Run, *, warning: float = 0.05, shortest: int = 16) -> Outcome:
+    """Yield one finding per severity; embeddings are only mentioned."""
+    checkpoint = checkpoint_of(run)
+    if checkpoint.access is None:
+        yield Skipped(NAME, STATISTICS_ONLY)
+        return
     faults = []
     for stats in checkpoint.tensors:
         if is_matrix(stats.tensor) and stats.tensor.shards[0].row_size >= shortest:
-            copies = _copies(checkpoint.index, stats)
+            copies = _copies(checkpoint.index, checkpoint.access, stats)
             if copies.size and stats.row_spread > 1e-4:
                 total, share = copies.shape[1], copies.shape[1] / stats.tensor.shape[0]
                 words = f"{total} rows ({percent(share)}) are copies: {_in_words(copies)}"
-                faults.append(TensorFault(stats, share, words))
-    faults = worst_first(faults)
-    grave = [f for f in faults if f.value >= warning and not is_embedding(f.stats.tensor)]
-    for severity, group in (
-        (Severity.WARNING, grave),
-        (Severity.INFO, [fault for fault in faults if fault not in grave]),
-    ):
-        yield from finding(
-            NAME,
-            severity,
-            checkpoint,
-            group,
-            stat=Stat.WEIGHT_ROW_SPREAD,
-            limit=warning,
-            cause="These rows were copied, or were never told apart by training.",
-            advice=(
-                "Initialise copied units with noise, so that they can become different.",
-                "Heads repeated on purpose (grouped attention) can be shared instead of stored.",
-            ),
-        )
+                grave = share >= warning and not is_embedding(stats.tensor)
+                severity = Severity.WARNING if grave else Severity.INFO
+                faults.append(TensorFault(stats, share, words, severity))
+    yield from findings(
+        NAME,
+        run,
+        faults,
+        {Severity.WARNING: warning, Severity.INFO: warning},
+        stat=Stat.WEIGHT_ROW_SPREAD,
+        cause="These rows were copied, or were never told apart by training.",
+        advice=(
+            "Initialise copied units with noise, so that they can become different.",
+            "Heads repeated on purpose (grouped attention) can be shared instead of stored.",
+        ),
+    )
 
 
-def _copies(index: Index, stats: TensorStats) -> NDArray[np.int64]:
+def _copies(index: Index, access: Access, stats: TensorStats) -> NDArray[np.int64]:
     """[origin | copy] of the rows that equal an earlier one."""
     if stats.row_hashes is None or stats.rows is None:
         return np.empty((2, 0), np.int64)
@@ -82,15 +83,15 @@ def _copies(index: Index, stats: TensorStats) -> NDArray[np.int64]:
     if stats.rows.exact:
         return pairs
     # only sampled elements were compared so far
-    equal = list(_equal_rows(index, stats.tensor, pairs.T[:_VERIFIED].tolist()))
+    equal = list(_equal_rows(index, access, stats.tensor, pairs.T[:_VERIFIED].tolist()))
     return np.array(equal, np.int64).reshape(-1, 2).T
 
 
 def _equal_rows(
-    index: Index, tensor: TensorEntry, pairs: Sequence[Sequence[int]]
+    index: Index, access: Access, tensor: TensorEntry, pairs: Sequence[Sequence[int]]
 ) -> Iterator[Sequence[int]]:
     """Those of the pairs of rows that are equal bit by bit; none where rows do not lie open."""
-    here, there = reading(), reading()
+    here, there = access(), access()
     try:
         for pair in pairs:
             left = _row(index, tensor, pair[0], here)

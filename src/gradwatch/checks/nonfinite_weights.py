@@ -1,4 +1,4 @@
-"""NaN or infinity among the weights.
+"""NaN or infinity among the weights of a checkpoint.
 
 What is seen: elements that are NaN or infinite, with the place of the first one. Masks, which
 may hold minus infinity on purpose, are passed over.
@@ -8,31 +8,36 @@ this checkpoint was written, or the file was damaged or badly converted.
 
 What helps: an earlier checkpoint; `gradwatch diagnose` on the run's record to see where it
 began; a conversion that checks for overflow (float16 ends at 65504).
+
+Threshold: none; a single element is critical.
 """
 
-from gradwatch.checkpoints.checks.check import Outcome, TensorFault, finding, worst_first
 from gradwatch.checkpoints.measure import TensorStats
-from gradwatch.checkpoints.scanning import Checkpoint
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_buffer
 from gradwatch.finding import Severity
+from gradwatch.run import Run
 from gradwatch.stats import Stat
 
-NAME = "nonfinite"
+NAME = "nonfinite-weights"
+NEEDS = frozenset({Stat.WEIGHT_NAN, Stat.WEIGHT_INF})
 
 
-def check(checkpoint: Checkpoint) -> Outcome:
-    """One finding for all tensors that hold any."""
+def check(run: Run) -> Outcome:
+    """Yield one finding for all tensors that hold any."""
+    checkpoint = checkpoint_of(run)
+    signed = checkpoint.access is not None  # statistics do not keep the infinities' signs apart
     faults = [
         TensorFault(stats, float(stats.nonfinite), _in_words(stats))
         for stats in checkpoint.tensors
-        if stats.nonfinite and stats.tensor.element.floating and not _masks(stats)
+        if stats.nonfinite and stats.tensor.element.floating and not _masks(stats, signed)
     ]
-    yield from finding(
+    yield from findings(
         NAME,
-        Severity.CRITICAL,
-        checkpoint,
-        worst_first(faults),
+        run,
+        faults,
+        {Severity.CRITICAL: 0.0},
         stat=Stat.WEIGHT_NAN,
-        limit=0.0,
         cause="The training broke before this checkpoint was written, or a conversion overflowed.",
         advice=(
             "Go back to an earlier checkpoint.",
@@ -41,8 +46,10 @@ def check(checkpoint: Checkpoint) -> Outcome:
     )
 
 
-def _masks(stats: TensorStats) -> bool:
+def _masks(stats: TensorStats, signed: bool) -> bool:
     """Whether it looks like a mask, which holds minus infinity on purpose."""
+    if not signed:
+        return not int(stats.moments["nan"]) and is_buffer(stats.tensor)
     only_negative = stats.nonfinite == int(stats.moments["neg_inf"])
     return only_negative and ("mask" in stats.tensor.role.lower() or stats.tensor.role == "bias")
 

@@ -6,17 +6,23 @@ called here. A file that names what can run commands is refused altogether.
 Why it hurts: `torch.load(weights_only=False)` would import these names and run what they say.
 
 What helps: save the state_dict alone, best as safetensors.
+
+Threshold: none; a single name is mentioned, as information.
 """
 
-from gradwatch.checkpoints.checks.check import Outcome
-from gradwatch.checkpoints.scanning import Checkpoint
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.tensors import checkpoint_of
 from gradwatch.finding import Finding, Severity
+from gradwatch.run import Run
+from gradwatch.stats import Stat
 
 NAME = "foreign-objects"
+NEEDS = frozenset({Stat.WEIGHT_NORM})
 
 
-def check(checkpoint: Checkpoint) -> Outcome:
-    """Only mentioned."""
+def check(run: Run) -> Outcome:
+    """Only mention them."""
+    checkpoint = checkpoint_of(run)
     names = checkpoint.index.foreign
     if not names:
         return

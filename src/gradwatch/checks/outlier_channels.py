@@ -17,26 +17,31 @@ large tensors come from 32 columns or 64 rows.
 
 import numpy as np
 
-from gradwatch.checkpoints.checks.check import (
-    Outcome,
+from gradwatch.checkpoints.measure import Lines
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.tensors import (
+    STATISTICS_ONLY,
     TensorFault,
-    graded,
+    checkpoint_of,
+    findings,
     is_embedding,
     is_matrix,
 )
-from gradwatch.checkpoints.measure import Lines
-from gradwatch.checkpoints.scanning import Checkpoint
-from gradwatch.finding import Severity
+from gradwatch.finding import Severity, Skipped
+from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import listed, number
 
 NAME = "outlier-channels"
+NEEDS = frozenset({Stat.WEIGHT_NORM})
 
 
-def check(
-    checkpoint: Checkpoint, *, strong: float = 100.0, weak: float = 10.0, few: float = 0.05
-) -> Outcome:
-    """One finding per severity."""
+def check(run: Run, *, strong: float = 100.0, weak: float = 10.0, few: float = 0.05) -> Outcome:
+    """Yield one finding per severity."""
+    checkpoint = checkpoint_of(run)
+    if checkpoint.access is None:
+        yield Skipped(NAME, STATISTICS_ONLY)
+        return
     faults = []
     for stats in checkpoint.tensors:
         if not is_matrix(stats.tensor):
@@ -48,9 +53,9 @@ def check(
             ratio, words = _outliers(lines, word, weak, few)
             if ratio:
                 faults.append(TensorFault(stats, ratio, words))
-    yield from graded(
+    yield from findings(
         NAME,
-        checkpoint,
+        run,
         faults,
         {Severity.WARNING: strong, Severity.INFO: weak},
         stat=Stat.WEIGHT_ABS_MAX,

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from tests.checkpoints.files import bfloat16, floats, write_safetensors
 
-from gradwatch.checkpoints import examine
-from gradwatch.checkpoints.checks import WEIGHT_CHECKS
+from gradwatch.checkpoints import scan
 from gradwatch.checkpoints.limits import WHOLE_BYTES
+from gradwatch.checks import WEIGHT_CHECKS
+from gradwatch.diagnosis import diagnose, verdicts
 from gradwatch.finding import Finding, Severity
+from gradwatch.run import Run
 
 RNG = np.random.default_rng(3)
 
@@ -23,7 +25,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def found(path, *, spectrum: bool = False, level: Severity = Severity.INFO) -> list[Finding]:
-    result = examine(path, spectrum=spectrum)
+    result = diagnose(scan(path, spectrum=spectrum))
     return [finding for finding in result.findings if finding.severity >= level]
 
 
@@ -46,7 +48,7 @@ def test_nonfinite_names_the_first_place(path) -> None:
     x = normal(40, 20)
     x[3, 4], x[5, 6] = np.nan, np.inf
     finding = only(floats(path, a__weight=normal(9, 9), b__weight=x))
-    assert (finding.check, finding.severity) == ("nonfinite", Severity.CRITICAL)
+    assert (finding.check, finding.severity) == ("nonfinite-weights", Severity.CRITICAL)
     assert finding.layers == ("b",)
     assert finding.message == (
         "b.weight: 1 NaN and 1 infinite of 800 elements, the first at [3, 4]"
@@ -68,7 +70,7 @@ def test_constant_weights(path) -> None:
 def test_symmetric_weights(path) -> None:
     x = np.tile(normal(1, 30), (20, 1))
     finding = only(floats(path, a__weight=x))
-    assert (finding.check, finding.severity) == ("symmetric-weights", Severity.CRITICAL)
+    assert (finding.check, finding.severity) == ("identical-units", Severity.CRITICAL)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_dead_rows(path, dead, severity) -> None:
     x = normal(100, 50)
     x[:dead] = 0
     finding = only(floats(path, fc__weight=x))
-    assert (finding.check, finding.severity) == ("dead-units", severity)
+    assert (finding.check, finding.severity) == ("zeroed-units", severity)
     assert f"{dead} of 100 rows" in finding.message
 
 
@@ -87,7 +89,7 @@ def test_dead_columns_of_a_large_tensor(path) -> None:
     assert x.nbytes > WHOLE_BYTES
     x[:, 100:130] = 0
     finding = only(floats(path, fc__weight=x))
-    assert finding.check == "dead-units"
+    assert finding.check == "zeroed-units"
     assert "30 of 300 columns (10 %) are all zero: 100, 101, 102, 103 …" in finding.message
 
 
@@ -162,7 +164,7 @@ def test_one_padding_row_is_no_fault(path) -> None:
 def test_low_rank_needs_the_spectrum(path) -> None:
     x = normal(128, 1) @ normal(1, 128)
     floats(path, fc__weight=x)
-    assert [s.check for s in examine(path).skipped] == ["low-rank"]
+    assert [s.check for s in diagnose(scan(path)).skipped] == ["low-rank"]
     finding = only(path, spectrum=True)
     assert finding.check == "low-rank"
     assert "effective rank 1 of 128" in finding.message
@@ -191,51 +193,76 @@ def test_integers_and_buffers_are_not_judged(path) -> None:
     assert found(write_safetensors(path, tensors)) == []
 
 
-def test_casts_are_counted_as_torch_casts(path) -> None:
-    import torch
-
-    x = (RNG.standard_normal((100, 100)) * 10.0 ** RNG.integers(-9, 3, (100, 100))).astype(
-        np.float32
-    )
-    floats(path, w=x)
-    (tensor,) = examine(path).to_dict()["tensors"]
-    for name, normal_least in (("float16", 2.0**-14), ("float8_e4m3fn", 2.0**-6)):
-        small = np.abs(x) < normal_least
-        got = tensor["casts"][name]
-        both = got["subnormal_fraction"] + got["vanishing_fraction"]
-        assert both == pytest.approx(small.mean(), abs=1e-12)
-        cast = torch.from_numpy(x).to(getattr(torch, name)).double().numpy()
-        lost = np.mean((cast == 0) & (x != 0))
-        assert got["vanishing_fraction"] == pytest.approx(lost, abs=0.001)
-    assert tensor["casts"]["float16"]["headroom"] == pytest.approx(65504 / np.abs(x).max())
+# -- weights without a checkpoint ------------------------------------------------------------------
 
 
-def test_the_spectrum_equals_a_singular_value_decomposition(path) -> None:
-    x = normal(90, 70)
-    floats(path, tall__weight=x, wide__weight=x.T)
-    for tensor in examine(path, spectrum=True).to_dict()["tensors"]:
-        exact = np.linalg.svd(x.astype(np.float64), compute_uv=False)
-        shares = exact**2 / (exact**2).sum()
-        got = tensor["spectrum"]
-        np.testing.assert_allclose(got["singular_values"], exact[:64], rtol=1e-5)
-        assert got["effective_rank"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()))
-        assert got["stable_rank"] == pytest.approx((exact**2).sum() / exact[0] ** 2, rel=1e-5)
-        assert got["rank_90"] == np.searchsorted(np.cumsum(shares), 0.9) + 1
+def statistics(**arrays: np.ndarray) -> Run:
+    """A run that keeps only statistics of these weights."""
+    return Run.from_arrays(weights={n.replace("__", "."): [a] for n, a in arrays.items()})
 
 
-def test_large_matrices_get_the_largest_singular_values(path, monkeypatch) -> None:
-    from gradwatch.checkpoints import spectrum
+def holed(value: float) -> np.ndarray:
+    array = normal(40, 20)
+    array[3, 4] = value
+    return array
 
-    monkeypatch.setattr(spectrum, "EXACT", 100)
-    left, _ = np.linalg.qr(RNG.standard_normal((400, 300)))
-    right, _ = np.linalg.qr(RNG.standard_normal((300, 300)))
-    values = 1 / np.arange(1, 301)
-    floats(path, fc__weight=left * values @ right)
-    (tensor,) = examine(path, spectrum=True).to_dict()["tensors"]
-    got = tensor["spectrum"]
-    assert not got["exact"]
-    np.testing.assert_allclose(got["singular_values"][:16], values[:16], rtol=0.01)
-    assert got["stable_rank"] == pytest.approx((values**2).sum(), rel=0.01)
+
+def half_zero() -> np.ndarray:
+    array = normal(40, 20)
+    array[:20] = 0
+    return array
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "check"),
+    [
+        ("fc__weight", holed(np.nan), "nonfinite-weights"),
+        ("fc__weight", holed(-np.inf), "nonfinite-weights"),
+        ("fc__weight", np.full((8, 4), 0.5), "constant-weights"),
+        ("fc__weight", half_zero(), "zeroed-units"),
+        ("norm__weight", np.full(32, 5e-4), "norm-gains-near-zero"),
+        ("fc__weight", holed(1e6), "narrow-casts"),
+    ],
+)
+def test_statistics_alone_show_most_faults(name: str, array: np.ndarray, check: str) -> None:
+    run = statistics(a__weight=normal(9, 9), **{name: array})
+    (finding,) = diagnose(run).at_least(Severity.WARNING)
+    assert finding.check == check
+    assert finding.tensors == (name.replace("__", "."),)
+
+
+def test_what_statistics_cannot_show_is_said_with_what_to_do() -> None:
+    found = diagnose(statistics(a__weight=normal(9, 9), attn__mask=np.array([0.0, -np.inf])))
+    assert found.verdict == "healthy"
+    assert "scan the file" in {s.check: s.reason for s in found.skipped}["duplicate-rows"]
+    assert set(found.checked) | {s.check for s in found.skipped} == {c.NAME for c in WEIGHT_CHECKS}
+
+
+def test_a_loss_makes_it_a_training() -> None:
+    weights = {"a.weight": [normal(9, 9) for _ in range(5)]}
+    found = diagnose(Run.from_arrays(weights=weights, scalars={"loss": [1.0] * 5}))
+    assert not set(found.checked) & {check.NAME for check in WEIGHT_CHECKS}
+
+
+def test_a_series_of_checkpoints_is_judged_as_a_series_too(tmp_path) -> None:
+    first = normal(64, 48)
+    paths = [
+        floats(tmp_path / f"m{i}.safetensors", fc__weight=first * s, fc__bias=np.zeros(64))
+        for i, s in enumerate((1.0, 5.0, 30.0))
+    ]
+    (finding,) = diagnose(scan(paths)).findings
+    assert (finding.check, finding.layers) == ("weight-explosion", ("fc",))
+    assert diagnose(scan(paths[:2])).findings == ()
+
+
+def test_every_tensor_is_named_and_asked_for_by_name(path) -> None:
+    zeros = {f"l{i}__weight": np.zeros((8, 4)) for i in range(30)}
+    run = scan(floats(path, ok__weight=normal(9, 9), **zeros))
+    (finding,) = diagnose(run).findings
+    assert len(finding.layers) == len(finding.tensors) == 30
+    assert finding.message.endswith("; 29 more tensors")
+    assert verdicts(run).tensor_severity("l29.weight") is Severity.CRITICAL
+    assert verdicts(run).tensor_severity("ok.weight") is None
 
 
 def test_every_check_explains_itself() -> None:

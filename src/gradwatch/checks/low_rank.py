@@ -14,17 +14,20 @@ Threshold: 2 % of a side of at least 64. Trained layers of our healthy checkpoin
 than 35 %.
 """
 
-from gradwatch.checkpoints.checks.check import Outcome, TensorFault, finding, is_matrix
-from gradwatch.checkpoints.scanning import Checkpoint
+from gradwatch.checks.check import Outcome
+from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_matrix
 from gradwatch.finding import Severity, Skipped
+from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import number
 
 NAME = "low-rank"
+NEEDS = frozenset({Stat.WEIGHT_NORM})
 
 
-def check(checkpoint: Checkpoint, *, share: float = 0.02, least: int = 64) -> Outcome:
-    """One finding for all; skipped without spectra."""
+def check(run: Run, *, share: float = 0.02, least: int = 64) -> Outcome:
+    """Yield one finding for all; skipped without spectra."""
+    checkpoint = checkpoint_of(run)
     if checkpoint.spectra is None:
         yield Skipped(NAME, "singular values are computed with --spectrum")
         return
@@ -36,17 +39,17 @@ def check(checkpoint: Checkpoint, *, share: float = 0.02, least: int = 64) -> Ou
         rank = spectrum.effective_rank if spectrum.exact else spectrum.stable_rank
         if rank < share * spectrum.full_rank:
             words = f"effective rank {number(rank)} of {spectrum.full_rank}"
-            faults.append(TensorFault(stats, rank / spectrum.full_rank, words))
-    yield from finding(
+            faults.append(TensorFault(stats, rank / spectrum.full_rank, words, Severity.WARNING))
+    yield from findings(
         NAME,
-        Severity.WARNING,
-        checkpoint,
-        sorted(faults, key=lambda fault: fault.value),
+        run,
+        faults,
+        {Severity.WARNING: share},
         stat=Stat.WEIGHT_NORM,
-        limit=share,
         cause="Almost all of this matrix lies in a few directions.",
         advice=(
             "Lower the learning rate or the weight decay.",
             "If it is meant to be so, store it as two thin matrices.",
         ),
+        smallest_first=True,
     )
