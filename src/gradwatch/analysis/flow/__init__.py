@@ -138,9 +138,7 @@ def analyze_flow(
     return _analyzed(data, config)
 
 
-def _original(
-    data: Any, config: FlowConfig, current_step: int | None
-) -> Result:
+def _original(data: Any, config: FlowConfig, current_step: int | None) -> Result:
     run = as_run(data)
     last = int(run.steps[-1]) if len(run.steps) else 0
     same = {name: value for name, value in config.to_dict().items() if name != "palette"}

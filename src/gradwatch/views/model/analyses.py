@@ -10,9 +10,10 @@ from typing import Any, TypedDict
 import numpy as np
 
 from gradwatch.analysis.gradients import GradientAnalysis, analyze_gradients
-from gradwatch.analysis.gradients.groups import InteractionType, LayerGroup, LayerInteraction
+from gradwatch.analysis.gradients.groups import LayerGroup
 from gradwatch.analysis.gradients.layer import LayerHealth
 from gradwatch.analysis.gradients.priorities import OptimizationPriority, OptimizationTarget
+from gradwatch.analysis.gradients.relations import InteractionType, LayerInteraction
 from gradwatch.analysis.weights import WeightDistributionAnalysis, analyze_weights
 from gradwatch.diagnosis import Diagnosis, Verdict, Verdicts, verdicts
 from gradwatch.errors import GradwatchError
