@@ -18,7 +18,8 @@ def test_every_layer_a_finding_names_has_its_trouble() -> None:
     assert said.severity("dead") is Severity.CRITICAL
     assert said.severity("ok") is None
     assert said.troubles("a") == (Trouble.NON_FINITE,)
-    assert said.diagnosis.findings[0].layers == ("a",)
+    (broken,) = [item for item in said.diagnosis.findings if item.check == "nonfinite"]
+    assert (broken.layers, broken.consequences[0].layers) == (("a",), ("b",))
 
 
 def test_all_starved_layers_are_named_however_many() -> None:

@@ -27,7 +27,7 @@ import numpy as np
 
 from gradwatch.checks import limits
 from gradwatch.checks.check import Outcome, finding
-from gradwatch.checks.context import CheckContext, context
+from gradwatch.checks.context import CheckContext, Mask, context
 from gradwatch.checks.limits import Rule
 from gradwatch.finding import Evidence, Severity
 from gradwatch.run import Run
@@ -84,7 +84,9 @@ def check(run: Run, *, mask_share: float = limits.MASK) -> Outcome:
     if not ctx.went_bad:
         yield from _outputs_only(ctx, mask_share)
         return
-    origin = _origin(ctx, ctx.end)
+    origin, bad = _origin(ctx, ctx.end), limits.nonfinite_cells(ctx)
+    began = set(origin.layers)
+    columns = np.flatnonzero(bad.any(axis=0))
     where = f" in {several(origin.layers)}" if origin.layers else ""
     phase = "forward pass" if origin.phase is StepPhase.FORWARD else origin.phase.value
     yield finding(
@@ -96,17 +98,16 @@ def check(run: Run, *, mask_share: float = limits.MASK) -> Outcome:
         Evidence(origin.stat, origin.subject, origin.step, origin.measured, 0.0),
         cause=_CAUSE[origin.phase],
         advice=_ADVICE[origin.phase],
+        tensors=[run.names[column] for column in columns if ctx.layer(column) in began],
     )
-    yield from _reached(ctx, origin)
+    yield from _reached(ctx, began, bad)
 
 
-def _reached(ctx: CheckContext, origin: "Origin") -> Outcome:
+def _reached(ctx: CheckContext, began: set[str], bad: Mask) -> Outcome:
     """What NaN or Inf got into besides: what follows, not where it came from."""
-    bad, outputs = limits.nonfinite_cells(ctx), limits.nonfinite_outputs(ctx)
-    first = bad.argmax(axis=0)
-    began = set(origin.layers)
-    found = np.flatnonzero(bad.any(axis=0))
-    by_onset: list[int] = found[np.argsort(first[found], kind="stable")].tolist()
+    outputs, found = limits.nonfinite_outputs(ctx), np.flatnonzero(bad.any(axis=0))
+    onset = bad[:, found].argmax(axis=0)
+    by_onset: list[int] = found[np.argsort(onset, kind="stable")].tolist()
     columns = [column for column in by_onset if ctx.layer(column) not in began]
     spoilt = [ctx.layer_names[i] for i in np.flatnonzero(outputs.any(axis=0))]
     layers = tuple(dict.fromkeys([*ctx.layers(columns), *(n for n in spoilt if n not in began)]))

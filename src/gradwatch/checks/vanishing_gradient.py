@@ -77,7 +77,6 @@ def _words(ctx: CheckContext, item: Judgement) -> tuple[str, str]:
     layers = ctx.layers(item.columns)
     worst, strongest = item.columns[0], int(np.nanargmax(item.levels))
     level, most = number(item.levels[worst]), number(item.levels[strongest])
-    loss = "no loss was logged" if ctx.loss is None else "the loss has not fallen"
     if item.rule is Rule.FAINT:
         return (
             f"all gradients are next to nothing: the largest RMS is {most}, "
@@ -87,9 +86,12 @@ def _words(ctx: CheckContext, item: Judgement) -> tuple[str, str]:
     if item.rule is Rule.FADED:
         together = len(item.columns) == (ctx.weights & ~ctx.embeddings).sum()
         who = "all gradients fade together" if together else f"the gradient of {layers[0]} fades"
-        but = "and" if ctx.loss is None else "although"
+        loss = "although the loss has not fallen"
+        if ctx.loss is None:
+            few = "loss" in ctx.run.scalars
+            loss = "and too few losses were logged" if few else "and no loss was logged"
         return (
-            f"{who}, to an RMS of {level} in {layers[0]}, {but} {loss}",
+            f"{who}, to an RMS of {level} in {layers[0]}, {loss}",
             f"The signal from the loss dies out in {several(layers)} as the training goes on.",
         )
     share = number(item.levels[worst] / item.levels[strongest])

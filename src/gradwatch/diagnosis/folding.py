@@ -262,9 +262,10 @@ def _explains(cause: Finding, effect: Finding, graph: Graph, slack: int) -> bool
 
 def _connected(first: Sequence[str], second: Sequence[str], graph: Graph) -> bool:
     """Whether data or gradients can pass between the two; a fault of the whole run touches all."""
-    if not first or not second or set(first) & set(second):
+    if not first or not second or not set(first).isdisjoint(second):
         return True
     here, there = first[0], second[0]
-    if here not in graph.order or there not in graph.order:
+    # where only the order of layers is known, each feeds the next: all are connected
+    if graph.assumed or here not in graph.order or there not in graph.order:
         return True
     return there in graph.downstream(here) or there in graph.upstream(here)
