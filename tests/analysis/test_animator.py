@@ -115,6 +115,9 @@ def test_health_and_lists_are_those_of_the_findings(name: str) -> None:
     assert summary.overall_health is health
     norms = {layer: [abs(step[layer][0]) for step in steps] for layer in FINE}
     run = Run.from_norms(norms)
+    if steps:
+        arrays = Run.from_arrays({layer: [step[layer] for step in steps] for layer in FINE})
+        assert GradientFlowAnimator.from_run(arrays).summary() == summary
     for other in (summary, GradientFlowAnimator.from_run(run).summary()):
         for trouble, layers in {
             Trouble.VANISHING: other.layers_with_vanishing_grads,

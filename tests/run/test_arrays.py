@@ -101,3 +101,10 @@ def test_arrays_that_change_shape_or_type_are_measured_too() -> None:
 def test_lists_of_different_lengths_are_named() -> None:
     with pytest.raises(GradwatchError, match="2 in 'a' and 1 in 'b'"):
         Run.from_arrays({"a": [[1.0]] * 2}, {"b": [[1.0]]})
+
+
+def test_what_is_handed_in_flat_has_no_known_shape() -> None:
+    flat = Run.from_arrays({"a": [np.ones(3)] * 2, "b": [np.ones(4)] * 2})
+    assert [(subject.shape, subject.count) for subject in flat.parameters] == [((), 3), ((), 4)]
+    mixed = Run.from_arrays({"a": [np.ones(3)] * 2, "b": [np.ones((2, 2))] * 2})
+    assert [subject.shape for subject in mixed.parameters] == [(3,), (2, 2)]

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from gradwatch.finding import Severity
 from gradwatch.kernel import MOMENTS
 from gradwatch.result import missing
 from gradwatch.run import MemorySource, Run, Subject
+from gradwatch.run.subject import with_known_shapes
 from gradwatch.stats import Stat, State
 
 FLOOR_DECADES = 12.0
@@ -58,11 +59,9 @@ def run_of(kept: Sequence[Recorded], layers: Mapping[str, Subject]) -> Run:
     series = {Stat(f"grad_{name}"): records[name].astype(float) for name in MEASURED}
     series[Stat.GRAD_INF] = (records["pos_inf"] + records["neg_inf"]).astype(float)
     values = {stat: np.where(measured, numbers, np.nan) for stat, numbers in series.items()}
-    if all(len(layer.shape) < 2 for layer in subjects):
-        # Lists of numbers, as the original takes them: nobody said what shape they have.
-        subjects = [replace(layer, shape=()) for layer in subjects]
     steps = np.array([frame.step for frame in kept], np.int64)
-    return Run(MemorySource(steps, subjects, values, dict.fromkeys(values, states)))
+    known = with_known_shapes(subjects)
+    return Run(MemorySource(steps, known, values, dict.fromkeys(values, states)))
 
 
 class FrameTable:

@@ -14,7 +14,7 @@ from gradwatch.errors import Exit, GradwatchError
 from gradwatch.kernel import Batch, batch_of, hashes, measure, row_spread, step
 from gradwatch.run.given import Listed, as_array, as_scalars, as_steps, by_name, each_step
 from gradwatch.run.source import MemorySource
-from gradwatch.run.subject import Subject
+from gradwatch.run.subject import Subject, with_known_shapes
 from gradwatch.stats import HAS_VALUE, SKETCH_WIDTH, Family, Kind, Stat, State, entry, family_stats
 from gradwatch.stats.rows import (
     RowMemory,
@@ -41,7 +41,7 @@ def source_from_arrays(gradients: Any, weights: Any, steps: Any, scalars: Any) -
     }
     grid = as_steps(steps, _length(tables), "the arrays")
     names = dict.fromkeys((*tables[Family.GRAD], *tables[Family.WEIGHT]))
-    subjects = tuple(_subject(name, tables) for name in names)
+    subjects = with_known_shapes([_subject(name, tables) for name in names])
     series = _Series(len(grid), subjects)
     recorder = _ArrayRecorder(subjects, series)
     before: list[Arrays] | None = None

@@ -4,8 +4,8 @@ A subject is everything that has a series: a parameter, a layer, a group of an o
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -97,6 +97,13 @@ _DEFAULTS: dict[str, Any] = {
     "module": "",
     "placement": None,
 }
+
+
+def with_known_shapes(subjects: Sequence[Subject]) -> tuple[Subject, ...]:
+    """Where nothing has two dimensions the shapes are not known: gradients were handed in flat."""
+    if any(len(subject.shape) > 1 for subject in subjects):
+        return tuple(subjects)
+    return tuple(replace(subject, shape=()) for subject in subjects)
 
 
 def block_of(layer: str) -> str:
