@@ -110,12 +110,8 @@ class CheckContext:
 
     @cached_property
     def matrices(self) -> Mask:
-        """Weights with at least two dimensions; a parameter of unknown shape counts as one.
-
-        Where no parameter has two (gradients handed in flat), the vectors are the weights.
-        """
-        matrices = self._mask([len(p.shape) >= 2 or not p.shape for p in self.parameters])
-        return matrices if matrices.any() else np.ones_like(matrices)
+        """Weights with at least two dimensions; a parameter of unknown shape counts as one."""
+        return self._mask([len(p.shape) >= 2 or not p.shape for p in self.parameters])
 
     @cached_property
     def embeddings(self) -> Mask:
