@@ -91,11 +91,6 @@ class LineFit:
     intercept: float
     spread: float
 
-    @property
-    def stability(self) -> float:
-        """1 on the line, towards 0 the further the samples lie about it."""
-        return 1 / (1 + self.spread)
-
 
 def finite(values: Array) -> Array:
     """The finite values, in order."""
@@ -349,24 +344,9 @@ def line(steps: NDArray[np.int64], values: Array) -> LineFit | None:
     return LineFit(*(float(x[0]) for x in (fit.slope, fit.slope_error, fit.intercept, fit.spread)))
 
 
-def volatility(values: Array) -> float | None:
-    """`volatilities` of one series; None below two samples."""
-    return _or_none(volatilities(values[:, None]))
-
-
-def turning_points(values: Array) -> int:
-    """`turns` of one series."""
-    return int(turns(values[:, None])[0])
-
-
 def oscillates(values: Array) -> bool:
     """`oscillating` of one series."""
     return bool(oscillating(values[:, None])[0])
-
-
-def smoothness(values: Array) -> float | None:
-    """`smoothnesses` of one series; None below three samples."""
-    return _or_none(smoothnesses(values[:, None]))
 
 
 def periodic(values: Array) -> bool:
@@ -384,13 +364,3 @@ def periodic(values: Array) -> bool:
     if total <= 1e-24 * float(n[0]) ** 2:
         return False
     return bool(len(powers) * (1 - powers.max() / total) ** (len(powers) - 1) < 0.001)
-
-
-def shape(x: Array) -> tuple[float, float]:
-    """Skewness and excess kurtosis of finite samples; 0 where the spread is only rounding."""
-    _, _, skewness, kurtosis = moments(x[:, None])
-    return float(skewness[0]), float(kurtosis[0])
-
-
-def _or_none(value: Array) -> float | None:
-    return None if math.isnan(value[0]) else float(value[0])

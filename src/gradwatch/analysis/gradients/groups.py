@@ -150,7 +150,7 @@ def distribution_type(rms: Array) -> DistributionType:
         return DistributionType.DEGENERATE
     if _two_groups(np.sort(x)):
         return DistributionType.MULTIMODAL
-    g1, g2 = trends.shape(x)
+    _, _, (g1,), (g2,) = trends.moments(x[:, None])
     skew = g1 * math.sqrt(n * (n - 1)) / (n - 2)
     tails = (n - 1) / ((n - 2) * (n - 3)) * ((n + 1) * g2 + 6)
     skew_error = math.sqrt(6 * n * (n - 1) / ((n - 2) * (n + 1) * (n + 3)))

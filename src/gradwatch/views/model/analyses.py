@@ -429,7 +429,7 @@ def _pair(pair: LayerInteraction, at: Mapping[str, int]) -> tuple[int, int, floa
 
 def _between(item: Any) -> str:
     """Which of two blocks moves first."""
-    direction = getattr(item, "interaction_direction", None) or item.direction
+    direction = item.interaction_direction
     first, second = item.from_level, item.to_level
     if direction == "TopDown":
         first, second = second, first
