@@ -103,6 +103,8 @@ def test_steps_to_convergence_come_with_the_analysis_or_a_reason() -> None:
     falling = np.exp(-np.arange(200) / 80) * noise(3, spread=0.05)
     low, high = network({"a": falling}).convergence_indicators.estimated_steps_to_convergence
     assert low < 169 < high
+    exact = network({"a": np.exp(-np.arange(20) / 10)}).convergence_indicators
+    assert exact.estimated_steps_to_convergence in [(27, 28), (27, 27), (28, 28)]  # 10 ln 100 − 19
     flat = network({"a": noise(3)}).convergence_indicators
     assert flat.estimated_steps_to_convergence is None
     assert "does not fall" in flat.missing["estimated_steps_to_convergence"]
@@ -203,7 +205,10 @@ def test_a_diverging_or_oscillating_loss_has_no_phase_and_says_why() -> None:
         assert word in got.missing["learning_phase"]
 
 
-@pytest.mark.parametrize(("logged", "said"), [(0, "not logged"), (7, "logged 7 times; 8"), (8, "")])
+@pytest.mark.parametrize(
+    ("logged", "said"),
+    [(0, "not logged"), (7, "logged 7 times; 8"), *((n, "") for n in range(8, 11))],
+)
 def test_few_losses_say_what_they_are(logged: int, said: str) -> None:
     loss = np.full(200, np.nan)
     loss[: 20 * logged : 20] = np.linspace(2, 1, logged)
@@ -373,6 +378,9 @@ def test_an_explosion_is_held_against_the_layers_own_past() -> None:
     assert source.severity > 0
     assert "1.5e-02 at the start" in source.description
     assert "1.0e+06 at most" in source.description
+    (dead,) = network({"a": np.zeros(30)}).stability_assessment.instability_sources
+    assert dead.source_type is InstabilityType.GRADIENT_VANISHING
+    assert dead.description.endswith("since step 0: 0 at the start, 0 at the end")
 
 
 def test_explosion_and_vanishing_are_exactly_the_diagnosis_s() -> None:

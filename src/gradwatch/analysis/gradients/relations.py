@@ -297,7 +297,8 @@ def strongest_pairs(fresh: Array, limit: float) -> tuple[Columns, Columns]:
     first, second, margins = [], [], []
     for begin in range(0, x.shape[1], TILE):
         tile = slice(begin, begin + TILE)
-        products = np.abs(_products(x[:, tile], shifted[:, :, begin:]))
+        products = _products(x[:, tile], shifted[:, :, begin:])
+        np.abs(products, out=products)
         common = (len(x) - 2 - np.abs(np.array(LAGS, np.float32)))[None, :, None]
         if shifted_mask is not None:
             common = _products(mask[:, tile], shifted_mask[:, :, begin:])

@@ -268,8 +268,8 @@ def steps_left(steps: NDArray[np.int64], logs: Array, window: int) -> tuple[int,
     a = fall**2 - allowed * (slope @ slope)
     b = gap * fall - allowed * ((now - start) @ slope)
     c = gap**2 - allowed * ((now - start) @ (now - start))
-    root = b * b - a * c
-    if not trend.falling or fall >= 0 or a <= 0 or root < 0:
+    root = max(float(b * b - a * c), 0.0)  # negative only by rounding: the line itself lies inside
+    if not trend.falling or fall >= 0 or a <= 0:
         return missing("the gradient does not fall significantly")  # type: ignore[no-any-return]
     low, high = ((-b + sign * math.sqrt(root)) / a for sign in (-1, 1))
     return max(math.floor(low), 0), max(math.ceil(high), 0)
@@ -419,10 +419,13 @@ def phase_of(loss: Loss, plateau: PlateauDetection, overfitting: bool) -> Learni
         return LearningPhase.OVERFITTING
     if plateau.is_plateau:
         return LearningPhase.PLATEAU
-    levels = np.array([np.median(part) for part in np.array_split(losses, trends.FEWEST)])
-    # Over a quarter of the run, which is two of the eight levels.
-    steepest, now = float((levels[:-2] - levels[2:]).max()), float(levels[-3] - levels[-1])
-    lowest = int(np.argmin(levels)) * len(losses) // trends.FEWEST
+    parts = np.array_split(np.arange(len(losses)), trends.FEWEST)
+    levels = np.array([np.median(losses[part]) for part in parts])
+    centres = np.array([loss.steps[part].mean() for part in parts])
+    # Over a quarter of the run, which is two of the eight parts.
+    speeds = (levels[:-2] - levels[2:]) / (centres[2:] - centres[:-2])
+    now, steepest = float(speeds[-1]), float(speeds.max())
+    lowest = int(parts[int(np.argmin(levels))][0])
     rise = trends.trend(losses[lowest:])
     if rise and rise.rising:
         since = loss.steps[lowest]
@@ -599,7 +602,7 @@ def _trouble(
     severity = 1.0 if verdict.severity >= Severity.CRITICAL else 0.5
     exploding = kind is InstabilityType.GRADIENT_EXPLOSION
     numbers = [(begin, "at the start"), (most, "at most"), (end, "at the end")]
-    told = [f"{x:.1e} {when}" for x, when in numbers if math.isfinite(x)]
+    told = [f"{x:.1e} {when}" if x else f"0 {when}" for x, when in numbers if math.isfinite(x)]
     if not exploding and len(told) == 3:
         del told[1]
     words = f"since step {verdict.first_step}" + (f": {', '.join(told)}" if told else "")
