@@ -271,8 +271,10 @@ def steps_left(steps: NDArray[np.int64], logs: Array, window: int) -> tuple[int,
     root = max(float(b * b - a * c), 0.0)  # negative only by rounding: the line itself lies inside
     if not trend.falling or fall >= 0 or a <= 0:
         return missing("the gradient does not fall significantly")  # type: ignore[no-any-return]
-    low, high = ((-b + sign * math.sqrt(root)) / a for sign in (-1, 1))
-    return max(math.floor(low), 0), max(math.ceil(high), 0)
+    low, high = (float((-b + sign * math.sqrt(root)) / a) for sign in (-1, 1))
+    # Rounded outwards only where nothing else widens the interval: 95 % are to remain 95 %.
+    whole = (math.floor(low), math.ceil(high)) if high - low < 1 else (round(low), round(high))
+    return max(whole[0], 0), max(whole[1], 0)
 
 
 def _line_weights(t: Array, at: float) -> tuple[Array, Array]:
@@ -283,12 +285,26 @@ def _line_weights(t: Array, at: float) -> tuple[Array, Array]:
 
 
 def _serial_variance(rest: Array) -> tuple[float, float]:
-    """Variance of residuals of a line as slow sums see it, and its degrees of freedom."""
+    """Variance of residuals of a line as slow sums see it, and its degrees of freedom.
+
+    White noise has its variance at every pace. With memory the slow waves have more: as much as the
+    sample before foretells (AR(1)), or as 1/f noise has by the power of the waves 2 to 7, whichever
+    is more.
+    """
     n = len(rest)
+    variance = float(rest @ rest) / (n - 2)
     r = float(trends.autocorrelations(rest[:, None])[0])
     r = min(max(r + (1 + 4 * r) / n, 0.0), 0.95)  # estimated from residuals, it comes out too low
     inflation = (1 + r) / (1 - r)
-    return float(rest @ rest) / (n - 2) * inflation, max(n / inflation - 2, 2.0)
+    freedom = max(n / inflation - 2, 2.0)
+    if n >= 2 * trends.FEWEST and variance > 0:
+        waves = np.arange(2, 8)
+        angles = np.pi * (np.arange(n) + 0.5) / n
+        slow = float(((np.cos(waves[:, None] * angles) @ rest) ** 2).mean()) * 2 / n / variance
+        steepness = np.clip(math.log(max(slow, 1.0)) / math.log(n / 2 / waves.mean()), 0, 1)
+        # A line is slower still, like a wave of 0.8: the noise is extrapolated to there.
+        inflation = max(inflation, slow * float((waves.mean() / 0.8) ** steepness))
+    return variance * inflation, freedom
 
 
 def _update_ratios(run: Run, window: int) -> Array:
