@@ -316,6 +316,13 @@ def _mean(values: Array) -> Array:
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
+def line_weights(t: Array, at: float) -> tuple[Array, Array]:
+    """What a least-squares line multiplies the samples with: for its value at a step, its slope."""
+    centred = t - t.mean()
+    slope = centred / (centred @ centred)
+    return 1 / len(t) + (at - t.mean()) * slope, slope
+
+
 def student_95(freedom: float) -> float:
     """How many standard errors hold 95 % of Student's distribution, by Cornish and Fisher."""
     z = 1.959963984540054

@@ -26,13 +26,12 @@ from gradwatch.analysis.gradients.priorities import (
     reasons_by_layer,
 )
 from gradwatch.analysis.gradients.relations import LayerInteraction, interactions
+from gradwatch.analysis.gradients.steadiness import StabilityAssessment, stability
 from gradwatch.analysis.gradients.training import (
     ConvergenceIndicators,
-    StabilityAssessment,
     TrainingDynamics,
     convergence,
     dynamics,
-    stability,
 )
 from gradwatch.analysis.layers import LayerSeries, histories
 from gradwatch.diagnosis.verdict import Verdicts, verdicts
