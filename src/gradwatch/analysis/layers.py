@@ -117,22 +117,6 @@ class LayerSeries:
         return median(self.typical[self.typical > 0])
 
     @cached_property
-    def correlations(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of the changes of every two layers over the steps both have, and how many those are."""
-        # All pairs by matrix products: absent steps are zeros, and `common` counts those present.
-        present = np.isfinite(self.changes)
-        mask = present.astype(float)
-        x = np.where(present, self.changes, 0.0)
-        x = np.where(present, x - x.sum(axis=0) / np.maximum(mask.sum(axis=0), 1), 0.0)
-        common = mask.T @ mask
-        with np.errstate(invalid="ignore", divide="ignore"):
-            first, second = (x.T @ mask) / common, (mask.T @ x) / common
-            covariance = (x.T @ x) / common - first * second
-            squares = (x * x).T @ mask / common - first**2
-            correlation = covariance / np.sqrt(squares * squares.T)
-        return np.clip(correlation, -1, 1), common
-
-    @cached_property
     def _roots(self) -> NDArray[np.float64]:
         roots: NDArray[np.float64] = np.sqrt(np.maximum(self.counts, 1))
         return roots
