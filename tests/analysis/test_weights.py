@@ -237,6 +237,30 @@ def test_beside_a_sick_tensor_a_sound_one_stays_sound() -> None:
     assert found.layer_analyses["sound"].findings == ()
 
 
+def test_of_a_training_the_trainings_findings_speak() -> None:
+    steps = 30
+    whole = [RNG.normal(0, 0.1, (8, 6))] * steps
+    broken = [np.full((8, 6), np.nan) if step >= 20 else whole[step] for step in range(steps)]
+    run = Run.from_arrays(
+        gradients={"a": whole, "b": broken},
+        weights={"a": whole, "b": broken},
+        scalars={"loss": np.linspace(2, 1, steps).tolist()},
+    )
+    found = analyze_weights(run)
+    assert found.layer_analyses["a"].status is DistributionHealthStatus.EXCELLENT
+    assert found.layer_analyses["b"].status is DistributionHealthStatus.CRITICAL
+    assert found.layer_analyses["b"].findings[0] == "nonfinite"
+    assert found.layer_analyses["b"].issues == (WeightIssue.NON_FINITE,)
+    assert found.distribution_health.status is DistributionHealthStatus.CRITICAL
+
+
+def test_the_elements_of_a_run_have_to_be_all_of_them() -> None:
+    run = Run.from_arrays(weights={"a": [np.eye(4)], "b": [np.eye(4)]})
+    assert analyze_weights(run, elements={"a": np.eye(4), "b": np.eye(4)}).outlier_detection
+    with pytest.raises(GradwatchError, match="got none of 'b'"):
+        analyze_weights(run, elements={"a": np.eye(4)})
+
+
 def test_a_mask_is_no_fault() -> None:
     mask = np.where(np.tri(8) > 0, 0.0, -np.inf)
     found = analyze_weights({"attn.mask": mask, "fc.weight": zeroed(0)})

@@ -442,7 +442,10 @@ def _row_spread(rows: ShardRows, read: ReadBytes) -> float:
     others = min(16, shard.rows - 1)
     chosen = [0, *(1 + k * (shard.rows - 1) // others for k in range(others))]
     size = shard.row_size * element.size
-    if shard.row_access:
+    if shard.row_access and shard.rows * size <= limits.WHOLE_BYTES:
+        table = typed(read(rows.file, shard.offset, shard.rows * size), element)
+        bits = [table.reshape(shard.rows, -1)[chosen].reshape(-1)]
+    elif shard.row_access:
         raws = (read(rows.file, shard.offset + row * size, size) for row in chosen)
         bits = [typed(raw, element).copy() for raw in raws]
     elif shard.row_size <= limits.BLOCK:  # packed or in another order: gathered in passing
