@@ -38,8 +38,8 @@ class Checkpoint:
     tensors: tuple[TensorStats, ...]
     spectra: dict[str, Spectrum] | None = None
     """Singular values by the name of the matrix; None where they were not computed."""
-    access: Access | None = reading
-    """How the bytes are read again; None where only statistics are left of them."""
+    access: Access = reading
+    """How its bytes are read again."""
 
 
 @dataclass(frozen=True)

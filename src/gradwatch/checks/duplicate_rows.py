@@ -24,29 +24,26 @@ from gradwatch.checkpoints.index import Index, TensorEntry
 from gradwatch.checkpoints.measure import TensorStats
 from gradwatch.checks.check import Outcome
 from gradwatch.checks.tensors import (
-    STATISTICS_ONLY,
+    ELEMENTS,
     TensorFault,
     checkpoint_of,
     findings,
     is_embedding,
     is_matrix,
 )
-from gradwatch.finding import Severity, Skipped
+from gradwatch.finding import Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import percent
 
 NAME = "duplicate-rows"
-NEEDS = frozenset({Stat.WEIGHT_NORM})
+NEEDS = frozenset({ELEMENTS})
 _VERIFIED = 4096
 
 
 def check(run: Run, *, warning: float = 0.05, shortest: int = 16) -> Outcome:
     """Yield one finding per severity; embeddings are only mentioned."""
     checkpoint = checkpoint_of(run)
-    if checkpoint.access is None:
-        yield Skipped(NAME, STATISTICS_ONLY)
-        return
     faults = []
     for stats in checkpoint.tensors:
         if is_matrix(stats.tensor) and stats.tensor.shards[0].row_size >= shortest:

@@ -12,33 +12,19 @@ Threshold: 1e-4; rounding leaves about 1e-6, and trained rows differ by about 1.
 """
 
 from gradwatch.checks.check import Outcome
-from gradwatch.checks.tensors import (
-    STATISTICS_ONLY,
-    TensorFault,
-    checkpoint_of,
-    findings,
-    is_matrix,
-)
-from gradwatch.finding import Severity, Skipped
+from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_matrix
+from gradwatch.finding import Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 
 NAME = "identical-units"
-NEEDS = frozenset({Stat.WEIGHT_NORM})
+NEEDS = frozenset({Stat.WEIGHT_ROW_SPREAD})
 
 
 def check(run: Run, *, spread: float = 1e-4) -> Outcome:
     """Yield one finding for all matrices with equal rows."""
-    if Stat.WEIGHT_ROW_SPREAD not in run.recorded:
-        yield Skipped(NAME, STATISTICS_ONLY)
-        return
     faults = [
-        TensorFault(
-            stats,
-            stats.row_spread,
-            f"all {stats.tensor.shape[0]} rows are equal",
-            Severity.CRITICAL,
-        )
+        TensorFault(stats, stats.row_spread, f"all {stats.tensor.shape[0]} rows are equal")
         for stats in checkpoint_of(run).tensors
         if is_matrix(stats.tensor)
         and stats.tensor.shape[0] > 1
@@ -53,4 +39,5 @@ def check(run: Run, *, spread: float = 1e-4) -> Outcome:
         stat=Stat.WEIGHT_ROW_SPREAD,
         cause="Rows that start equal get equal gradients and stay equal.",
         advice=("Initialise at random.",),
+        below=True,
     )

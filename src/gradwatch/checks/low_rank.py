@@ -39,7 +39,7 @@ def check(run: Run, *, share: float = 0.02, least: int = 64) -> Outcome:
         rank = spectrum.effective_rank if spectrum.exact else spectrum.stable_rank
         if rank < share * spectrum.full_rank:
             words = f"effective rank {number(rank)} of {spectrum.full_rank}"
-            faults.append(TensorFault(stats, rank / spectrum.full_rank, words, Severity.WARNING))
+            faults.append(TensorFault(stats, rank / spectrum.full_rank, words))
     yield from findings(
         NAME,
         run,
@@ -51,5 +51,5 @@ def check(run: Run, *, share: float = 0.02, least: int = 64) -> Outcome:
             "Lower the learning rate or the weight decay.",
             "If it is meant to be so, store it as two thin matrices.",
         ),
-        smallest_first=True,
+        below=True,
     )

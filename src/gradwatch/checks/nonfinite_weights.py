@@ -14,7 +14,7 @@ Threshold: none; a single element is critical.
 
 from gradwatch.checkpoints.measure import TensorStats
 from gradwatch.checks.check import Outcome
-from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_buffer
+from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, has_elements, is_buffer
 from gradwatch.finding import Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
@@ -25,11 +25,10 @@ NEEDS = frozenset({Stat.WEIGHT_NAN, Stat.WEIGHT_INF})
 
 def check(run: Run) -> Outcome:
     """Yield one finding for all tensors that hold any."""
-    checkpoint = checkpoint_of(run)
-    signed = checkpoint.access is not None  # statistics do not keep the infinities' signs apart
+    signed = has_elements(run)  # statistics do not keep the infinities' signs apart
     faults = [
         TensorFault(stats, float(stats.nonfinite), _in_words(stats))
-        for stats in checkpoint.tensors
+        for stats in checkpoint_of(run).tensors
         if stats.nonfinite and stats.tensor.element.floating and not _masks(stats, signed)
     ]
     yield from findings(

@@ -20,30 +20,26 @@ import numpy as np
 from gradwatch.checkpoints.measure import Lines
 from gradwatch.checks.check import Outcome
 from gradwatch.checks.tensors import (
-    STATISTICS_ONLY,
+    ELEMENTS,
     TensorFault,
     checkpoint_of,
     findings,
     is_embedding,
     is_matrix,
 )
-from gradwatch.finding import Severity, Skipped
+from gradwatch.finding import Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import listed, number
 
 NAME = "outlier-channels"
-NEEDS = frozenset({Stat.WEIGHT_NORM})
+NEEDS = frozenset({ELEMENTS})
 
 
 def check(run: Run, *, strong: float = 100.0, weak: float = 10.0, few: float = 0.05) -> Outcome:
     """Yield one finding per severity."""
-    checkpoint = checkpoint_of(run)
-    if checkpoint.access is None:
-        yield Skipped(NAME, STATISTICS_ONLY)
-        return
     faults = []
-    for stats in checkpoint.tensors:
+    for stats in checkpoint_of(run).tensors:
         if not is_matrix(stats.tensor):
             continue
         rows = None if is_embedding(stats.tensor) else stats.rows

@@ -18,10 +18,8 @@ from gradwatch.kernel import MOMENTS
 from gradwatch.run import Run
 from gradwatch.stats import Family, Stat, entry
 
-STATISTICS_ONLY = (
-    "this run keeps only statistics of its weights: hand the arrays to analyze_weights, or scan "
-    "the file"
-)
+ELEMENTS = "weight_elements"
+"""What a check needs that looks at the weights themselves, which few runs still have."""
 _SHOWN = 8
 
 
@@ -34,10 +32,15 @@ def weights_only(run: Run) -> bool:
     return families == {Family.WEIGHT} and not run.scalars
 
 
+def has_elements(run: Run) -> bool:
+    """Whether the weights themselves can still be read: those that were scanned."""
+    return getattr(run.source, "checkpoint", None) is not None
+
+
 def checkpoint_of(run: Run) -> Checkpoint:
     """The weights a run ends with: as scanned (the last checkpoint), else as its statistics tell.
 
-    What only statistics are known of has no rows, columns or histograms, and no `access`.
+    What only statistics are known of has no rows, columns or histograms.
     """
     scanned: Checkpoint | None = getattr(run.source, "checkpoint", None)
     if scanned is not None:
@@ -66,7 +69,7 @@ def last_weights(run: Run) -> tuple[NDArray[np.intp], NDArray[np.void], NDArray[
     A tensor that only an earlier one of several checkpoints holds is none of the last weights.
     """
     columns, rows = last_rows(run, Stat.WEIGHT_NORM)
-    if getattr(run.source, "checkpoint", None) is not None:
+    if has_elements(run):
         held = rows == len(run.steps) - 1
         columns, rows = columns[held], rows[held]
 
@@ -93,7 +96,7 @@ def _from_statistics(run: Run) -> Checkpoint:
         tensor = TensorEntry(subject.name, subject.shape, element, ())
         tensors.append(TensorStats(tensor, moments, None, 0, None, float(spread), None, None, None))
     step = int(run.steps[-1]) if len(run.steps) else 0
-    return Checkpoint(step, Index("", "statistics", (), ()), tuple(tensors), access=None)
+    return Checkpoint(step, Index("", "statistics", (), ()), tuple(tensors))
 
 
 # -- what is said of them --------------------------------------------------------------------------
@@ -119,16 +122,18 @@ def findings(
     stat: Stat,
     cause: str,
     advice: tuple[str, ...],
-    smallest_first: bool = False,
+    below: bool = False,
 ) -> Iterator[Finding]:
     """One finding for each severity, gravest first, with its tensors, the worst of them in front.
 
-    Unless a fault says how grave it is, it has the first severity whose limit it reaches.
+    Unless a fault says how grave it is, it has the first severity whose limit it reaches: from
+    above, or from `below`.
     """
     step = checkpoint_of(run).step
-    rest = sorted(faults, key=lambda fault: fault.value if smallest_first else -fault.value)
+    sign = -1.0 if below else 1.0
+    faults = sorted(faults, key=lambda fault: -sign * fault.value)
     for severity, limit in limits.items():
-        group = [fault for fault in rest if _graded(fault, limits) is severity]
+        group = [fault for fault in faults if _graded(fault, limits, sign) is severity]
         if not group:
             continue
         owners = {subject.name: subject.layer for subject in run.parameters}
@@ -150,11 +155,15 @@ def findings(
         )
 
 
-def _graded(fault: TensorFault, limits: Mapping[Severity, float | None]) -> Severity | None:
+def _graded(
+    fault: TensorFault, limits: Mapping[Severity, float | None], sign: float
+) -> Severity | None:
     if fault.severity is not None:
         return fault.severity
-    reached = (s for s, limit in limits.items() if limit is None or fault.value >= limit)
-    return next(reached, None)
+    items = limits.items()
+    return next(
+        (s for s, limit in items if limit is None or sign * (fault.value - limit) >= 0), None
+    )
 
 
 # -- what a tensor is, by its name and shape -------------------------------------------------------

@@ -19,26 +19,23 @@ from gradwatch.checkpoints.index import Index, TensorEntry
 from gradwatch.checkpoints.measure import TensorStats
 from gradwatch.checks.check import Outcome
 from gradwatch.checks.tensors import (
-    STATISTICS_ONLY,
+    ELEMENTS,
     TensorFault,
     checkpoint_of,
     findings,
     is_matrix,
 )
-from gradwatch.finding import Severity, Skipped
+from gradwatch.finding import Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 
 NAME = "tied-weights"
-NEEDS = frozenset({Stat.WEIGHT_NORM})
+NEEDS = frozenset({ELEMENTS})
 
 
 def check(run: Run) -> Outcome:
     """Only mention them."""
     checkpoint = checkpoint_of(run)
-    if checkpoint.access is None:
-        yield Skipped(NAME, STATISTICS_ONLY)
-        return
     faults = [
         TensorFault(stats, 0.0, f"is also named {', '.join(stats.tensor.aliases[:3])}")
         for stats in checkpoint.tensors

@@ -17,30 +17,26 @@ import numpy as np
 
 from gradwatch.checks.check import Outcome
 from gradwatch.checks.tensors import (
-    STATISTICS_ONLY,
+    ELEMENTS,
     TensorFault,
     checkpoint_of,
     findings,
     is_embedding,
     is_matrix,
 )
-from gradwatch.finding import Severity, Skipped
+from gradwatch.finding import Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.text import listed, percent
 
 NAME = "untrained-embeddings"
-NEEDS = frozenset({Stat.WEIGHT_NORM})
+NEEDS = frozenset({ELEMENTS})
 
 
 def check(run: Run, *, warning: float = 0.1, small: float = 0.05) -> Outcome:
     """Yield one finding per severity."""
-    checkpoint = checkpoint_of(run)
-    if checkpoint.access is None:
-        yield Skipped(NAME, STATISTICS_ONLY)
-        return
     faults = []
-    for stats in checkpoint.tensors:
+    for stats in checkpoint_of(run).tensors:
         rows = stats.rows if is_embedding(stats.tensor) and is_matrix(stats.tensor) else None
         if rows is None or len(rows.rms) < 16:
             continue

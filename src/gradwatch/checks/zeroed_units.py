@@ -23,6 +23,7 @@ from gradwatch.checks.tensors import (
     TensorFault,
     checkpoint_of,
     findings,
+    has_elements,
     is_embedding,
     is_matrix,
 )
@@ -37,12 +38,11 @@ NEEDS = frozenset({Stat.WEIGHT_ZERO_ROWS})
 
 def check(run: Run, *, critical: float = 0.5, warning: float = 0.05) -> Outcome:
     """Yield one finding per severity."""
-    checkpoint = checkpoint_of(run)
+    counted = _zeroed if has_elements(run) else _counted
     faults = []
-    for stats in checkpoint.tensors:
+    for stats in checkpoint_of(run).tensors:
         if not is_matrix(stats.tensor) or is_embedding(stats.tensor) or stats.moments["norm"] == 0:
             continue
-        counted = _zeroed if checkpoint.access is not None else _counted
         for zeroed, total, words in counted(stats):
             share = zeroed / total
             words = f"{zeroed} of {total} {words.format(percent(share))}"

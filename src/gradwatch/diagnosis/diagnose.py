@@ -11,6 +11,7 @@ import numpy as np
 
 from gradwatch.checks import Check, checks_for, weights_only
 from gradwatch.checks.context import CheckContext, Curve, context
+from gradwatch.checks.tensors import ELEMENTS, has_elements
 from gradwatch.diagnosis.folding import fold, importance
 from gradwatch.finding import MOST_FOLLOWING, SENTENCE, Finding, Severity, Skipped
 from gradwatch.notebook import details, items
@@ -121,6 +122,11 @@ _HINTS = {
     Stat.OPTIM_EPS_FRACTION: "the optimizer keeps no second moments, as Adam does",
     Stat.ACT_FLAT_FRACTION: "no tanh or sigmoid was seen, or activations were not recorded",
     Stat.GRAD_DEAD_ROWS: "rows of gradients were not followed in this run",
+    Stat.WEIGHT_ROW_SPREAD: "rows of weights were not compared; a scan of the file does",
+    ELEMENTS: (
+        "this run keeps only statistics of its weights: hand the arrays to analyze_weights, or "
+        "scan the file"
+    ),
 }
 
 
@@ -170,7 +176,7 @@ def _outcome(check: Check, run: Run) -> list[Finding | Skipped]:
 
 def _missing(run: Run, needs: frozenset[str]) -> str:
     """Why a check cannot look; empty when it can."""
-    recorded = run.recorded | run.scalars.keys()
+    recorded = run.recorded | run.scalars.keys() | ({ELEMENTS} if has_elements(run) else set())
     absent = sorted(str(need) for need in needs if need not in recorded)
     if not absent:
         return ""
