@@ -46,6 +46,8 @@ def test_a_growing_run_grows_on_the_page_without_a_reload(tab: Any, tmp_path: Pa
         page.click("table.runs a")
         page.wait_for_selector("#health-line")
         tab.until(lambda: "20 recorded steps" in page.inner_text("#health-line"))
+        page.wait_for_selector("#analyses .ranked")
+        early = page.inner_text("#analyses")
         page.evaluate("window.same = true")
         page.evaluate("location.hash += '&layer=net.1'")
         writing.upto(60)
@@ -54,6 +56,7 @@ def test_a_growing_run_grows_on_the_page_without_a_reload(tab: Any, tmp_path: Pa
         writing.finish()
         page.wait_for_selector(".live.complete")
         tab.until(lambda: "90 recorded steps" in page.inner_text("#health-line"))
+        assert page.inner_text("#analyses") != early
         assert page.evaluate("window.same") is True
         assert page.inner_text("#layer h2").startswith("Layer net.1")
         shutil.rmtree(tmp_path / "one")

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.server.visiting import Visit
 from tests.views.samples import network
 from tests.views.stored import Stored, stored
 
+from gradwatch.analysis.gradients import analyze_gradients
 from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.run import Run
 from gradwatch.server import runs as served_runs
@@ -256,3 +258,31 @@ def test_many_threads_read_a_growing_run_through_one_reader(
     assert problems == []
     opened = open_run(tmp_path / "one")
     assert run.whole(None, None).text.decode() == to_json(build(opened, diagnose(opened)))
+
+
+def test_analyses_are_made_once_for_each_state_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(run: Run) -> Any:
+        made.append(len(run.steps))
+        return analyze_gradients(run)
+
+    section = import_module("gradwatch.views.model.analyses")  # its function has the same name
+    monkeypatch.setattr(section, "analyze_gradients", counted)
+    monkeypatch.setattr(served_runs, "REST", 0.0)
+    writing = Stored(network(3, 60), tmp_path / "one", "one")
+    writing.upto(20)
+    visit = Visit(tmp_path)
+    address = f"/api/runs/{visit.id_of('one')}/view"
+    for sections in ("analyses", "analyses,health", "run"):
+        assert visit.get(address, params={"sections": sections}).status_code == 200
+    assert made == [20]
+    assert visit.get(address, params={"first": 3, "sections": "analyses"}).json() == {
+        "analyses": None
+    }
+    writing.upto(40)
+    found = visit.get(address, params={"sections": "analyses"}).json()["analyses"]
+    assert [target["kind"] for target in found["targets"]] == ["layer"] * 3
+    assert made == [20, 40]
