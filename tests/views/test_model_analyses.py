@@ -103,11 +103,19 @@ def test_independent_layers_have_no_matrix_and_that_is_said() -> None:
 def test_the_network_is_told_in_sentences() -> None:
     for run in (network(4, 60), network(4, 60, broken_from=20), network(3, 1)):
         facts = section(run)["network"]
-        assert [fact["name"] for fact in facts][:3] == ["layers", "phase", "plateau"]
+        names = [fact["name"] for fact in facts if fact["name"] != "described"]
+        assert names[:3] == ["layers", "phase", "plateau"]
         for fact in facts:
             assert fact["text"][0].isupper() or fact["text"][0].isdigit()
             assert fact["text"].endswith(".")
             assert "None" not in fact["text"].removeprefix("None:")
+
+
+def test_a_run_that_went_nan_is_described_up_to_there_and_says_so() -> None:
+    broken, whole = section(network(4, 60, broken_from=20)), section(network(4, 60))
+    facts = {fact["name"]: fact["text"] for fact in broken["network"]}
+    assert facts["described"] == "The steps before 20; then came NaN or Inf."
+    assert "described" not in [fact["name"] for fact in whole["network"]]
 
 
 def test_weights_have_outliers_and_entropy_where_the_elements_are_there() -> None:

@@ -68,19 +68,22 @@ export function FlowChart({ model, map, marks, column, shown, scheme, state, cha
   const now = moment(model, map, marks, column, shown);
   const { nodes, edges } = model.flow;
   const critical = useMemo(() => pathOf(model, path), [model, path]);
+  const over = (i) => Number(critical.edges.has(edges[i].join("-")));
+  const drawn = edges.map((_, i) => i).sort((a, b) => over(a) - over(b)); // the path lies over the rest
   const open = (node) => () => {
     if (node.layers.length) change({ layer: model.layers[node.layers[0]].name }, { stay: true });
   };
   const chosen = (node) => node.layers.some((i) => model.layers[i].name === state.layer);
   return html`<div class="flow" ref=${box}>
     <svg width=${plan.width} height=${plan.height} viewBox=${`0 0 ${plan.width} ${plan.height}`} role="group" aria-label="flow of the gradient through the layers: arrow keys move" onKeyDown=${roving(".node", "ArrowLeft", "ArrowRight")}>
-      ${edges.map(([from, to], i) => {
+      ${drawn.map((i) => {
+        const [from, to] = edges[i];
         const skips = nodes[to].rank - nodes[from].rank > 1;
         return html`<path
           key=${i}
-          class=${`edge ${skips ? "skip" : ""} ${plan.boxes[from].line === plan.boxes[to].line ? "" : "far"} ${critical.edges.has(`${from}-${to}`) ? "critical" : ""} ${pointed === from || pointed === to ? "pointed" : ""}`}
+          class=${`edge ${skips ? "skip" : ""} ${plan.boxes[from].line === plan.boxes[to].line ? "" : "far"} ${over(i) ? "critical" : ""} ${pointed === from || pointed === to ? "pointed" : ""}`}
           d=${curve(plan.boxes[from], plan.boxes[to], skips)}
-          stroke-width=${(0.8 + (skips ? 3 : 6) * now.flows[i]).toFixed(1)}
+          stroke-width=${Math.max(0.8 + (skips ? 3 : 6) * now.flows[i], 3 * over(i)).toFixed(1)}
         />`;
       })}
       ${nodes.map(

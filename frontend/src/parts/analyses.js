@@ -24,13 +24,13 @@ function Rows({ head, rows, row, count, word }) {
     ${count > rows.length && html`<p class="soft">${whole(rows.length)} of ${many(count, word)} are listed, the worst first.</p>`}`;
 }
 
-const Verdict = ({ row }) => html`<td class="words"><${Badge} state=${row.state} /> ${[...row.reasons, ...(row.traits ?? [])].join(", ")}</td>`;
+const Verdict = ({ row }) => html`<td class="words"><${Badge} state=${row.state} /> ${[...row.reasons, ...(row.traits ?? [])].map(plain).join(", ")}</td>`;
 
 /** A number with its heading, which a narrow screen shows beside it. */
 const Number = ({ of, children }) => html`<td class="num" data-head=${of}>${children}</td>`;
 
 function Targets({ found, change }) {
-  const head = ["layer", "verdict", "share", "decades", "steady", "what to try"];
+  const head = ["where", "verdict", "share", "decades", "steady", "what to try"];
   const tried = new Set();
   const row = (layer) => {
     const actions = layer.actions.join(" ");

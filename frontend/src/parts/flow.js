@@ -77,7 +77,7 @@ function Path({ path, change, drawn, draw }) {
     the path that ${kind}: ${path.layers.length} layers from ${ends[0]} to ${ends[1]},${" "}
     <span class="num">${number(Math.abs(path.decades_lost))}</span> decades ${path.decades_lost < 0 ? "gained" : "lost"} on the way back
     ${path.bottlenecks.length > 0 && html`, mostly at <${Names} names=${path.bottlenecks} change=${change} />`}${" "}
-    <button aria-pressed=${String(drawn)} onClick=${() => draw(drawn ? null : path.kind)}>drawn</button>
+    <button aria-pressed=${String(drawn)} onClick=${() => draw(drawn ? null : path.kind)}>draw it</button>
   </li>`;
 }
 

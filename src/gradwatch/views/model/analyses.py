@@ -290,7 +290,9 @@ def _facts(found: GradientAnalysis) -> list[Fact]:
     assert convergence is not None
     stability = network.stability_assessment
     phase = dynamics.learning_phase
+    broken = found.non_finite_since
     told = {
+        "described": "" if broken is None else f"the steps before {broken}; then came NaN or Inf",
         "phase": _or_why(dynamics, "learning_phase", phase and _PHASES.get(phase, phase)),
         "plateau": _plateau(dynamics.plateau_detection),
         "gradient": f"the norm of all layers together {_TRENDS[convergence.convergence_trend]}"
@@ -306,9 +308,8 @@ def _facts(found: GradientAnalysis) -> list[Fact]:
             and f"successive gradients have a mean cosine of {number(dynamics.gradient_momentum)}",
         ),
     }
-    if found.non_finite_since is not None:
-        told["described"] = f"the steps before {found.non_finite_since}; then it went NaN or Inf"
-    return [Fact(name=name, text=f"{text[:1].upper()}{text[1:]}.") for name, text in told.items()]
+    facts = ((name, text) for name, text in told.items() if text)
+    return [Fact(name=name, text=f"{text[0].upper()}{text[1:]}.") for name, text in facts]
 
 
 def _or_why(result: Any, field: str, text: Any) -> str:
