@@ -13,7 +13,12 @@ from gradwatch.analysis.gradients import GradientAnalysis, analyze_gradients
 from gradwatch.analysis.gradients.groups import LayerGroup
 from gradwatch.analysis.gradients.layer import LayerHealth
 from gradwatch.analysis.gradients.priorities import OptimizationPriority, OptimizationTarget
-from gradwatch.analysis.gradients.relations import InteractionType, LayerInteraction
+from gradwatch.analysis.gradients.relations import (
+    CrossLevelInteraction,
+    InteractionDirection,
+    InteractionType,
+    LayerInteraction,
+)
 from gradwatch.analysis.weights import WeightDistributionAnalysis, analyze_weights
 from gradwatch.diagnosis import Diagnosis, Verdict, Verdicts, verdicts
 from gradwatch.errors import GradwatchError
@@ -428,14 +433,16 @@ def _pair(pair: LayerInteraction, at: Mapping[str, int]) -> tuple[int, int, floa
     return row, column, strength, str(pair.interaction_type).lower()
 
 
-def _between(item: Any) -> str:
-    """Which of two blocks moves first."""
-    direction = item.interaction_direction
+def _between(item: CrossLevelInteraction) -> str:
+    """Which of two blocks moves first, and by how much."""
     first, second = item.from_level, item.to_level
-    if direction == "TopDown":
+    if item.interaction_direction is InteractionDirection.TOP_DOWN:
         first, second = second, first
-    follows = "move together" if direction == "Bidirectional" else "move one after the other"
-    return f"{first} and {second} {follows} ({number(item.interaction_strength)})"
+    strength = number(item.interaction_strength)
+    if item.interaction_direction is InteractionDirection.BIDIRECTIONAL:
+        return f"{first} and {second} move together ({strength})"
+    later = "a recorded step" if abs(item.lag) == 1 else f"{abs(item.lag)} recorded steps"
+    return f"{second} follows {first} {later} later ({strength})"
 
 
 # -- weights ---------------------------------------------------------------------------------------
