@@ -147,7 +147,7 @@ def test_a_run_too_large_says_so_and_costs_nothing() -> None:
     found = analyses(run, Told())
     assert found["targets"] == found["weights"] == []
     assert "gradwatch analyze" in found["missing"]["gradients"]
-    many = analyses(network(names=[f"l{i}" for i in range(1_001)], steps=2), Told())
+    many = analyses(network(names=[f"l{i}" for i in range(5_001)], steps=2), Told())
     assert many["missing"].keys() == {"gradients", "weights"}
 
 

@@ -30,9 +30,8 @@ from gradwatch.text import number, percent
 from gradwatch.views.model.titles import rounded
 
 MOST_VALUES = 2_000_000
-"""Layers × steps; larger runs are left to `gradwatch analyze`, so that a page opens soon."""
-MOST_OWNERS = 2_000
-"""Tensors: the comparison of all pairs of layers is not linear."""
+MOST_NAMES = 10_000
+"""Tensors × steps and tensors: more are left to `gradwatch analyze`, so that a page opens soon."""
 MOST_TARGETS = 30
 MOST_GROUPS = 12
 MOST_IN_MATRIX = 12
@@ -140,7 +139,7 @@ def analyses(
         missing={},
     )
     steps, tensors = len(run.steps), len(run.parameters)
-    if steps * tensors > MOST_VALUES or tensors > MOST_OWNERS:
+    if steps * tensors > MOST_VALUES or tensors > MOST_NAMES:
         reason = (
             f"{tensors:,} tensors on {steps:,} steps are too many for a page that opens soon; "
             "gradwatch analyze looks at them all"
