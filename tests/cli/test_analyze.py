@@ -1,12 +1,14 @@
 """`gradwatch analyze` on a real run folder."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from gradwatch.cli.main import gradwatch
+from gradwatch.errors import GradwatchError
 from gradwatch.run import Subject
 from gradwatch.stats import Family, Kind, row_dtype
 from gradwatch.store import Writer
@@ -28,6 +30,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
             rows = np.zeros(2, row_dtype(family))
             rows[f"{family}_norm"] = (1e-7 if step >= 20 else 1.0, 1.0)
             rows[f"{family}_count"] = 16
+            if family is Family.WEIGHT:
+                rows["weight_row_spread"] = 1.0
             writer.put(family, step, ids, rows, np.zeros(2, np.uint8))
     writer.close(30.0)
     return str(path)
@@ -36,7 +40,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_tables_name_the_layer_and_the_step(run: str) -> None:
     done = CliRunner().invoke(gradwatch, ["analyze", run], env={"COLUMNS": "80"})
     assert done.exit_code == 0, done.output
-    assert "Vanishing (Critical): a[red] … a[red], 16 parameters, since step 20" in done.output
+    assert done.output.startswith(
+        "Look first at a[red] (vanishing-gradient, warning, from step 20)"
+    )
+    assert "Regions: vanishing in a[red] from step 20." in done.output
     assert max(map(len, done.output.splitlines())) <= 80
 
 
@@ -56,3 +63,63 @@ def test_the_original_rules_only_speak_json(run: str) -> None:
     done = CliRunner().invoke(gradwatch, ["analyze", run, *flags])
     details = json.loads(done.stdout)["gradients"]["layer_details"]
     assert details["b"]["gradient_statistics"]["mean"] == 1.0
+
+
+def test_options_reach_the_analyses_and_bad_ones_get_one_sentence(run: str) -> None:
+    flags = ["--gradients", "--depth", "basic", "--json"]
+    data = json.loads(CliRunner().invoke(gradwatch, ["analyze", run, *flags]).stdout)
+    assert data["gradients"]["gradient_hierarchy"] is None
+    flags = ["--flow", "--no-paths", "--no-regions", "--no-temporal", "--colours", "monochrome"]
+    data = json.loads(CliRunner().invoke(gradwatch, ["analyze", run, *flags, "--json"]).stdout)
+    assert data["flow"]["critical_paths"] == data["flow"]["temporal_flows"] == []
+    assert data["flow"]["visualization_config"]["color_scheme"] == "Monochrome"
+    for option, value in (("--window", "1"), ("--colours", "mauve"), ("--flow-threshold", "2")):
+        done = CliRunner().invoke(gradwatch, ["analyze", run, option, value])
+        assert isinstance(done.exception, GradwatchError), option
+        assert "Expected" in str(done.exception)
+
+
+def test_layers_above_a_norm_on_the_last_step(run: str) -> None:
+    done = CliRunner().invoke(gradwatch, ["analyze", run, "--explosion", "0.5"])
+    assert "1 above the limit (b)" in done.output
+    data = json.loads(
+        CliRunner().invoke(gradwatch, ["analyze", run, "--explosion", "0.5", "--json"]).stdout
+    )
+    assert list(data["explosion"]["exploding_layers"]) == ["b"]
+    assert data["animation"]["frames_retained"] == 40
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Arrays by name, the first axis is the step: what a program without torch may have."""
+    random = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "gradients.npz",
+        **{
+            "a.weight": 1e-9 * random.normal(size=(30, 4, 4)),
+            "b.weight": random.normal(size=(30, 4, 4)),
+            "steps": np.arange(0, 300, 10),
+        },
+    )
+    np.savez(tmp_path / "weights.npz", **{"b.weight": random.normal(size=(30, 4, 4))})
+    return tmp_path
+
+
+def test_a_folder_of_arrays_is_analysed_like_a_run(folder: Path) -> None:
+    done = CliRunner().invoke(gradwatch, ["analyze", str(folder)], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("Look first at a.weight (vanishing-gradient")
+    assert "from step 0" in done.output.splitlines()[0]
+    data = json.loads(CliRunner().invoke(gradwatch, ["analyze", str(folder), "--json"]).stdout)
+    flow = data["flow"]["temporal_flows"][0]
+    assert flow["step"] == 290
+    assert list(data["weights"]["layer_analyses"]) == ["b.weight"]
+    (folder / "gradients.npz").unlink()  # either is enough
+    done = CliRunner().invoke(gradwatch, ["analyze", str(folder), "--weights"])
+    assert "1 tensors" in done.output
+
+
+def test_a_folder_of_broken_arrays_is_one_sentence(folder: Path) -> None:
+    (folder / "gradients.npz").write_bytes(b"PK\x03\x04 nothing")
+    done = CliRunner().invoke(gradwatch, ["analyze", str(folder)])
+    assert isinstance(done.exception, GradwatchError)

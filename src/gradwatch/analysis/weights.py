@@ -29,12 +29,14 @@ from gradwatch.analysis.elements import (
     with_elements,
 )
 from gradwatch.checkpoints.scanning import scan_arrays
+from gradwatch.checks.context import context
+from gradwatch.checks.tensors import weights_only
 from gradwatch.diagnosis import Trouble, Verdict, Verdicts, verdicts
 from gradwatch.finding import Severity
 from gradwatch.kernel import merge
 from gradwatch.original import weights as original
 from gradwatch.result import AdviceCode, Result, missing
-from gradwatch.run import Run
+from gradwatch.run import Run, choice, whole_number
 
 EMPTY = "the tensor is empty"
 NOTHING = "there is no element to judge"
@@ -181,6 +183,8 @@ class WeightDistributionAnalysis(Result):
     overall_statistics: WeightStatistics
     distribution_health: DistributionHealth
     outlier_detection: OutlierDetection | None
+    non_finite_since: int | None = None
+    """Step from which the training is not finite: the weights are the last ones before it."""
 
 
 @overload
@@ -209,8 +213,9 @@ def analyze_weights(
     hand as `elements`. `rules="original"` is the original program's own analysis, in 32 bits (from
     a run: of the recorded statistics).
     """
-    if Rules(rules) is Rules.ORIGINAL:
+    if choice(Rules, rules, "rules") is Rules.ORIGINAL:
         return _original(tensors_or_run)
+    listed = whole_number(listed, "listed", least=0)
     if isinstance(tensors_or_run, Run):
         run = tensors_or_run
     else:
@@ -236,6 +241,7 @@ def analyze_weights(
         overall_statistics=overall,
         distribution_health=_distribution_health(overall, judged),
         outlier_detection=detection,
+        non_finite_since=None if weights_only(run) else context(run).non_finite_since,
     )
 
 

@@ -246,6 +246,11 @@ class CheckContext:
         return int(rows[0]) if len(rows) else len(self.steps)
 
     @property
+    def non_finite_since(self) -> int | None:
+        """The first step that is not finite; None where all are."""
+        return int(self.steps[self.end]) if self.went_bad else None
+
+    @property
     def went_bad(self) -> bool:
         """Whether the run has a part that is not finite."""
         return self.end < len(self.steps)

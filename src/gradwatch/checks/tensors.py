@@ -13,6 +13,7 @@ from gradwatch.checkpoints.index import Index, TensorEntry
 from gradwatch.checkpoints.measure import TensorStats
 from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.checks.check import finding
+from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.kernel import MOMENTS
 from gradwatch.run import Run
@@ -55,9 +56,14 @@ _CHECKPOINTS: "WeakKeyDictionary[Run, Checkpoint]" = WeakKeyDictionary()
 _COPIED = ("mean", "std", "skewness", "kurtosis", "norm", "abs_mean", "abs_max", "min", "max")
 
 
-def last_rows(run: Run, stat: Stat) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The parameters with a measured value (their columns), and the row of the last one of each."""
-    measured = run.measured(stat)
+def last_rows(
+    run: Run, stat: Stat, end: int | None = None
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The parameters with a measured value (their columns), and the row of the last one of each.
+
+    Only rows before `end` count, where it is given.
+    """
+    measured = run.measured(stat)[:end]
     columns = np.flatnonzero(measured.any(axis=0))
     rows = len(measured) - 1 - measured[::-1, columns].argmax(axis=0) if len(columns) else columns
     return columns, rows
@@ -66,9 +72,12 @@ def last_rows(run: Run, stat: Stat) -> tuple[NDArray[np.intp], NDArray[np.intp]]
 def last_weights(run: Run) -> tuple[NDArray[np.intp], NDArray[np.void], NDArray[np.float64]]:
     """Of every parameter whose weight was measured: column, last moments, last spread of rows.
 
-    A tensor that only an earlier one of several checkpoints holds is none of the last weights.
+    A tensor that only an earlier one of several checkpoints holds is none of the last weights. Of a
+    training that went non-finite they are the last ones before.
     """
-    columns, rows = last_rows(run, Stat.WEIGHT_NORM)
+    finite = context(run).rows(Stat.WEIGHT_NORM)
+    end = None if weights_only(run) or not len(finite) else int(finite[-1]) + 1
+    columns, rows = last_rows(run, Stat.WEIGHT_NORM, end)
     if has_elements(run):
         held = rows == len(run.steps) - 1
         columns, rows = columns[held], rows[held]

@@ -1,35 +1,104 @@
-"""`gradwatch analyze`: the analyses of a run, as tables or as JSON."""
+"""`gradwatch analyze`: the analyses of a run or of a folder of arrays, in sentences and tables."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import click
-from rich.console import Console
+import numpy as np
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
 from gradwatch.analysis import Rules
+from gradwatch.analysis.animator import GradientFlowAnimator
+from gradwatch.analysis.explosion import detect_gradient_explosion
 from gradwatch.analysis.flow import analyze_flow
-from gradwatch.analysis.gradients import analyze_gradients
+from gradwatch.analysis.gradients import AnalysisDepth, analyze_gradients
+from gradwatch.analysis.gradients.relations import InteractionType
+from gradwatch.analysis.layers import LayerSeries
+from gradwatch.analysis.sentences import sentences, went_non_finite
 from gradwatch.analysis.weights import analyze_weights
+from gradwatch.checkpoints.blocks import arrays_of
+from gradwatch.checkpoints.readers import open_index
+from gradwatch.checks.context import context
+from gradwatch.diagnosis import verdicts
+from gradwatch.errors import Exit, GradwatchError
+from gradwatch.finding import Severity
 from gradwatch.result import dumps
+from gradwatch.run import Run
 from gradwatch.store import open_run
-from gradwatch.text import number, plain, shortened
+from gradwatch.text import number, plain, several, shortened
 
-FORMAT = 1
-
-
+FORMAT = 2
+ARRAYS = ("gradients.npz", "weights.npz")
+"""Files of a folder of arrays: by name, the first axis is the step; `steps` may be among them."""
 NAME_WIDTH = 26
 MOST_ROWS = 40
-_COLOURS = {"Critical": "red", "Warning": "yellow", "Healthy": "green", "Unknown": "dim"}
+MOST_TARGETS = 3
+MOST_PAIRS = 6
+_COLOURS = {
+    "Critical": "red",
+    "Warning": "yellow",
+    "Healthy": "green",
+    "Excellent": "green",
+    "Good": "green",
+    "Unknown": "dim",
+}
 
 
-def gradient_tables(analysis: Any) -> Iterator[Table | str]:
-    """Layers, the sick ones first, then the network in a few lines."""
-    network = analysis.network_level_analysis
-    yield f"[bold]Gradients[/bold]: {_level(network.overall_gradient_health)}"
+# -- what to analyse -------------------------------------------------------------------------------
+
+
+def opened(path: Path) -> Run:
+    """The run of a recorded folder, or of a folder with arrays in npz files."""
+    files = [path / name for name in ARRAYS if (path / name).is_file()]
+    if not files:
+        return open_run(path)
+    tables = {file.stem: _arrays(file) for file in files}
+    steps = None
+    for table in tables.values():
+        steps = table.pop("steps", steps)
+    return Run.from_arrays(
+        {k: list(v) for k, v in tables.get("gradients", {}).items()},
+        {k: list(v) for k, v in tables.get("weights", {}).items()},
+        steps=None if steps is None else steps.tolist(),
+    )
+
+
+def _arrays(file: Path) -> dict[str, Any]:
+    """The arrays of an npz file, read by the reader of checkpoints, which trusts nothing in it."""
+    arrays = arrays_of(open_index(file))
+    if arrays is None:
+        raise GradwatchError(
+            f"Expected arrays that fit into memory in {plain(str(file))}, got more. Hand fewer "
+            "steps or fewer names.",
+            Exit.USAGE,
+        )
+    return dict(arrays)
+
+
+def _last_norms(run: Run) -> dict[str, Any]:
+    """Each layer's norm on the last recorded step, as the explosion analysis takes gradients."""
+    series = LayerSeries.of(run)
+    if not len(series.steps):
+        return {}
+    return {name: np.array([n]) for name, n in zip(series.names, series.norms[-1], strict=True)}
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def gradient_tables(analysis: Any) -> Iterator[RenderableType]:
+    """What to look at first, the layers (the sick ones first), groups, layers that interact."""
+    for place, item in enumerate(_targets(analysis.optimization_priorities), start=1):
+        reasons = ", ".join(map(str, item.reasons[:3]))
+        why = f"{item.urgency_level.value}: {escape(reasons)}"
+        yield f"{place}. [bold]{_name(item.target_name)}[/bold] ({why})"
+        for action in item.recommended_actions[:1]:
+            yield _indented(action.action_name, 3)
     table = _table("layer", "health", "mean norm", "trend", "stability", "why")
     details = sorted(analysis.layer_details.values(), key=_sickness)
     for detail in details[:MOST_ROWS]:
@@ -38,69 +107,87 @@ def gradient_tables(analysis: Any) -> Iterator[Table | str]:
             _name(detail.layer_name),
             _level(health.overall_health),
             _number(detail.gradient_statistics.mean),
-            _number(flow.trend_strength),
+            _number(flow and flow.trend_strength),
             _number(health.gradient_stability),
-            ", ".join(map(str, health.risk_factors)),
+            ", ".join([*map(str, health.risk_factors), *map(str, health.traits)]),
         )
     yield table
     yield from _rest(details)
-    convergence, dynamics = network.convergence_indicators, network.training_dynamics
-    yield f"Trend of the whole gradient: {convergence.convergence_trend.value}"
-    phase = dynamics.learning_phase
-    word = phase.value if phase else f"unknown ({dynamics.missing['learning_phase']})"
-    yield f"Learning phase: {word}"
-    for item in analysis.optimization_priorities[:3]:
-        if item.reasons:
-            actions = " ".join(action.action_name for action in item.recommended_actions[:2])
-            yield f"Look first at {_name(item.target_name)}: {actions}"
+    yield from _group_table(analysis.gradient_hierarchy)
+    yield from _interaction_table(analysis.network_level_analysis)
 
 
-def flow_tables(analysis: Any) -> Iterator[Table | str]:
-    """The edges (of very many those farthest from 1), the path that loses most, the regions."""
+def _targets(priorities: Sequence[Any]) -> list[Any]:
+    """The first few that ask for something the ones before do not ask for."""
+    asked: dict[str, Any] = {}
+    for item in priorities:
+        if item.reasons and item.recommended_actions:
+            asked.setdefault(item.recommended_actions[0].action_name, item)
+        if len(asked) == MOST_TARGETS:
+            break
+    return list(asked.values())
+
+
+def _group_table(hierarchy: Any) -> Iterator[RenderableType]:
+    groups = () if hierarchy is None else hierarchy.layer_groups
+    if len(groups) < 2:
+        return
+    table = _table("group", "layers", "mean norm", "share", "in step", "difficulty")
+    for group in groups[:MOST_ROWS]:
+        traits = group.group_characteristics
+        difficulty = traits.optimization_difficulty
+        table.add_row(
+            _name(group.group_name),
+            str(len(group.layers)),
+            _number(traits.average_gradient_norm),
+            _number(traits.importance),
+            _number(traits.gradient_synchronization),
+            "–" if difficulty is None else difficulty.value,
+        )
+    yield table
+    yield from _rest(groups)
+
+
+def _interaction_table(network: Any) -> Iterator[RenderableType]:
+    pairs = () if network is None else network.layer_interactions
+    moving = [p for p in pairs if p.interaction_type is not InteractionType.NEUTRAL]
+    if not moving:
+        return
+    table = _table("layer", "to", "strength", "edge")
+    moving.sort(key=lambda pair: -pair.interaction_strength)
+    for pair in moving[:MOST_PAIRS]:
+        names, strength = (_name(pair.layer1), _name(pair.layer2)), pair.interaction_strength
+        table.add_row(*names, _number(strength), pair.interaction_type.value)
+    table.columns[1].header, table.columns[3].header = "and", "they are"
+    yield table
+    yield from _rest(moving, MOST_PAIRS)
+
+
+def flow_tables(analysis: Any) -> Iterator[RenderableType]:
+    """The edges (of very many those farthest from 1), with what their first layer does."""
     network = analysis.flow_network
     edges = network.edges
     if len(edges) > MOST_ROWS:
         edges = sorted(edges, key=lambda edge: -_away(edge.flow_strength))
-    table = _table("from", "to", "transmits", "steady", "edge")
+    kinds = {node.layer_name: node.node_type.value for node in network.nodes}
+    table = _table("from", "to", "transmits", "steady", "edge", "the first is a")
     for edge in edges[:MOST_ROWS]:
         table.add_row(
-            _name(edge.from_layer),
-            _name(edge.to_layer),
+            _name(edge.from_layer, 20),
+            _name(edge.to_layer, 20),
             _number(edge.flow_strength),
             _number(edge.flow_consistency),
             edge.edge_type.value,
+            kinds.get(edge.from_layer, ""),
         )
-    assumed = any(edge.assumed for edge in network.edges)
-    yield "[bold]Flow[/bold]" + (" (connections assumed: order of registration)" if assumed else "")
+    if any(edge.assumed for edge in network.edges):
+        yield "[dim]Connections are assumed: the order of registration.[/dim]"
     yield table
     yield from _rest(network.edges)
-    for path in analysis.critical_paths[:1]:
-        lost = path.criticality_score
-        verb = "loses" if lost > 0 else "gains"
-        yield (
-            f"From {_name(path.layers[-1])} back to {_name(path.layers[0])} the gradient {verb} "
-            f"{abs(lost):.1f} decades over {path.path_length} layers"
-        )
-    for word, regions in (
-        ("Vanishing", analysis.vanishing_regions),
-        ("Exploding", analysis.exploding_regions),
-    ):
-        for region in regions[:5]:
-            extent = region.extent
-            state = "since" if region.current else "from"
-            until = "" if region.current else f" to {extent.end_step}"
-            yield (
-                f"{word} ({region.severity_level.value}): {_name(extent.start_layer)} … "
-                f"{_name(extent.end_layer)}, {extent.affected_parameters:,} parameters, "
-                f"{state} step {extent.start_step}{until}"
-            )
-    for zone in analysis.dead_zones[:5]:
-        yield f"Dead: {_name(zone.affected_layers[0])} since step {zone.start_step}"
 
 
-def weight_tables(analysis: Any) -> Iterator[Table | str]:
+def weight_tables(analysis: Any) -> Iterator[RenderableType]:
     """One row per tensor, the worst score first; equals stay in order."""
-    yield f"[bold]Weights[/bold]: {analysis.distribution_health.status.value}"
     table = _table("tensor", "score", "mean", "std", "min", "max", "zeros", "issues")
     layers = sorted(
         analysis.layer_analyses.values(), key=lambda layer: _or_worst(layer.health_score)
@@ -108,13 +195,30 @@ def weight_tables(analysis: Any) -> Iterator[Table | str]:
     for layer in layers[:MOST_ROWS]:
         s = layer.statistics
         table.add_row(
-            _name(layer.name),
+            _name(layer.name, 22),
             _number(layer.health_score),
             *(_number(value) for value in (s.mean, s.std_dev, s.min, s.max, s.zero_fraction)),
             ", ".join(str(issue.value) for issue in layer.issues),
         )
     yield table
     yield from _rest(layers)
+
+
+def explosion_tables(analysis: Any) -> Iterator[RenderableType]:
+    """The layers above the limit."""
+    if not analysis.exploding_layers:
+        return
+    table = _table("layer", "norm", "× others", "decades", "health")
+    table.columns[4].header = "how grave"
+    for layer in list(analysis.exploding_layers.values())[:MOST_ROWS]:
+        table.add_row(
+            _name(layer.name),
+            _number(layer.gradient_norm),
+            _number(layer.ratio_to_others),
+            _number(layer.decades_above_threshold),
+            layer.severity.value,
+        )
+    yield table
 
 
 def _sickness(detail: Any) -> int:
@@ -136,19 +240,28 @@ def _or_worst(value: float | None) -> float:
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    words = ("to", "why", "edge", "health", "issues", "difficulty", "the first is a")
     for i, column in enumerate(columns):
-        wide = i == 0 or column in ("to", "why", "edge", "health", "issues")
-        table.add_column(column, justify="left" if wide else "right", no_wrap=column != "issues")
+        wrapped = column in ("issues", "why")
+        left = i == 0 or column in words
+        table.add_column(column, justify="left" if left else "right", no_wrap=not wrapped)
     return table
 
 
-def _rest(rows: Any) -> Iterator[str]:
-    if len(rows) > MOST_ROWS:
-        yield f"[dim]… and {len(rows) - MOST_ROWS} more: --json has them all[/dim]"
+def _rest(rows: Sequence[Any], shown: int = MOST_ROWS) -> Iterator[str]:
+    if len(rows) > shown:
+        yield f"[dim]… and {len(rows) - shown} more: --json has them all[/dim]"
 
 
-def _name(name: str) -> str:
-    return escape(shortened(plain(name), NAME_WIDTH))
+def _indented(text: str, columns: int) -> str:
+    """A sentence in lines that start below each other (and without spaces at their ends)."""
+    margin = " " * columns
+    width = min(Console().width, 100)
+    return escape(fill(plain(text), width, initial_indent=margin, subsequent_indent=margin))
+
+
+def _name(name: str, width: int = NAME_WIDTH) -> str:
+    return escape(shortened(plain(name), width))
 
 
 def _number(value: float | None) -> str:
@@ -160,18 +273,53 @@ def _level(level: Any) -> str:
     return f"[{colour}]{level.value}[/{colour}]" if colour else str(level.value)
 
 
-PARTS: dict[str, tuple[Callable[..., Any], Callable[[Any], Iterator[Any]]]] = {
-    "weights": (analyze_weights, weight_tables),
-    "gradients": (analyze_gradients, gradient_tables),
-    "flow": (analyze_flow, flow_tables),
+# -- the command -----------------------------------------------------------------------------------
+
+_TITLES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "weights": ("Weights", lambda result: result.distribution_health.status),
+    "gradients": ("Gradients", lambda r: r.network_level_analysis.overall_gradient_health),
+    "flow": ("Flow", lambda result: None),
+    "animation": ("Animation", lambda result: result.overall_health),
+    "explosion": ("Explosion", lambda result: result.overall_severity),
 }
+_TABLES: Mapping[str, Callable[[Any], Iterator[Any]]] = {
+    "weights": weight_tables,
+    "gradients": gradient_tables,
+    "flow": flow_tables,
+    "animation": lambda result: iter(()),
+    "explosion": explosion_tables,
+}
+USUAL = ("gradients", "flow", "weights", "animation")
+
+
+def _part(name: str, text: str) -> Callable[[Any], Any]:
+    return click.option(f"--{name}", "parts", flag_value=name, multiple=True, help=text)
 
 
 @click.command("analyze")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--weights", "parts", flag_value="weights", multiple=True, help="Only the weights.")
-@click.option("--gradients", "parts", flag_value="gradients", multiple=True, help="Only gradients.")
-@click.option("--flow", "parts", flag_value="flow", multiple=True, help="Only the flow.")
+@_part("weights", "Only the weights.")
+@_part("gradients", "Only the gradients.")
+@_part("flow", "Only the flow.")
+@_part("animation", "Only the summary of the animation.")
+@click.option(
+    "--depth",
+    type=click.Choice([depth.value for depth in AnalysisDepth]),
+    default=AnalysisDepth.STANDARD.value,
+    show_default=True,
+    help="How much is computed of the gradients.",
+)
+@click.option("--window", type=int, default=100, show_default=True, help='Steps that are "now".')
+@click.option("--stability-threshold", type=float, default=0.8, show_default=True)
+@click.option("--temporal-window", type=int, default=50, show_default=True, help="… of the flow.")
+@click.option(
+    "--flow-threshold", type=float, default=0.01, show_default=True, help="Blocked below."
+)
+@click.option("--no-temporal", is_flag=True, help="Leave out how each layer's flow moves.")
+@click.option("--no-paths", is_flag=True, help="Leave out the critical paths.")
+@click.option("--no-regions", is_flag=True, help="Leave out regions and dead zones.")
+@click.option("--explosion", type=float, metavar="NORM", help="Layers above NORM on the last step.")
+@click.option("--colours", default="Default", show_default=True, help="Scheme the flow's JSON has.")
 @click.option(
     "--rules",
     type=click.Choice([rules.value for rules in Rules]),
@@ -179,17 +327,84 @@ PARTS: dict[str, tuple[Callable[..., Any], Callable[[Any], Iterator[Any]]]] = {
     help="Our rules, or what the original program would say (JSON only).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Everything, as strict JSON.")
-def command(run: Path, parts: tuple[str, ...], rules: str, as_json: bool) -> None:
-    """Weights, gradients and their flow, in numbers."""
+def command(
+    run: Path,
+    parts: tuple[str, ...],
+    rules: str,
+    as_json: bool,
+    explosion: float | None,
+    **options: Any,
+) -> None:
+    """Say what weights, gradients and their flow show, in sentences, tables or JSON.
+
+    RUN is a recorded run, or a folder with gradients.npz and/or weights.npz: arrays by name whose
+    first axis is the step, and optionally `steps`. Health is what `gradwatch diagnose` says.
+    """
     if rules != Rules.GRADWATCH and not as_json:
         raise click.UsageError("The original rules have no tables: add --json.")
-    opened = open_run(run)
-    results = {name: PARTS[name][0](opened, rules=rules) for name in parts or PARTS}
+    source = opened(run)
+    wanted = parts or (USUAL if explosion is None else (*USUAL, "explosion"))
+    results = {name: _result(name, source, rules, explosion, options) for name in wanted}
     if as_json:
         click.echo(dumps({"format": FORMAT, **results}))
         return
     console = Console(highlight=False)
+    for line in _first(source):
+        console.print(line)
     for name, result in results.items():
-        for line in PARTS[name][1](result):
+        title, health = _TITLES[name]
+        word = health(result)
+        console.print(f"\n[bold]{title}[/bold]{'' if word is None else f': {_level(word)}'}")
+        for sentence in sentences(result):
+            console.print(_indented(sentence, 2))
+        for line in _TABLES[name](result):
+            if isinstance(line, Table):
+                console.print()
             console.print(line)
-        console.print()
+
+
+def _result(
+    name: str, run: Run, rules: str, explosion: float | None, options: Mapping[str, Any]
+) -> Any:
+    match name:
+        case "weights":
+            return analyze_weights(run, rules=rules)
+        case "gradients":
+            return analyze_gradients(
+                run,
+                depth=options["depth"],
+                window=options["window"],
+                stability_threshold=options["stability_threshold"],
+                rules=rules,
+            )
+        case "flow":
+            return analyze_flow(
+                run,
+                show_temporal_flows=not options["no_temporal"],
+                show_critical_paths=not options["no_paths"],
+                show_problem_regions=not options["no_regions"],
+                color_scheme=options["colours"],
+                temporal_window=options["temporal_window"],
+                flow_threshold=options["flow_threshold"],
+                rules=rules,
+            )
+        case "animation":
+            return GradientFlowAnimator.from_run(run).summary()
+    assert explosion is not None
+    return detect_gradient_explosion(_last_norms(run), explosion, rules=rules)
+
+
+def _first(run: Run) -> Iterator[str]:
+    """What the diagnosis names first, and up to where the run is described."""
+    diagnosis = verdicts(run).diagnosis
+    grave = [item for item in diagnosis.findings if item.severity > Severity.INFO]
+    for finding in grave[:1]:
+        where = several(finding.layers) if finding.layers else "the whole run"
+        yield (
+            f"[bold]Look first at {escape(plain(where))}[/bold] ({finding.check}, "
+            f"{finding.severity.word}, from step {finding.first_step}): "
+            f"{escape(plain(finding.message))}."
+        )
+    if not grave:
+        yield f"Nothing at warning or above: {diagnosis.verdict}."
+    yield from went_non_finite(context(run).non_finite_since)
