@@ -50,6 +50,7 @@ CORRECTED = {  # an [M] field whose value is wrong in this case, by the defect t
     ("enhanced_analysis", "similar_layers_ratio"): "E20",
     ("enhanced_analysis", "overflow_1e200"): "X9",
     ("enhanced_analysis", "denormal"): "mean of the others below the smallest normal number",
+    ("visualization", "overflow_1e200"): "X9",
     ("visualization", "window_zero"): "V22",
     ("visualization", "empty_history_plus_healthy"): "V22",
 }
