@@ -28,7 +28,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
     for step in range(40):
         for family in (Family.GRAD, Family.WEIGHT):
             rows = np.zeros(2, row_dtype(family))
-            rows[f"{family}_norm"] = (1e-7 if step >= 20 else 1.0, 1.0)
+            faded = family is Family.GRAD and step >= 20
+            rows[f"{family}_norm"] = (1e-7 if faded else 1.0, 1.0)
             rows[f"{family}_count"] = 16
             if family is Family.WEIGHT:
                 rows["weight_row_spread"], rows["weight_hash"] = 1.0, step
