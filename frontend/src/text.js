@@ -45,7 +45,7 @@ export function shortened(name, width) {
 }
 
 /** Names without what all of them share before and after the part that differs. */
-export function distinct(names) {
+function distinct(names) {
   const parts = names.map((name) => name.split("."));
   const shortest = Math.min(...parts.map((one) => one.length)) - 1;
   const same = (at) => parts.every((one) => one.at(at) === parts[0].at(at));
@@ -53,6 +53,12 @@ export function distinct(names) {
   while (head < shortest && same(head)) head += 1;
   while (tail < shortest - head && same(-1 - tail)) tail += 1;
   return parts.map((one) => one.slice(Math.max(head - 1, 0), one.length - tail).join("."));
+}
+
+/** Names in at most `width` characters; where they would then look alike, the parts that differ. */
+export function labels(names, width) {
+  const cut = (all) => all.map((name) => shortened(name, width));
+  return new Set(cut(names)).size < new Set(names).size ? cut(distinct(names)) : cut(names);
 }
 
 export function many(count, word) {

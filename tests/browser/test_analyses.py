@@ -62,6 +62,14 @@ def test_a_layer_is_opened_from_its_row(tab: Any) -> None:
     tab.quiet()
 
 
+def test_long_names_that_differ_in_the_middle_can_be_told_apart(tab: Any) -> None:
+    names = [f"model.{'deep.' * 9}{i}.{'inside.' * 9}weight" for i in range(3)]
+    page = shown(tab, Run.from_norms({name: [1.0 + i] * 12 for i, name in enumerate(names)}))
+    told = page.locator("#analyses .ranked .link").all_inner_texts()
+    assert sorted(told) == ["deep.0", "deep.1", "deep.2"]
+    tab.quiet()
+
+
 def test_a_checkpoint_shows_its_weights_and_nothing_else(tab: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     tensors = {f"l{i}.weight": random.normal(0, 0.1, (40, 40)) for i in range(3)}

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 
 import { colour, inkOn } from "../colour.js";
 import { html } from "../html.js";
-import { distinct, number, plain, shortened } from "../text.js";
+import { labels, number, plain, shortened } from "../text.js";
 import { roving } from "./roving.js";
 
 const SIGNS = { cooperative: "+", competitive: "−", disruptive: "!", neutral: "·" };
@@ -25,14 +25,14 @@ function Pair({ pair, strength, kind, scheme, first, say }) {
 export function MatrixChart({ matrix, scheme }) {
   const [said, say] = useState("");
   const at = new Map(matrix.pairs.map(([row, column, ...rest], i) => [`${row} ${column}`, [i, ...rest]]));
-  const short = distinct(matrix.names);
+  const short = labels(matrix.names, 18);
   return html`<div class="matrix">
     <table onKeyDown=${roving(".pair", "ArrowLeft", "ArrowRight")} aria-label="pairs of layers: arrow keys move">
       <thead><tr><td></td>${matrix.names.map((name, i) => html`<th scope="col" title=${plain(name)}>${i + 1}</th>`)}</tr></thead>
       <tbody>
         ${matrix.names.map(
           (name, row) => html`<tr key=${name}>
-            <th scope="row" title=${plain(name)}>${row + 1} ${shortened(short[row], 18)}</th>
+            <th scope="row" title=${plain(name)}>${row + 1} ${short[row]}</th>
             ${matrix.names.map((other, column) => {
               const pair = at.get(`${row} ${column}`);
               if (!pair) return html`<td class=${column > row ? "unmeasured" : ""}></td>`;

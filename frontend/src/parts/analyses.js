@@ -2,7 +2,7 @@
 
 import { MatrixChart } from "../charts/matrix.js";
 import { html } from "../html.js";
-import { distinct, many, number, plain, shortened, whole } from "../text.js";
+import { labels, many, number, plain, shortened, whole } from "../text.js";
 import { Badge } from "./health.js";
 
 const FIRST_ROWS = 10;
@@ -10,6 +10,12 @@ const share = (part) => (part === null ? "–" : part > 0 && part < 0.005 ? "< 1
 const signed = (value) => {
   const digits = value === null ? "–" : Math.abs(value).toFixed(1);
   return value === null || digits === "0.0" ? digits : `${value < 0 ? "−" : "+"}${digits}`;
+};
+
+const labelled = (rows) => {
+  const names = [...new Set(rows.map((row) => row.name))];
+  const short = labels(names, 40);
+  return new Map(names.map((name, i) => [name, short[i]]));
 };
 
 /** The first rows of a table; the others folded under it, and how many are not listed at all. */
@@ -32,14 +38,15 @@ const Number = ({ of, children }) => html`<td class="num" data-head=${of}>${chil
 function Targets({ found, change }) {
   const head = ["where", "verdict", "share", "decades", "steady", "what to try"];
   const tried = new Set();
+  const names = labelled(found.targets);
   const row = (layer) => {
     const actions = layer.actions.join(" ");
     const again = actions !== "" && tried.has(actions);
     tried.add(actions);
     return html`<tr key=${layer.name}>
       <td>${layer.kind === "layer"
-        ? html`<button class="link" onClick=${() => change({ layer: layer.name })}>${shortened(layer.name, 40)}</button>`
-        : shortened(layer.name, 40)}</td>
+        ? html`<button class="link" title=${plain(layer.name)} onClick=${() => change({ layer: layer.name })}>${names.get(layer.name)}</button>`
+        : names.get(layer.name)}</td>
       <${Verdict} row=${layer} />
       <${Number} of="share">${share(layer.share)}</${Number}>
       <${Number} of="decades">${signed(layer.decades)}</${Number}>
@@ -57,7 +64,7 @@ function Targets({ found, change }) {
 
 function Group({ bar, name }) {
   return html`<tr>
-    <th scope="row" title=${plain(bar.name)}>${shortened(name, 22)} <span class="soft">${whole(bar.layers)}</span></th>
+    <th scope="row" title=${plain(bar.name)}>${name} <span class="soft">${whole(bar.layers)}</span></th>
     <td class="track"><i style=${{ width: `${100 * (bar.share ?? 0)}%` }}></i></td>
     <td class="num">${share(bar.share)}</td>
     <td class="num">${signed(bar.decades)}</td>
@@ -71,7 +78,7 @@ function Groups({ levels }) {
       typical gradient RMS lies from the median layer's.
     </p>
     ${levels.map((level) => {
-      const names = distinct(level.bars.map((bar) => bar.name));
+      const names = labels(level.bars.map((bar) => bar.name), 22);
       return html`<table class="bars" key=${level.name}>
         <caption>
           by ${level.name}${level.explains === null ? "" : `: explains ${share(level.explains)} of the spread between layers`}
@@ -97,8 +104,9 @@ function Together({ matrix, why, scheme }) {
 function Weights({ found }) {
   const { outliers, entropy } = found.missing;
   const head = ["tensor", "verdict", "std", "zero", !outliers && "outliers", !entropy && "entropy"].filter(Boolean);
+  const names = labelled(found.weights);
   const row = (tensor) => html`<tr key=${tensor.name}>
-    <td title=${plain(tensor.name)}>${shortened(tensor.name, 40)}</td>
+    <td title=${plain(tensor.name)}>${names.get(tensor.name)}</td>
     <${Verdict} row=${tensor} />
     <${Number} of="std">${number(tensor.std)}</${Number}>
     <${Number} of="zero">${share(tensor.zeros)}</${Number}>
