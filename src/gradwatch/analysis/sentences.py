@@ -12,24 +12,22 @@ from gradwatch.analysis.flow import GradientFlow
 from gradwatch.analysis.flow.network import EdgeType, NodeType
 from gradwatch.analysis.gradients import GradientAnalysis
 from gradwatch.analysis.gradients.relations import InteractionType
-from gradwatch.analysis.gradients.training import ConvergenceTrend, LearningPhase
 from gradwatch.analysis.weights import WeightDistributionAnalysis
 from gradwatch.text import number, percent, several
 
-_TRENDS = {
-    ConvergenceTrend.CONVERGING: "falls",
-    ConvergenceTrend.DIVERGING: "rises",
-    ConvergenceTrend.OSCILLATING: "swings to and fro",
-    ConvergenceTrend.STABLE: "keeps its size",
-    ConvergenceTrend.UNKNOWN: "was seen too rarely for a trend",
-}
 _PHASES = {
-    LearningPhase.INITIAL_LEARNING: "has hardly begun to learn",
-    LearningPhase.RAPID_LEARNING: "learns fast",
-    LearningPhase.REFINEMENT: "refines what it has learnt",
-    LearningPhase.CONVERGENCE: "has nearly converged",
-    LearningPhase.PLATEAU: "is on a plateau",
-    LearningPhase.OVERFITTING: "overfits",
+    "InitialLearning": "the loss has hardly fallen yet",
+    "RapidLearning": "the loss falls about as fast as it ever did",
+    "Refinement": "the loss still falls, but slower than at its best",
+    "Convergence": "the loss has almost stopped falling",
+    "Plateau": "the loss stands still",
+    "Overfitting": "the validation loss rises while the training loss falls",
+}
+_TRENDS = {
+    "Converging": "falls",
+    "Stable": "neither falls nor rises",
+    "Diverging": "rises",
+    "Oscillating": "goes up and down",
 }
 
 
@@ -60,14 +58,13 @@ def went_non_finite(step: int | None) -> Iterator[str]:
 
 def _of_gradients(analysis: GradientAnalysis) -> Iterator[str]:
     yield _layers_in_a_sentence(analysis)
-    network = analysis.network_level_analysis
-    if network.convergence_indicators is not None and network.training_dynamics is not None:
-        yield _training(network)
-    if network.stability_assessment is not None:
-        yield _steadiness(network.stability_assessment)
+    facts = network_facts(analysis)
+    for name, text in facts.items():
+        if name in ("gradient", "phase", "stability"):
+            yield f"{name.capitalize()}: {text[0].lower()}{text[1:]}"
     moving = [
         item
-        for item in network.layer_interactions or ()
+        for item in analysis.network_level_analysis.layer_interactions or ()
         if item.interaction_type is not InteractionType.NEUTRAL
     ]
     if moving:
@@ -102,34 +99,80 @@ def _layers_in_a_sentence(analysis: GradientAnalysis) -> str:
     )
 
 
-def _training(network: Any) -> str:
-    convergence, dynamics = network.convergence_indicators, network.training_dynamics
-    text = f"The gradient as a whole {_TRENDS[convergence.convergence_trend]}"
-    left = convergence.estimated_steps_to_convergence
-    if left is not None:
-        text += f" ({left[0]} to {left[1]} steps to a hundredth of its start, if it goes on)"
+def network_facts(found: GradientAnalysis) -> dict[str, str]:
+    """What holds for the network as a whole: a sentence for each thing to know, by its name."""
+    network = found.network_level_analysis
+    dynamics, convergence = network.training_dynamics, network.convergence_indicators
+    if dynamics is None or convergence is None:  # a depth that does not compute them
+        return {}
+    stability = network.stability_assessment
     phase = dynamics.learning_phase
-    if phase is None:
-        return f"{text}; {dynamics.missing['learning_phase']}."
-    text += f"; by its loss the training {_PHASES[phase]}"
-    plateau = dynamics.plateau_detection
-    if plateau.is_plateau:
-        text += f" since step {plateau.plateau_start}"
-    return f"{text}."
+    broken = found.non_finite_since
+    told = {
+        "described": "" if broken is None else f"the steps before {broken}; then came NaN or Inf",
+        "phase": _or_why(dynamics, "learning_phase", phase and _PHASES.get(phase, phase)),
+        "plateau": _plateau(dynamics.plateau_detection),
+        "gradient": f"the norm of all layers together {_TRENDS[convergence.convergence_trend]}"
+        if convergence.convergence_trend in _TRENDS
+        else "too few steps to tell where the norm of all layers together is heading",
+        "forecast": _forecast(convergence),
+        "stability": _stability(stability),
+        "outlook": _outlook(stability),
+        "direction": _or_why(
+            dynamics,
+            "gradient_momentum",
+            dynamics.gradient_momentum is not None
+            and f"successive gradients have a mean cosine of {number(dynamics.gradient_momentum)}",
+        ),
+    }
+    return {name: f"{text[0].upper()}{text[1:]}." for name, text in told.items() if text}
 
 
-def _steadiness(stability: Any) -> str:
+def _or_why(result: Any, field: str, text: Any) -> str:
+    """The text, or why there is none."""
+    return str(text) if text else f"not known: {result.missing.get(field, 'too little was seen')}"
+
+
+def _plateau(plateau: Any) -> str:
+    if plateau.is_plateau is None:
+        return _or_why(plateau, "is_plateau", None)
+    if not plateau.is_plateau:
+        return "none: the loss does not stand still"
+    severity = str(plateau.plateau_severity).lower()
+    return (
+        f"the loss has not improved since step {plateau.plateau_start}, for "
+        f"{plateau.plateau_duration} steps ({severity}). {' '.join(plateau.suggested_actions)}"
+    ).rstrip(".")
+
+
+def _forecast(convergence: Any) -> str:
+    left = convergence.estimated_steps_to_convergence
+    if left is None:
+        return _or_why(convergence, "estimated_steps_to_convergence", None)
+    return (
+        f"at this rate the gradient is down to 1 % of its start in {left[0]} to {left[1]} steps "
+        "(95 % interval)"
+    )
+
+
+def _stability(stability: Any) -> str:
     if stability.overall_stability is None:
-        return (
-            f"How steady the gradients are is not known: {stability.missing['overall_stability']}."
-        )
-    text = f"Stability {number(stability.overall_stability)} of 1"
-    if stability.stability_trend is not None:
-        text += f", {stability.stability_trend.value.lower()}"
-    if stability.instability_sources:
-        worst = max(stability.instability_sources, key=lambda item: item.severity)
-        text += f"; disturbed most: {worst.description}"
-    return f"{text}."
+        return _or_why(stability, "overall_stability", None)
+    trend = stability.stability_trend
+    words = {"Improving": ", and growing", "Degrading": ", and falling"}
+    return f"{number(stability.overall_stability)} of 1{words.get(trend, '')}"
+
+
+def _outlook(stability: Any) -> str:
+    forecast = stability.stability_forecast
+    if forecast is None:
+        return _or_why(stability, "stability_forecast", None)
+    if forecast.short_term_outlook is None:
+        return _or_why(forecast, "short_term_outlook", None)
+    short, far = (str(o).lower() for o in (forecast.short_term_outlook, forecast.long_term_outlook))
+    words = short if short == far else f"{short} soon, {far} later"
+    held = forecast.confidence_level
+    return words if held is None else f"{words}; {percent(held)} of held-back stretches bore it out"
 
 
 # -- flow ------------------------------------------------------------------------------------------

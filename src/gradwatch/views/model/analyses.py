@@ -5,7 +5,7 @@ the page shows. Lists are cut to what can be read, and say how many there are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from gradwatch.analysis.gradients.relations import (
     InteractionType,
     LayerInteraction,
 )
+from gradwatch.analysis.sentences import network_facts
 from gradwatch.analysis.weights import WeightDistributionAnalysis, analyze_weights
 from gradwatch.diagnosis import Diagnosis, Verdict, Verdicts, verdicts
 from gradwatch.errors import GradwatchError
@@ -26,7 +27,7 @@ from gradwatch.finding import Severity
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.stats.medians import median
-from gradwatch.text import number, percent
+from gradwatch.text import number
 from gradwatch.views.model.titles import rounded
 
 MOST_VALUES = 2_000_000
@@ -164,7 +165,11 @@ def _add_gradients(section: Analyses, run: Run, found: GradientAnalysis, said: V
     ]
     section["target_count"] = len(targets)
     section["targets"] = targets[:MOST_TARGETS]
-    section["network"] = [_counted(targets, said.diagnosis), *_facts(found)]
+    told = network_facts(found).items()
+    section["network"] = [
+        _counted(targets, said.diagnosis),
+        *(Fact(name=name, text=text) for name, text in told),
+    ]
     section["levels"] = _levels(found, shares, decades)
     section["matrix"] = _matrix(found)
     if section["matrix"] is None:
@@ -263,20 +268,6 @@ def _decades(run: Run, found: GradientAnalysis) -> dict[str, float]:
 # -- network ---------------------------------------------------------------------------------------
 
 _WORDS = ("critical", "warning", "unknown", "healthy")
-_PHASES = {
-    "InitialLearning": "the loss has hardly fallen yet",
-    "RapidLearning": "the loss falls about as fast as it ever did",
-    "Refinement": "the loss still falls, but slower than at its best",
-    "Convergence": "the loss has almost stopped falling",
-    "Plateau": "the loss stands still",
-    "Overfitting": "the validation loss rises while the training loss falls",
-}
-_TRENDS = {
-    "Converging": "falls",
-    "Stable": "neither falls nor rises",
-    "Diverging": "rises",
-    "Oscillating": "goes up and down",
-}
 
 
 def _counted(targets: Sequence[Target], diagnosis: Diagnosis) -> Fact:
@@ -285,82 +276,6 @@ def _counted(targets: Sequence[Target], diagnosis: Diagnosis) -> Fact:
     said = ", ".join(f"{states.count(word)} {word}" for word in _WORDS if word in states)
     more = "" if diagnosis.findings else "; the checks found nothing"
     return Fact(name="layers", text=f"{said} of {len(states)}{more}.")
-
-
-def _facts(found: GradientAnalysis) -> list[Fact]:
-    network = found.network_level_analysis
-    dynamics, convergence = network.training_dynamics, network.convergence_indicators
-    assert dynamics is not None  # the standard depth has them all
-    assert convergence is not None
-    stability = network.stability_assessment
-    phase = dynamics.learning_phase
-    broken = found.non_finite_since
-    told = {
-        "described": "" if broken is None else f"the steps before {broken}; then came NaN or Inf",
-        "phase": _or_why(dynamics, "learning_phase", phase and _PHASES.get(phase, phase)),
-        "plateau": _plateau(dynamics.plateau_detection),
-        "gradient": f"the norm of all layers together {_TRENDS[convergence.convergence_trend]}"
-        if convergence.convergence_trend in _TRENDS
-        else "too few steps to tell where the norm of all layers together is heading",
-        "forecast": _forecast(convergence),
-        "stability": _stability(stability),
-        "outlook": _outlook(stability),
-        "direction": _or_why(
-            dynamics,
-            "gradient_momentum",
-            dynamics.gradient_momentum is not None
-            and f"successive gradients have a mean cosine of {number(dynamics.gradient_momentum)}",
-        ),
-    }
-    facts = ((name, text) for name, text in told.items() if text)
-    return [Fact(name=name, text=f"{text[0].upper()}{text[1:]}.") for name, text in facts]
-
-
-def _or_why(result: Any, field: str, text: Any) -> str:
-    """The text, or why there is none."""
-    return str(text) if text else f"not known: {result.missing.get(field, 'too little was seen')}"
-
-
-def _plateau(plateau: Any) -> str:
-    if plateau.is_plateau is None:
-        return _or_why(plateau, "is_plateau", None)
-    if not plateau.is_plateau:
-        return "none: the loss does not stand still"
-    severity = str(plateau.plateau_severity).lower()
-    return (
-        f"the loss has not improved since step {plateau.plateau_start}, for "
-        f"{plateau.plateau_duration} steps ({severity}). {' '.join(plateau.suggested_actions)}"
-    ).rstrip(".")
-
-
-def _forecast(convergence: Any) -> str:
-    left = convergence.estimated_steps_to_convergence
-    if left is None:
-        return _or_why(convergence, "estimated_steps_to_convergence", None)
-    return (
-        f"at this rate the gradient is down to 1 % of its start in {left[0]} to {left[1]} steps "
-        "(95 % interval)"
-    )
-
-
-def _stability(stability: Any) -> str:
-    if stability.overall_stability is None:
-        return _or_why(stability, "overall_stability", None)
-    trend = stability.stability_trend
-    words = {"Improving": ", and growing", "Degrading": ", and falling"}
-    return f"{number(stability.overall_stability)} of 1{words.get(trend, '')}"
-
-
-def _outlook(stability: Any) -> str:
-    forecast = stability.stability_forecast
-    if forecast is None:
-        return _or_why(stability, "stability_forecast", None)
-    if forecast.short_term_outlook is None:
-        return _or_why(forecast, "short_term_outlook", None)
-    short, far = (str(o).lower() for o in (forecast.short_term_outlook, forecast.long_term_outlook))
-    words = short if short == far else f"{short} soon, {far} later"
-    held = forecast.confidence_level
-    return words if held is None else f"{words}; {percent(held)} of held-back stretches bore it out"
 
 
 # -- groups and interactions -----------------------------------------------------------------------
