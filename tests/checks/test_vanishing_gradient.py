@@ -149,3 +149,12 @@ def test_a_layer_that_starves_from_the_middle_on_is_named_with_that_step() -> No
 def test_gradients_handed_in_flat_are_weights() -> None:
     arrays = {"a": [np.full(9, 1e-9)] * 20, "b": [np.ones(9)] * 20}
     assert only("vanishing-gradient", Run.from_arrays(arrays)).layers == ("a",)
+
+
+def test_a_gradient_at_the_end_of_the_range_is_as_faint_as_any() -> None:
+    """Its RMS is 0 in 64 bits, though its norm is not."""
+    tiny = np.full((20, 4, 4), 0.0)
+    tiny[:, 0, 0] = 5e-324
+    run = Run.from_arrays({"a": tiny, "b": np.ones((20, 4, 4))})
+    assert only("vanishing-gradient", run).layers == ("a",)
+    assert only("vanishing-gradient", Run.from_arrays({"a": tiny})).severity is Severity.CRITICAL

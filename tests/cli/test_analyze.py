@@ -114,9 +114,28 @@ def test_a_folder_of_arrays_is_analysed_like_a_run(folder: Path) -> None:
     flow = data["flow"]["temporal_flows"][0]
     assert flow["step"] == 290
     assert list(data["weights"]["layer_analyses"]) == ["b.weight"]
-    (folder / "gradients.npz").unlink()  # either is enough
-    done = CliRunner().invoke(gradwatch, ["analyze", str(folder), "--weights"])
-    assert "1 tensors" in done.output
+
+
+@pytest.mark.parametrize(
+    ("left_out", "shown"),
+    [("weights", {"gradients", "flow", "animation"}), ("gradients", {"weights"})],
+)
+def test_either_kind_of_arrays_is_enough(folder: Path, left_out: str, shown: set[str]) -> None:
+    (folder / f"{left_out}.npz").unlink()
+    done = CliRunner().invoke(gradwatch, ["analyze", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert {word for word in ("Gradients", "Flow", "Weights") if f"\n{word}" in done.output} == {
+        word.capitalize() for word in shown - {"animation"}
+    }
+    data = json.loads(CliRunner().invoke(gradwatch, ["analyze", str(folder), "--json"]).stdout)
+    assert data.keys() == {"format", *shown}
+
+
+@pytest.mark.parametrize("depth", ["basic", "standard", "comprehensive", "expert"])
+def test_every_depth_has_tables(folder: Path, depth: str) -> None:
+    done = CliRunner().invoke(gradwatch, ["analyze", str(folder), "--depth", depth])
+    assert done.exit_code == 0, done.exception
+    assert "a.weight" in done.output
 
 
 def test_a_folder_of_broken_arrays_is_one_sentence(folder: Path) -> None:

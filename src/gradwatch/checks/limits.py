@@ -195,8 +195,8 @@ def _level(
     ctx: CheckContext, rows: Rows, judged: Mask, ratio: float, weak: float, faint: float
 ) -> Judgement | None:
     """What the median levels over these rows show."""
-    typical = medians(ctx.values(Stat.GRAD_NORM, thinned(rows))) * ctx.rms_gradient
-    typical[~judged | (typical == 0)] = np.nan
+    norms = medians(ctx.values(Stat.GRAD_NORM, thinned(rows)))
+    typical = np.where(judged & (norms > 0), norms * ctx.rms_gradient, np.nan)
     if not np.isfinite(typical).any():
         return None
     strongest = float(np.nanmax(typical))
@@ -224,7 +224,7 @@ def _faded(ctx: CheckContext, judged: Mask, fade: float, least: int) -> Judgemen
         for part in (rows[:edge], rows[-edge:])
     )
     limit = fade * np.minimum(early, 1.0)
-    beyond = judged & (late <= limit)
+    beyond = judged & (late <= limit) & (early > 0)
     if not beyond.any():
         return None
     limits = np.where(beyond, limit / ctx.rms_gradient, np.nan)

@@ -29,6 +29,7 @@ from gradwatch.errors import Exit, GradwatchError
 from gradwatch.finding import Severity
 from gradwatch.result import dumps
 from gradwatch.run import Run
+from gradwatch.stats import Stat
 from gradwatch.store import open_run
 from gradwatch.text import number, plain, several, shortened
 
@@ -149,7 +150,7 @@ def _group_table(hierarchy: Any) -> Iterator[RenderableType]:
 
 
 def _interaction_table(network: Any) -> Iterator[RenderableType]:
-    pairs = () if network is None else network.layer_interactions
+    pairs = network.layer_interactions or ()  # None where the depth leaves them out
     moving = [p for p in pairs if p.interaction_type is not InteractionType.NEUTRAL]
     if not moving:
         return
@@ -289,7 +290,13 @@ _TABLES: Mapping[str, Callable[[Any], Iterator[Any]]] = {
     "animation": lambda result: iter(()),
     "explosion": explosion_tables,
 }
-USUAL = ("gradients", "flow", "weights", "animation")
+USUAL = {
+    "gradients": Stat.GRAD_NORM,
+    "flow": Stat.GRAD_NORM,
+    "weights": Stat.WEIGHT_NORM,
+    "animation": Stat.GRAD_NORM,
+}
+"""What is analysed unless something is asked for, where the run has what it needs."""
 
 
 def _part(name: str, text: str) -> Callable[[Any], Any]:
@@ -343,7 +350,8 @@ def command(
     if rules != Rules.GRADWATCH and not as_json:
         raise click.UsageError("The original rules have no tables: add --json.")
     source = opened(run)
-    wanted = parts or (USUAL if explosion is None else (*USUAL, "explosion"))
+    usual = [name for name, needed in USUAL.items() if needed in source.recorded]
+    wanted = parts or (usual if explosion is None else [*usual, "explosion"])
     results = {name: _result(name, source, rules, explosion, options) for name in wanted}
     if as_json:
         click.echo(dumps({"format": FORMAT, **results}))

@@ -95,7 +95,7 @@ def test_a_long_series_is_listed_by_its_extremes(length: int) -> None:
     assert all(values[step] == norm for step, norm in listed.items())
     assert {0, length - 1, int(np.nanargmax(values)), int(np.nanargmin(values))} <= set(listed)
     if length > 1000:
-        size = -(-length // 63)
+        size = -(-length // 499)
         for begin in range(0, length, size):
             part = values[begin : begin + size]
             assert begin + int(np.nanargmax(part)) in listed

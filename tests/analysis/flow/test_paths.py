@@ -62,6 +62,14 @@ def test_a_path_through_a_dead_layer_is_the_most_critical() -> None:
     assert narrow.layers == ("a", "b", "d")
 
 
+@pytest.mark.parametrize("dead", ["a", "b", "c"])
+def test_nothing_comes_through_a_path_with_a_dead_layer(dead: str) -> None:
+    norms = {name: np.full(20, float(name != dead)) for name in "abc"}
+    for path in analyze_flow(run_of(norms, [("a", "b"), ("b", "c")])).critical_paths:
+        assert path.total_flow_strength == path.narrowest_flow == 0.0
+        assert path.bottleneck_layers == (dead,)
+
+
 def test_the_potential_of_a_path_is_what_its_bottlenecks_lose() -> None:
     levels = {"a": 1e-3, "b": 1e-3, "c": 0.5, "d": 1.0}
     run = run_of({n: v * noise(1) for n, v in levels.items()}, list(itertools.pairwise(levels)))

@@ -11,6 +11,7 @@ from gradwatch.analysis.flow import GradientFlow, analyze_flow
 from gradwatch.analysis.flow.regions import RecoveryPotential, RegionSeverity
 from gradwatch.checks.limits import Trouble
 from gradwatch.diagnosis.verdict import verdicts
+from gradwatch.finding import Severity
 from gradwatch.run import Run, Subject
 from gradwatch.stats import Kind, State
 
@@ -30,7 +31,7 @@ def fading(decades_under: float, length: int = 80) -> Run:
         (0.6, RegionSeverity.MODERATE),
         (0.9, RegionSeverity.MODERATE),
         (1.7, RegionSeverity.SEVERE),
-        (3.0, RegionSeverity.CRITICAL),
+        (3.0, RegionSeverity.SEVERE),
     ],
 )
 def test_a_vanishing_region_spans_its_layers(decades: float, severity: RegionSeverity) -> None:
@@ -66,17 +67,37 @@ def test_a_past_episode_is_told_apart() -> None:
     [
         (0.2, RegionSeverity.MILD),
         (0.5, RegionSeverity.MODERATE),
-        (0.9, RegionSeverity.SEVERE),
-        (2.0, RegionSeverity.CRITICAL),
+        (2.0, RegionSeverity.SEVERE),
+        (3.5, RegionSeverity.CRITICAL),
     ],
 )
 def test_an_exploding_region(decades: float, severity: RegionSeverity) -> None:
-    high = np.where(np.arange(80) < 50, 1.0, 1e3 * 10**decades)
+    high = np.ones(80)
+    high[50:60] = 1e3 * 10**decades
     run = run_of({"a": np.ones(80), "b": high, "c": np.ones(80)})
     (region,) = analyze_flow(run).exploding_regions
     assert region.affected_layers == ("b",)
     assert region.severity_level is severity
     assert region.extent.start_step == 50
+
+
+@pytest.mark.parametrize(
+    ("levels", "critical"),
+    [
+        ({"a": 1e-9, "b": 1.0}, False),  # starved: a warning, however far below
+        ({"a": 1e-30, "b": 1e-30}, True),
+        ({"a": 9e5}, False),
+        ({"a": 2e6}, True),
+    ],
+)
+def test_a_region_is_critical_where_the_finding_is(
+    levels: dict[str, float], critical: bool
+) -> None:
+    run = Run.from_norms({name: np.full(60, level) for name, level in levels.items()})
+    flow = analyze_flow(run)
+    (region,) = flow.vanishing_regions + flow.exploding_regions
+    assert (verdicts(run).diagnosis.worst is Severity.CRITICAL) is critical
+    assert (region.severity_level is RegionSeverity.CRITICAL) is critical
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])

@@ -101,12 +101,13 @@ def _described(
     total = math.fsum(logs[i] for i in along)
     losing = _losing(along, logs)
     narrow = dict.fromkeys(_culprit(edges[i], silent) for i in losing)
+    narrowest = min(edges[i].flow_strength or 0.0 for i in along)
     return CriticalGradientPath(
         path_id,
         layers,
         len(layers),
-        math.exp(min(total, LARGEST_LOG)),
-        min(edges[i].flow_strength or 0.0 for i in along),
+        math.exp(min(total, LARGEST_LOG)) if narrowest else 0.0,
+        narrowest,
         tuple(narrow),
         -total / DECADE,
         _potential([logs[i] for i in losing]),

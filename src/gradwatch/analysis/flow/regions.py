@@ -30,7 +30,7 @@ INTERVENE_AFTER = 50
 
 
 class RegionSeverity(StrEnum):
-    """How many decades a region lies beyond the limit of its kind."""
+    """Critical where the finding is; else how many decades a region lies beyond its limit."""
 
     MILD = "Mild"
     MODERATE = "Moderate"
@@ -47,9 +47,8 @@ class RecoveryPotential(StrEnum):
     NONE = "None"
 
 
-_LEVELS = (RegionSeverity.MILD, RegionSeverity.MODERATE, RegionSeverity.SEVERE)
-_DECADES = {"vanishing": (0.5, 1.0, 2.0), "exploding": (0.3, 0.6, 1.0)}
-"""Decades beyond the limit up to which a region is mild, moderate, severe; then it is critical."""
+_DECADES = {"vanishing": (0.5, 1.0), "exploding": (0.3, 0.6)}
+"""Decades beyond the limit up to which a region is mild, moderate; then it is severe."""
 _ADVICE = {
     "vanishing": (
         "Check the initialisation and the activations of these layers.",
@@ -141,6 +140,8 @@ class _Spell:
     samples: int = 0
     """Of a silence: those without a gradient."""
     potential: RecoveryPotential = RecoveryPotential.NONE
+    severity: Severity = Severity.WARNING
+    """Of the finding that names the layer."""
 
 
 def _groups(spells: Mapping[int, _Spell], pairs: Sequence[tuple[int, int]]) -> list[list[_Spell]]:
@@ -178,7 +179,8 @@ def _episodes(
     for name, column in at.items():
         steps = (named[name].first_step, named[name].last_step)
         first, last = np.searchsorted(ctx.steps, steps).tolist()
-        episodes[column] = _Spell(column, last, first)  # to be replaced by what is seen
+        # to be replaced by what is seen
+        episodes[column] = _Spell(column, last, first, severity=named[name].severity)
     for parameter, rows, depth in _seen(ctx, judgements):
         episode = episodes.get(at.get(ctx.layer(parameter), -1))
         if episode is not None:
@@ -233,20 +235,25 @@ def _region(
     start, end = int(ctx.steps[min(e.first for e in group)]), int(ctx.steps[last])
     names = tuple(series.names[column] for column in columns)
     sizes = series.counts[columns]
-    depth = max(episode.depth for episode in group)
-    severity = next(
-        (level for limit, level in zip(_DECADES[kind], _LEVELS, strict=True) if depth <= limit),
-        RegionSeverity.CRITICAL,
-    )
     size = int(sizes.sum()) if sizes.all() else missing("the sizes of these layers are not known")
     return Region(
         f"{kind}:{names[0]}:{names[-1]}:{start}",
         names,
-        severity,
+        _severity(kind, group),
         RegionExtent(names[0], names[-1], size, end - start + 1, start, end),
         last >= recent,
         _ADVICE[kind],
     )
+
+
+def _severity(kind: str, group: list[_Spell]) -> RegionSeverity:
+    if any(episode.severity is Severity.CRITICAL for episode in group):
+        return RegionSeverity.CRITICAL
+    depth = max(episode.depth for episode in group)
+    mild, moderate = _DECADES[kind]
+    if depth <= mild:
+        return RegionSeverity.MILD
+    return RegionSeverity.MODERATE if depth <= moderate else RegionSeverity.SEVERE
 
 
 # -- dead zones ------------------------------------------------------------------------------------
