@@ -36,6 +36,9 @@ def main(run_folder: Path, images: Path) -> None:
         address = f"file://{page_file}"
         drawn(browser, address, 1120, 1640, "light").screenshot(path=images / "report.png")
         drawn(browser, address, 390, 840, "light").screenshot(path=images / "phone.png")
+        # As high as the page: what sticks to the top of a screen would lie over a part of it.
+        whole = drawn(browser, address, 1200, 6000, "light")
+        whole.locator("#analyses").screenshot(path=images / "analyses.png")
         dark = drawn(browser, f"{address}#step=130", 1120, 900, "dark")
         for part in ("map", "flow"):
             dark.locator(f"#{part}").screenshot(path=images / f"{part}-dark.png")
