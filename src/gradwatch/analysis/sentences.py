@@ -15,6 +15,8 @@ from gradwatch.analysis.gradients.relations import InteractionType
 from gradwatch.analysis.weights import WeightDistributionAnalysis
 from gradwatch.text import number, percent, several
 
+UNCHANGED = 0.05
+"""Decades a path must lose or gain to be spoken of."""
 _PHASES = {
     "InitialLearning": "the loss has hardly fallen yet",
     "RapidLearning": "the loss falls about as fast as it ever did",
@@ -199,6 +201,8 @@ def _of_flow(flow: GradientFlow) -> Iterator[str]:
                 f"From {path.layers[-1]} back to {path.layers[0]} no gradient arrives: it ends at "
                 f"{several(path.bottleneck_layers)}."
             )
+            continue
+        if abs(lost) < UNCHANGED:
             continue
         yield (
             f"From {path.layers[-1]} back to {path.layers[0]} the gradient "

@@ -32,6 +32,7 @@ from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.store import open_run
 from gradwatch.text import number, plain, several, shortened
+from gradwatch.views.colours import HELP, ORIGINAL_NAMES, Scheme
 
 FORMAT = 2
 ARRAYS = ("gradients.npz", "weights.npz")
@@ -53,20 +54,21 @@ _COLOURS = {
 # -- what to analyse -------------------------------------------------------------------------------
 
 
-def opened(path: Path) -> Run:
-    """The run of a recorded folder, or of a folder with arrays in npz files."""
+def opened(path: Path) -> tuple[Run, dict[str, Any] | None]:
+    """The run of a recorded folder, or of a folder with arrays; of arrays the last weights too."""
     files = [path / name for name in ARRAYS if (path / name).is_file()]
     if not files:
-        return open_run(path)
+        return open_run(path), None
     tables = {file.stem: _arrays(file) for file in files}
     steps = None
     for table in tables.values():
         steps = table.pop("steps", steps)
-    return Run.from_arrays(
-        {k: list(v) for k, v in tables.get("gradients", {}).items()},
-        {k: list(v) for k, v in tables.get("weights", {}).items()},
-        steps=None if steps is None else steps.tolist(),
+    gradients, weights = (
+        {name: list(array) for name, array in tables.get(kind, {}).items()}
+        for kind in ("gradients", "weights")
     )
+    run = Run.from_arrays(gradients, weights, steps=None if steps is None else steps.tolist())
+    return run, {name: arrays[-1] for name, arrays in weights.items()} or None
 
 
 def _arrays(file: Path) -> dict[str, Any]:
@@ -326,7 +328,7 @@ def _part(name: str, text: str) -> Callable[[Any], Any]:
 @click.option("--no-paths", is_flag=True, help="Leave out the critical paths.")
 @click.option("--no-regions", is_flag=True, help="Leave out regions and dead zones.")
 @click.option("--explosion", type=float, metavar="NORM", help="Layers above NORM on the last step.")
-@click.option("--colours", default="Default", show_default=True, help="Scheme the flow's JSON has.")
+@click.option("--colours", default="viridis", show_default=True, help=f"Of the flow's JSON: {HELP}")
 @click.option(
     "--rules",
     type=click.Choice([rules.value for rules in Rules]),
@@ -349,10 +351,10 @@ def command(
     """
     if rules != Rules.GRADWATCH and not as_json:
         raise click.UsageError("The original rules have no tables: add --json.")
-    source = opened(run)
+    source, elements = opened(run)
     usual = [name for name, needed in USUAL.items() if needed in source.recorded]
     wanted = parts or (usual if explosion is None else [*usual, "explosion"])
-    results = {name: _result(name, source, rules, explosion, options) for name in wanted}
+    results = {name: _result(name, source, elements, rules, explosion, options) for name in wanted}
     if as_json:
         click.echo(dumps({"format": FORMAT, **results}))
         return
@@ -372,11 +374,18 @@ def command(
 
 
 def _result(
-    name: str, run: Run, rules: str, explosion: float | None, options: Mapping[str, Any]
+    name: str,
+    run: Run,
+    elements: dict[str, Any] | None,
+    rules: str,
+    explosion: float | None,
+    options: Mapping[str, Any],
 ) -> Any:
     match name:
         case "weights":
-            return analyze_weights(run, rules=rules)
+            if rules != Rules.GRADWATCH:
+                return analyze_weights(run if elements is None else elements, rules=rules)
+            return analyze_weights(run, elements=elements)
         case "gradients":
             return analyze_gradients(
                 run,
@@ -391,7 +400,7 @@ def _result(
                 show_temporal_flows=not options["no_temporal"],
                 show_critical_paths=not options["no_paths"],
                 show_problem_regions=not options["no_regions"],
-                color_scheme=options["colours"],
+                color_scheme=ORIGINAL_NAMES[Scheme.named(options["colours"])],
                 temporal_window=options["temporal_window"],
                 flow_threshold=options["flow_threshold"],
                 rules=rules,

@@ -12,7 +12,11 @@ import numpy as np
 from gradwatch.analysis.gradients import GradientAnalysis, analyze_gradients
 from gradwatch.analysis.gradients.groups import LayerGroup
 from gradwatch.analysis.gradients.layer import LayerHealth
-from gradwatch.analysis.gradients.priorities import OptimizationPriority, OptimizationTarget
+from gradwatch.analysis.gradients.priorities import (
+    OptimizationPriority,
+    OptimizationTarget,
+    Urgency,
+)
 from gradwatch.analysis.gradients.relations import (
     CrossLevelInteraction,
     InteractionDirection,
@@ -206,7 +210,7 @@ def _target(
     return Target(
         name=item.target_name,
         kind=_KINDS[item.target_type],
-        state=_state(verdicts_on, known) if layer else _gravest(item.layers, said),
+        state=_state(verdicts_on, known) if layer else _word(item.urgency_level),
         reasons=_reasons(verdicts_on) if layer else list(item.reasons),
         traits=[str(trait).lower() for trait in metrics.traits] if metrics else [],
         actions=list(dict.fromkeys(action.action_name for action in item.recommended_actions)),
@@ -223,11 +227,9 @@ def _state(said: Sequence[Verdict], known: bool) -> str:
     return "healthy" if known else "unknown"
 
 
-def _gravest(layers: Sequence[str], said: Verdicts) -> str:
-    """The gravest word about any of the layers; of no layers, about the whole run."""
-    severities = [severity for name in layers if (severity := said.severity(name)) is not None]
-    worst = max(severities, default=None) if layers else said.diagnosis.worst
-    return "unknown" if worst is None else worst.word
+def _word(urgency: Urgency) -> str:
+    """Groups and the network are only listed for a trouble that their layers share."""
+    return "critical" if urgency is Urgency.CRITICAL else "warning"
 
 
 def _reasons(said: Iterable[Verdict]) -> list[str]:
