@@ -26,7 +26,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def dumps(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
     """Strict JSON of plain values, enums and arrays; anything else becomes its text."""
     separators = (",", ":") if indent is None else None
-    write = partial(json.dumps, indent=indent, separators=separators, ensure_ascii=ascii_only)
+    write = partial(
+        json.dumps,
+        indent=indent,
+        separators=separators,
+        ensure_ascii=ascii_only,
+        check_circular=False,
+    )
     try:
         text = write(value)
         # Most texts hold none of the words; spelling them in the text is faster than in the tree.

@@ -63,13 +63,13 @@ def test_last_samples_of_layers_that_were_sampled_apart() -> None:
     norms = {name: noise(i, len(steps[name])) for i, name in enumerate(steps)}
     flow = analyze_flow(Run.from_norms(norms, steps=steps), temporal_window=10)
     for name, found in zip(norms, flow.temporal_flows, strict=True):
-        assert list(found.steps) == list(steps[name])[-10:]
-        assert list(found.gradient_magnitudes) == norms[name][-10:].tolist()
+        layer = flow.layer_flows[name]
+        window = [(item.step, item.magnitude) for item in layer.gradient_directions]
+        assert window == list(zip(steps[name], norms[name].tolist(), strict=True))[-10:]
         assert (found.step, found.gradient_magnitude) == (steps[name][-1], norms[name][-1])
-        t, y = np.array(found.steps, float), np.log(found.gradient_magnitudes)
+        t, y = np.array([step for step, _ in window], float), np.log([norm for _, norm in window])
         rest = y - np.polyval(np.polyfit(t, y, 1), t)
         assert found.stability_score == pytest.approx(1 / (1 + math.sqrt(np.mean(rest**2))))
-        layer = flow.layer_flows[name]
         assert list(layer.gradient_magnitudes) == norms[name].tolist()
         assert list(layer.magnitude_steps) == list(steps[name])
         changes = [abs(math.log(b / a)) for a, b in itertools.pairwise(norms[name])]
@@ -82,7 +82,7 @@ def test_last_samples_of_layers_that_were_sampled_apart() -> None:
             assert item.consistency_score == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("length", [1000, 1001, 7000, 7009])
+@pytest.mark.parametrize("length", [256, 257, 7000, 7009])
 def test_a_long_series_is_listed_by_its_extremes(length: int) -> None:
     values = np.exp(np.random.default_rng(length).normal(size=length))
     values[[3, 70]] = np.nan
@@ -90,16 +90,28 @@ def test_a_long_series_is_listed_by_its_extremes(length: int) -> None:
     run = Run.from_norms({"a": values[steps], "b": np.ones(length)}, steps={"a": steps, "b": None})
     flow = analyze_flow(run).layer_flows["a"]
     listed = dict(zip(flow.magnitude_steps, flow.gradient_magnitudes, strict=True))
-    assert len(listed) == len(flow.gradient_magnitudes) <= 1000
+    assert len(listed) == len(flow.gradient_magnitudes) <= 256
     assert list(listed) == sorted(listed)
     assert all(values[step] == norm for step, norm in listed.items())
     assert {0, length - 1, int(np.nanargmax(values)), int(np.nanargmin(values))} <= set(listed)
-    if length > 1000:
-        size = -(-length // 499)
+    if length > 256:
+        size = -(-length // 127)
         for begin in range(0, length, size):
             part = values[begin : begin + size]
             assert begin + int(np.nanargmax(part)) in listed
             assert begin + int(np.nanargmin(part)) in listed
+    else:
+        assert list(listed) == steps
+
+
+@pytest.mark.parametrize(("layers", "most"), [(64, 256), (128, 128), (600, 32)])
+def test_many_layers_are_listed_more_briefly(layers: int, most: int) -> None:
+    values = noise(0, 300 * layers).reshape(layers, 300)
+    flows = analyze_flow({f"layer{i}": row for i, row in enumerate(values)}).layer_flows
+    for flow, row in zip(flows.values(), values, strict=True):
+        assert most / 2 < len(flow.magnitude_steps) <= most
+        assert row[list(flow.magnitude_steps)].tolist() == list(flow.gradient_magnitudes)
+        assert {row[0], row[-1], row.min(), row.max()} <= set(flow.gradient_magnitudes)
 
 
 # -- directions ------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ There may be millions of them: they are kept as columns, and a `GradientDirectio
 is asked for.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -232,41 +232,38 @@ class Directions(Sequence[GradientDirection]):
         """Plain JSON of every one."""
         last, column = self._last, self._column
         part = slice(int(last.first[column]), None)
-        numbers = zip(
-            last.steps[column, part].tolist(),
-            last.norms[column, part].tolist(),
-            last.consistency[column, part].tolist(),
-            self._pointing(part),
-            strict=True,
-        )
-        return [
+        numbers = [
+            table[column, part].tolist() for table in (last.steps, last.norms, last.consistency)
+        ]
+        rows = [
             {
                 "step": step,
-                "direction_vector": vector,
+                "direction_vector": None,
                 "magnitude": norm,
                 "consistency_score": consistency,
-                "direction_cosine": cosine,
-                "compared_with_step": earlier,
-                **({"missing": dict(why)} if why else {}),
+                "direction_cosine": None,
+                "compared_with_step": None,
             }
-            for step, norm, consistency, (vector, cosine, earlier, why) in numbers
+            for step, norm, consistency in zip(*numbers, strict=True)
         ]
+        if self._sketches is not None:
+            self._point(rows, self._sketches, part)
+        return rows
 
-    def _pointing(self, part: slice) -> Iterable[tuple[Any, Any, Any, dict[str, str]]]:
-        """Vector, cosine, the step that is with, and why something of these is missing."""
-        if self._sketches is None:
-            return [(None, None, None, {})] * len(self)
-        found, steps, column = self._sketches, self._last.steps[self._column], self._column
-        columns = (found.vectors, found.reasons, found.cosines, found.earlier)
-        rows = zip(*(table[column, part].tolist() for table in columns), strict=True)
-        return [
-            (None, None, None, _reasons(REASONS[reason], REASONS[reason]))
-            if reason
-            else (vector, None, None, _reasons(None, FIRST))
-            if earlier < 0
-            else (vector, cosine, int(steps[earlier]), {})
-            for vector, reason, cosine, earlier in rows
-        ]
+    def _point(self, rows: list[dict[str, Any]], found: Sketches, part: slice) -> None:
+        """Add vector, cosine and the step that is with, or why something of these is missing."""
+        tables = (found.vectors, found.reasons, found.cosines, found.earlier)
+        columns = (table[self._column, part].tolist() for table in tables)
+        steps = self._last.steps[self._column]
+        for row, vector, reason, cosine, earlier in zip(rows, *columns, strict=True):
+            if reason:
+                row["missing"] = _reasons(REASONS[reason], REASONS[reason])
+                continue
+            row["direction_vector"] = vector
+            if earlier < 0:
+                row["missing"] = _reasons(None, FIRST)
+            else:
+                row |= {"direction_cosine": cosine, "compared_with_step": int(steps[earlier])}
 
 
 def _item(row: dict[str, Any]) -> GradientDirection:

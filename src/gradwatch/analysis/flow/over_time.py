@@ -19,8 +19,11 @@ from gradwatch.analysis.flow.directions import (
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.result import Result, missing
 
-MOST_MAGNITUDES = 1000
-"""Norms listed of one layer; of a longer run the extremes of half as many stretches are."""
+MOST_LISTED, ALL_LISTED, FEWEST_LISTED = 256, 1 << 14, 32
+"""Norms listed: at most of one layer, of all together, but so many of each in any case.
+
+Writing more of them as text would take longer than the analysis.
+"""
 
 Array = NDArray[np.float64]
 Samples = tuple[tuple[int, ...], tuple[float, ...]]
@@ -43,7 +46,7 @@ class GradientLayerFlow(Result):
 
     layer_name: str
     gradient_magnitudes: tuple[float, ...]
-    """Every norm; of more than 1,000 the first, the last, and the extremes of 499 stretches."""
+    """Every norm; of a long series the first, the last, and the extremes of equal stretches."""
     magnitude_steps: tuple[int, ...]
     """The steps of these norms."""
     gradient_directions: tuple[GradientDirection, ...]
@@ -63,8 +66,6 @@ class TemporalGradientFlow(Result):
     """How the magnitude of one layer's gradient moves over the last samples."""
 
     layer_name: str
-    steps: tuple[int, ...]
-    gradient_magnitudes: tuple[float, ...]
     step: int
     gradient_magnitude: float
     flow_direction: FlowDirection
@@ -110,9 +111,10 @@ def _logs(norms: Array) -> Array:
 
 
 def _magnitudes(series: LayerSeries) -> Iterator[Samples]:
-    every = tuple(series.steps.tolist()) if len(series.steps) <= MOST_MAGNITUDES else ()
+    most = min(MOST_LISTED, max(FEWEST_LISTED, ALL_LISTED // max(len(series.names), 1)))
+    every = tuple(series.steps.tolist()) if len(series.steps) <= most else ()
     for _, norms in series.blocks():
-        rows = np.sort(_telling_rows(norms), axis=0) if len(norms) > MOST_MAGNITUDES else None
+        rows = np.sort(_telling_rows(norms, most), axis=0) if len(norms) > most else None
         values = norms.T if rows is None else np.take_along_axis(norms, rows, 0).T
         kept = np.isfinite(values)
         if rows is not None:
@@ -125,9 +127,9 @@ def _magnitudes(series: LayerSeries) -> Iterator[Samples]:
             yield tuple(steps[chosen].tolist()), tuple(listed[chosen].tolist())
 
 
-def _telling_rows(norms: Array) -> NDArray[np.intp]:
+def _telling_rows(norms: Array, most: int) -> NDArray[np.intp]:
     """Rows of each column's first and last sample, and of the extremes of equal stretches."""
-    stretches = MOST_MAGNITUDES // 2 - 1
+    stretches = most // 2 - 1
     size = -(-len(norms) // stretches)
     padded = np.full((stretches * size, norms.shape[1]), np.nan)
     padded[: len(norms)] = norms
@@ -151,18 +153,11 @@ def temporal_flows(series: LayerSeries, last: Recent) -> tuple[TemporalGradientF
     stability = _stability(last.steps, logs).tolist()
     directions = _directions(last.norms, logs)
     flows = []
-    shared: dict[bytes, tuple[int, ...]] = {}  # most layers are sampled on the same steps
     for column, (name, first) in enumerate(zip(series.names, last.first.tolist(), strict=True)):
-        steps, norms = last.steps[column, first:], last.norms[column, first:].tolist()
-        if not norms:
-            continue
-        listed = shared.setdefault(steps.tobytes(), tuple(steps.tolist()))
-        stable = stability[column] if stability[column] == stability[column] else few
-        flows.append(
-            TemporalGradientFlow(
-                name, listed, tuple(norms), listed[-1], norms[-1], directions[column], stable
-            )
-        )
+        if first < last.norms.shape[1]:
+            stable = stability[column] if stability[column] == stability[column] else few
+            step, norm = last.steps[column, -1], last.norms[column, -1]
+            flows.append(TemporalGradientFlow(name, step, norm, directions[column], stable))
     return tuple(flows)
 
 
