@@ -5,9 +5,8 @@ from enum import StrEnum
 from typing import Any
 
 from gradwatch.analysis import Rules
-from gradwatch.analysis.flow import network, regions
 from gradwatch.analysis.flow.directions import GradientDirection, recent, sketches_of
-from gradwatch.analysis.flow.network import FlowNetwork
+from gradwatch.analysis.flow.network import FlowNetwork, connections, network_of
 from gradwatch.analysis.flow.over_time import (
     FlowDirection,
     GradientLayerFlow,
@@ -16,12 +15,13 @@ from gradwatch.analysis.flow.over_time import (
     temporal_flows,
 )
 from gradwatch.analysis.flow.paths import CriticalGradientPath, critical_paths
-from gradwatch.analysis.flow.regions import GradientDeadZone, Region
+from gradwatch.analysis.flow.regions import GradientDeadZone, Region, problems_of
 from gradwatch.analysis.layers import LayerSeries, histories
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.original import flow as original_flow
 from gradwatch.result import Result
 from gradwatch.run import as_run, choice, number, whole_number
+from gradwatch.run.given import refused
 
 __all__ = [
     "PALETTES",
@@ -152,23 +152,15 @@ def _original(data: Any, config: FlowConfig, current_step: int | None) -> Result
 def _analyzed(data: Any, config: FlowConfig) -> GradientFlow:
     run = as_run(data)
     series = LayerSeries.of(run)
-    pairs = network.connections(run.graph, series.names)
-    levels = network.levels_of(run, series)
-    edges = network.edges_of(series.names, levels, pairs, config.flow_threshold, run.graph.assumed)
-    typical = network.typical_levels(levels)
-    whole, bottlenecks = network.network_of(series, levels, typical, pairs, edges)
+    pairs = connections(run.graph, series.names)
+    network, bottlenecks, silent = network_of(run, series, pairs, config.flow_threshold)
     last = recent(series, config.temporal_window)
-    found = regions.problems_of(run, series, pairs) if config.show_problem_regions else None
     return GradientFlow(
         layer_flows(series, last, sketches_of(run, series, last), bottlenecks),
         temporal_flows(series, last) if config.show_temporal_flows else (),
-        whole,
-        critical_paths(edges, network.silent_layers(series.names, typical))
-        if config.show_critical_paths
-        else (),
-        found.vanishing if found else (),
-        found.exploding if found else (),
-        found.dead if found else (),
+        network,
+        critical_paths(network.edges, silent) if config.show_critical_paths else (),
+        *(problems_of(run, series, pairs) if config.show_problem_regions else ((), (), ())),
         config,
         series.non_finite_since,
     )
@@ -176,14 +168,12 @@ def _analyzed(data: Any, config: FlowConfig) -> GradientFlow:
 
 def _switch(value: Any, option: str) -> bool:
     if not isinstance(value, bool):
-        raise GradwatchError(f"Expected True or False for {option}, got {value!r}.", Exit.USAGE)
+        raise refused(f"True or False for {option}", value)
     return value
 
 
 def _share(value: Any, option: str) -> float:
     share = number(value, option, above=0)
     if share >= 1:
-        raise GradwatchError(
-            f"Expected a number between 0 and 1 for {option}, got {value!r}.", Exit.USAGE
-        )
+        raise refused(f"a number between 0 and 1 for {option}", value)
     return share

@@ -7,9 +7,10 @@ passes: 0. Layers without parameters are stepped over.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,8 @@ CHUNK = 1 << 21
 CHUNK_BITS = 8192
 
 Array = NDArray[np.float64]
-Pair = tuple[int, int]
-"""Columns of two layers of a `LayerSeries`, the one nearer to the input first."""
+Pairs = NDArray[np.intp]
+"""[edge, 2]: columns of two layers of a `LayerSeries`, the one nearer to the input first."""
 
 
 class NodeType(StrEnum):
@@ -119,7 +120,7 @@ class FlowNetwork(Result):
 # -- edges -----------------------------------------------------------------------------------------
 
 
-def connections(graph: Graph, names: tuple[str, ...]) -> list[Pair]:
+def connections(graph: Graph, names: tuple[str, ...]) -> Pairs:
     """Edges between layers with gradients, stepping over those without; forwards only.
 
     They are sorted by the forward pass: whatever leads into a layer stands before what leaves it.
@@ -127,8 +128,6 @@ def connections(graph: Graph, names: tuple[str, ...]) -> list[Pair]:
     column, order = {name: i for i, name in enumerate(names)}, graph.order
     pairs: set[tuple[str, str]] = set()
     for name in names:
-        if name not in order:
-            continue
         stack, seen = list(graph.successors.get(name, ())), set()
         while stack:
             layer = stack.pop()
@@ -140,67 +139,50 @@ def connections(graph: Graph, names: tuple[str, ...]) -> list[Pair]:
             elif order[layer] > order[name]:  # a layer used twice would close a cycle
                 pairs.add((name, layer))
     forwards = sorted(pairs, key=lambda edge: (order[edge[0]], order[edge[1]]))
-    return [(column[a], column[b]) for a, b in forwards]
+    return np.array([(column[a], column[b]) for a, b in forwards], np.intp).reshape(-1, 2)
 
 
-def levels_of(run: Run, series: LayerSeries) -> Array:
+def _levels(run: Run, series: LayerSeries) -> Array:
     """ln RMS [layer, step]: −inf where a gradient is zero or None, NaN where it is unknown."""
     rows = thinned(np.arange(len(series.steps)), MOST_STEPS)
     rms = series.norms[rows].T / np.sqrt(np.maximum(series.counts, 1))[:, None]
-    rms[_without_gradient(run, series, series.steps[rows])] = 0.0
+    states = run.state(Stat.GRAD_NORM)[np.searchsorted(run.steps, series.steps[rows])].T
+    without = states == State.NO_GRADIENT
+    if without.any():
+        # Where no parameter that should learn had any gradient, not even zeros.
+        absent: dict[str, NDArray[np.bool_]] = {}
+        for row, subject in zip(without, run.parameters, strict=True):
+            if not subject.frozen:
+                absent[subject.layer] = absent.get(subject.layer, row) & row
+        for column, name in enumerate(series.names):
+            rms[column, absent.get(name, False)] = 0.0
     with np.errstate(divide="ignore"):
         return np.log(rms, out=rms)
 
 
-def _without_gradient(run: Run, series: LayerSeries, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """[layer, step]: no parameter that should learn had any gradient, not even zeros."""
-    states = run.state(Stat.GRAD_NORM)[np.searchsorted(run.steps, steps)].T
-    without = states == State.NO_GRADIENT
-    absent = np.zeros((len(series.names), len(steps)), bool)
-    if not without.any():
-        return absent
-    learning = np.zeros(len(series.names), bool)
-    absent[:] = True
-    column = {name: i for i, name in enumerate(series.names)}
-    for row, subject in zip(without, run.parameters, strict=True):
-        if not subject.frozen:
-            absent[column[subject.layer]] &= row
-            learning[column[subject.layer]] = True
-    return absent & learning[:, None]
-
-
-def typical_levels(levels: Array) -> Array:
-    """Median ln RMS of each layer: −inf for a silent one, NaN for one that was never measured."""
-    return _middles(np.sort(levels, axis=1))
-
-
-def edges_of(
-    names: Sequence[str], levels: Array, pairs: Sequence[Pair], threshold: float, assumed: bool
+def _edges(
+    names: Sequence[str], levels: Array, pairs: Pairs, threshold: float, assumed: bool
 ) -> tuple[FlowEdge, ...]:
     """Each pair with its transmission over time; below `threshold` it is blocked."""
-    ends = np.array(pairs, np.intp).reshape(-1, 2)
     size = max(1, CHUNK // max(levels.shape[1], 1))
     edges: list[FlowEdge] = []
-    for begin in range(0, len(ends), size):
-        part = ends[begin : begin + size]
-        middle, spread, blocked = _transmissions(levels, part, math.log(threshold))
-        # Bounded: the ratio of two doubles need not be one.
-        strengths = np.exp(np.minimum(middle, LARGEST_LOG))
-        numbers = zip(
-            part.tolist(), strengths.tolist(), spread.tolist(), blocked.tolist(), strict=True
-        )
-        edges.extend(
-            _edge(names[a], names[b], strength, width, share, threshold, assumed)
-            for (a, b), strength, width, share in numbers
-        )
+    for begin in range(0, len(pairs), size):
+        part = pairs[begin : begin + size]
+        numbers = _transmissions(levels, part, math.log(threshold))
+        for (a, b), strength, spread, blocked in zip(
+            part.tolist(), *(column.tolist() for column in numbers), strict=True
+        ):
+            kind = _edge_type(strength, spread, blocked, threshold)
+            steady = missing("nothing passes on any step") if spread != spread else 1 / (1 + spread)
+            if kind is EdgeType.UNKNOWN:
+                strength = steady = missing("no step has both gradients")
+            edges.append(FlowEdge(names[a], names[b], strength, steady, kind, assumed))
     return tuple(edges)
 
 
-def _transmissions(
-    levels: Array, ends: NDArray[np.intp], threshold: float
-) -> tuple[Array, Array, Array]:
-    """Of ln transmission over time: the median, the spread of what passes, the share below."""
-    first, second = levels[ends[:, 0]], levels[ends[:, 1]]
+def _transmissions(levels: Array, pairs: Pairs, threshold: float) -> tuple[Array, Array, Array]:
+    """The median transmission, the spread of its logarithm where any passes, the share below."""
+    first, second = levels[pairs[:, 0]], levels[pairs[:, 1]]
     with np.errstate(invalid="ignore"):
         logs = first - second
     nothing = np.isneginf(first) | np.isneginf(second)
@@ -213,7 +195,8 @@ def _transmissions(
     spread = np.sqrt((rest * rest).sum(axis=1) / many)
     spread[~passing.any(axis=1)] = np.nan
     below = (logs < threshold).sum(axis=1) / np.maximum((~np.isnan(logs)).sum(axis=1), 1)
-    return _middles(logs), spread, below
+    # Bounded: the ratio of two doubles need not be one.
+    return np.exp(np.minimum(_middles(logs), LARGEST_LOG)), spread, below
 
 
 def _middles(ordered: Array) -> Array:
@@ -226,19 +209,9 @@ def _middles(ordered: Array) -> Array:
     return np.where(count > 0, (low + np.take_along_axis(ordered, places, 1)[:, 0]) / 2, np.nan)
 
 
-def _edge(
-    a: str, b: str, strength: float, spread: float, blocked: float, threshold: float, assumed: bool
-) -> FlowEdge:
-    if math.isnan(strength):
-        gone = missing("no step has both gradients")
-        return FlowEdge(a, b, gone, gone, EdgeType.UNKNOWN, assumed)
-    steady = missing("nothing passes on any step") if math.isnan(spread) else 1 / (1 + spread)
-    return FlowEdge(
-        a, b, strength, steady, _edge_type(strength, spread, blocked, threshold), assumed
-    )
-
-
 def _edge_type(strength: float, spread: float, blocked: float, threshold: float) -> EdgeType:
+    if math.isnan(strength):
+        return EdgeType.UNKNOWN
     if 0.1 <= blocked <= 0.9:
         return EdgeType.INTERMITTENT
     if strength < threshold:
@@ -254,40 +227,35 @@ def _edge_type(strength: float, spread: float, blocked: float, threshold: float)
 
 
 def network_of(
-    series: LayerSeries,
-    levels: Array,
-    typical: Array,
-    pairs: Sequence[Pair],
-    edges: tuple[FlowEdge, ...],
-) -> tuple[FlowNetwork, list[float]]:
-    """The network, and each layer's bottleneck score: NaN without neighbours on both sides."""
-    ends = np.array(pairs, np.intp).reshape(-1, 2)
-    scores = _bottlenecks(typical, ends)
-    nodes = _nodes(series, typical, scores, ends, edges)
-    metrics = _metrics(levels, pairs, edges, nodes)
-    return FlowNetwork(nodes, edges, metrics), scores.tolist()
+    run: Run, series: LayerSeries, pairs: Pairs, threshold: float
+) -> tuple[FlowNetwork, list[float], frozenset[str]]:
+    """The network, each layer's bottleneck score, and the layers that mostly have no gradient.
+
+    The score of a layer without neighbours on both sides is NaN.
+    """
+    levels = _levels(run, series)
+    edges = _edges(series.names, levels, pairs, threshold, run.graph.assumed)
+    typical = _middles(np.sort(levels, axis=1))
+    out, into = (np.bincount(column, minlength=len(typical)) for column in pairs.T)
+    scores = _bottlenecks(typical, pairs)
+    # What has no gradient itself lets nothing through.
+    scores[(into > 0) & (out > 0) & np.isneginf(typical)] = 1.0
+    nodes = _nodes(series, scores, into, out, _passed(edges, np.isfinite(typical[pairs[:, 1]])))
+    silent = frozenset(series.names[i] for i in np.flatnonzero(np.isneginf(typical)).tolist())
+    return FlowNetwork(nodes, edges, _metrics(levels, pairs, edges, nodes)), scores.tolist(), silent
 
 
-def silent_layers(names: Sequence[str], typical: Array) -> frozenset[str]:
-    """Layers that mostly have no gradient, by their typical levels."""
-    return frozenset(names[i] for i in np.flatnonzero(np.isneginf(typical)).tolist())
-
-
-def _bottlenecks(typical: Array, ends: NDArray[np.intp]) -> Array:
+def _bottlenecks(typical: Array, pairs: Pairs) -> Array:
     """Decades lost from a layer's successors to its predecessors, beyond the median layer's.
 
-    Halved and held within 0 … 1. Neighbours without a gradient have no level and do not count; a
-    layer that has none itself lets nothing through and scores 1.
+    Halved and held within 0 … 1. Neighbours without a gradient have no level and do not count.
     """
     decades = typical / math.log(10)
-    known = ends[np.isfinite(decades[ends]).all(axis=1)]
+    known = pairs[np.isfinite(decades[pairs]).all(axis=1)]
     after = _mean_over(known[:, 0], decades[known[:, 1]], len(typical))
     before = _mean_over(known[:, 1], decades[known[:, 0]], len(typical))
     lost = after - before
-    scores = np.clip((lost - median(lost)) / 2, 0.0, 1.0)
-    between = np.isin(np.arange(len(typical)), ends[:, 0])
-    between &= np.isin(np.arange(len(typical)), ends[:, 1])
-    return np.where(between & np.isneginf(typical), 1.0, scores)
+    return np.clip((lost - median(lost)) / 2, 0.0, 1.0)
 
 
 def _mean_over(groups: NDArray[np.intp], values: Array, count: int) -> Array:
@@ -297,34 +265,37 @@ def _mean_over(groups: NDArray[np.intp], values: Array, count: int) -> Array:
     return np.where(many > 0, sums / np.maximum(many, 1), np.nan)
 
 
+def _passed(edges: Sequence[FlowEdge], telling: NDArray[np.bool_]) -> dict[str, list[float]]:
+    """What each layer passes on of the gradient of its successors.
+
+    What a successor without a gradient does not send back says nothing about the layer.
+    """
+    passed: dict[str, list[float]] = {}
+    for edge, tells in zip(edges, telling.tolist(), strict=True):
+        if edge.flow_strength is not None and tells:
+            passed.setdefault(edge.from_layer, []).append(edge.flow_strength)
+    return passed
+
+
 def _nodes(
     series: LayerSeries,
-    typical: Array,
     scores: Array,
-    ends: NDArray[np.intp],
-    edges: tuple[FlowEdge, ...],
+    into: NDArray[np.intp],
+    out: NDArray[np.intp],
+    passed: Mapping[str, Sequence[float]],
 ) -> tuple[FlowNode, ...]:
-    means = series.means
-    largest = max(float(np.nanmax(means, initial=0.0)), 5e-324)  # squares stay in the range
-    shares = np.nan_to_num(means / largest) ** 2
-    shares /= shares.sum() or 1.0
-    into = np.bincount(ends[:, 1], minlength=len(means)).tolist()
-    out = np.bincount(ends[:, 0], minlength=len(means)).tolist()
-    passed: dict[str, list[float]] = {}
-    for edge, (_, end) in zip(edges, ends.tolist(), strict=True):
-        # What a successor without a gradient does not send back says nothing about this layer.
-        if edge.flow_strength is not None and math.isfinite(typical[end]):
-            passed.setdefault(edge.from_layer, []).append(edge.flow_strength)
+    shares = series.squares / (series.squares.sum() or 1.0)
+    columns = (series.means, shares, scores, into, out)
     return tuple(
         FlowNode(
             name,
-            _node_type(score, into[i], out[i], passed.get(name, ())),
+            _node_type(score, before, after, passed.get(name, ())),
             missing("no finite sample") if math.isnan(mean) else mean,
-            into[i] + out[i],
+            before + after,
             share,
         )
-        for i, (name, mean, share, score) in enumerate(
-            zip(series.names, means.tolist(), shares.tolist(), scores.tolist(), strict=True)
+        for name, mean, share, score, before, after in zip(
+            series.names, *(column.tolist() for column in columns), strict=True
         )
     )
 
@@ -344,7 +315,7 @@ def _node_type(bottleneck: float, into: int, out: int, passed: Sequence[float]) 
 
 
 def _metrics(
-    levels: Array, pairs: Sequence[Pair], edges: tuple[FlowEdge, ...], nodes: tuple[FlowNode, ...]
+    levels: Array, pairs: Pairs, edges: Sequence[FlowEdge], nodes: Sequence[FlowNode]
 ) -> NetworkMetrics:
     strengths = [edge.flow_strength for edge in edges if edge.flow_strength is not None]
     steady = [edge.flow_consistency for edge in edges if edge.flow_consistency is not None]
@@ -361,14 +332,14 @@ def _metrics(
     )
 
 
-def _connected(layers: int, pairs: Sequence[Pair]) -> float:
+def _connected(layers: int, pairs: Pairs) -> float:
     """Pairs of layers that data connect, over all pairs.
 
     Each layer holds the set of layers it reaches as the bits of a number, some thousand layers at a
     time: all bits at once would take layers² / 8 bytes.
     """
     reached = 0
-    backwards = pairs[::-1]
+    backwards = pairs[::-1].tolist()
     for begin in range(0, layers, CHUNK_BITS):
         reach = [0] * layers
         for a, b in backwards:
@@ -381,12 +352,11 @@ def _connected(layers: int, pairs: Sequence[Pair]) -> float:
     return reached / (layers * (layers - 1) / 2)
 
 
-def _speed(levels: Array) -> float | None:
+def _speed(levels: Array) -> Any:
     if len(levels) < 2:
-        return missing("fewer than two layers")  # type: ignore[no-any-return]
+        return missing("fewer than two layers")
     with np.errstate(invalid="ignore"):
-        logs = levels[0] - levels[-1]
-    ratio = median(logs)
+        ratio = median(levels[0] - levels[-1])
     if math.isnan(ratio):
-        return missing("first and last layer have no common sample")  # type: ignore[no-any-return]
+        return missing("first and last layer have no common sample")
     return math.exp(min(ratio / (len(levels) - 1), LARGEST_LOG))

@@ -12,6 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.analysis.flow.network import Pairs
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.checks import limits
 from gradwatch.checks.context import CheckContext, context
@@ -101,24 +102,20 @@ class GradientDeadZone(Result):
     intervention_required: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Problems:
-    """What the findings say about layers, as places in the network."""
+def problems_of(
+    run: Run, series: LayerSeries, pairs: Pairs
+) -> tuple[tuple[Region, ...], tuple[Region, ...], tuple[GradientDeadZone, ...]]:
+    """Regions that vanish, regions that explode, dead zones: what the findings say, as places.
 
-    vanishing: tuple[Region, ...]
-    exploding: tuple[Region, ...]
-    dead: tuple[GradientDeadZone, ...]
-
-
-def problems_of(run: Run, series: LayerSeries, pairs: Sequence[tuple[int, int]]) -> Problems:
-    """The regions and zones of a run; `pairs` are the columns of layers that are neighbours."""
+    `pairs` are the columns of layers that are neighbours.
+    """
     said, ctx = verdicts(run), context(run)
     vanishing, exploding, dead = (
         said.layers_with(kind) for kind in (Trouble.VANISHING, Trouble.EXPLODING, Trouble.DEAD)
     )
     low = limits.vanishing(ctx) if vanishing else ()
     high = [item] if exploding and (item := limits.exploding(ctx)) else []
-    return Problems(
+    return (
         _regions("vanishing", ctx, series, pairs, _episodes(ctx, series, vanishing, low)),
         _regions("exploding", ctx, series, pairs, _episodes(ctx, series, exploding, high)),
         _dead_zones(ctx, series, pairs, dead),
@@ -144,7 +141,7 @@ class _Spell:
     """Of the finding that names the layer."""
 
 
-def _groups(spells: Mapping[int, _Spell], pairs: Sequence[tuple[int, int]]) -> list[list[_Spell]]:
+def _groups(spells: Mapping[int, _Spell], pairs: Pairs) -> list[list[_Spell]]:
     """Neighbours in the graph whose spells overlap in time belong together (union–find)."""
     parent = {column: column for column in spells}
 
@@ -154,7 +151,7 @@ def _groups(spells: Mapping[int, _Spell], pairs: Sequence[tuple[int, int]]) -> l
             column = parent[column]
         return column
 
-    for a, b in pairs:
+    for a, b in pairs.tolist():
         one, other = spells.get(a), spells.get(b)
         if one and other and one.first <= other.last and other.first <= one.last:
             parent[root(b)] = root(a)
@@ -218,7 +215,7 @@ def _regions(
     kind: str,
     ctx: CheckContext,
     series: LayerSeries,
-    pairs: Sequence[tuple[int, int]],
+    pairs: Pairs,
     episodes: Mapping[int, _Spell],
 ) -> tuple[Region, ...]:
     rows = limits.gradient_rows(ctx)
@@ -262,7 +259,7 @@ def _severity(kind: str, group: list[_Spell]) -> RegionSeverity:
 def _dead_zones(
     ctx: CheckContext,
     series: LayerSeries,
-    pairs: Sequence[tuple[int, int]],
+    pairs: Pairs,
     named: Mapping[str, Verdict],
 ) -> tuple[GradientDeadZone, ...]:
     found = limits.silent(ctx) if named else None

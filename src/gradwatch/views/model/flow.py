@@ -1,11 +1,11 @@
 """The flow network: layers (or blocks of them) placed by the real graph, and its problems."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
-from gradwatch.analysis.flow import network, paths
-from gradwatch.analysis.flow.paths import CriticalGradientPath
+from gradwatch.analysis.flow.network import connections, network_of
+from gradwatch.analysis.flow.paths import CriticalGradientPath, critical_paths
 from gradwatch.analysis.flow.regions import GradientDeadZone, Region, problems_of
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.graph import Graph
@@ -116,18 +116,12 @@ def _lanes(ranks: Sequence[int], edges: Sequence[tuple[int, int]]) -> list[int]:
     for rank in range(max(ranks, default=-1) + 1):
         taken: set[int] = set()
         members = [i for i, at in enumerate(ranks) if at == rank]
-        wanted = {i: _mean([lanes[s] for s in feeding.get(i, ())]) for i in members}
+        wanted = {i: fmean([lanes[s] for s in feeding.get(i, ())] or [0]) for i in members}
         for node in sorted(members, key=lambda i: (wanted[i], i)):
-            lane = 0
-            choices = sorted(range(len(members) + len(taken)), key=lambda c: abs(c - wanted[node]))
-            lane = next(choice for choice in choices if choice not in taken)
-            taken.add(lane)
-            lanes[node] = lane
+            free = (lane for lane in range(len(members) + len(taken)) if lane not in taken)
+            lanes[node] = min(free, key=lambda lane: abs(lane - wanted[node]))
+            taken.add(lanes[node])
     return lanes
-
-
-def _mean(values: Sequence[int]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 def flow_problems(run: Run) -> dict[str, Any]:
@@ -137,18 +131,17 @@ def flow_problems(run: Run) -> dict[str, Any]:
     if Stat.GRAD_NORM not in run.recorded or not len(run.steps) or not small:
         return {"paths": [], "regions": []}
     series = LayerSeries.of(run)
-    pairs = network.connections(run.graph, series.names)
-    levels = network.levels_of(run, series)
-    edges = network.edges_of(series.names, levels, pairs, THRESHOLD, run.graph.assumed)
-    silent = network.silent_layers(series.names, network.typical_levels(levels))
-    found = problems_of(run, series, pairs)
+    pairs = connections(run.graph, series.names)
+    network, _, silent = network_of(run, series, pairs, THRESHOLD)
+    vanishing, exploding, dead = problems_of(run, series, pairs)
+    regions = [
+        *(_spread("vanishing", region) for region in vanishing),
+        *(_spread("exploding", region) for region in exploding),
+        *map(_dead, dead),
+    ]
     return {
-        "paths": _paths(paths.critical_paths(edges, silent)),
-        "regions": [
-            *(_spread("vanishing", region) for region in found.vanishing),
-            *(_spread("exploding", region) for region in found.exploding),
-            *map(_dead, found.dead),
-        ][:MOST_REGIONS],
+        "paths": _paths(critical_paths(network.edges, silent)),
+        "regions": regions[:MOST_REGIONS],
     }
 
 
@@ -156,7 +149,7 @@ def _paths(found: Sequence[CriticalGradientPath]) -> list[dict[str, Any]]:
     """Of each kind the worst one; the same layers only once."""
     worst: dict[tuple[str, ...], CriticalGradientPath] = {}
     for path in found:
-        if path.path_id.endswith("-1") and math.isfinite(path.criticality_score):
+        if path.path_id.endswith("-1"):
             worst.setdefault(path.layers, path)
     return [
         {
@@ -171,24 +164,26 @@ def _paths(found: Sequence[CriticalGradientPath]) -> list[dict[str, Any]]:
 
 
 def _spread(kind: str, region: Region) -> dict[str, Any]:
-    return {
-        **_region(kind, str(region.severity_level).lower(), region.affected_layers),
-        "first_step": region.extent.start_step,
-        "last_step": region.extent.end_step,
-        "current": region.current,
-    }
+    severity, extent = region.severity_level.lower(), region.extent
+    steps = (extent.start_step, extent.end_step)
+    return _region(kind, severity, region.affected_layers, steps, region.current)
 
 
 def _dead(zone: GradientDeadZone) -> dict[str, Any]:
     severity = "needs intervention" if zone.intervention_required else "mild"
+    steps = (zone.start_step, zone.start_step + zone.dead_duration - 1)
+    return _region("dead", severity, zone.affected_layers, steps, True)
+
+
+def _region(
+    kind: str, severity: str, layers: Sequence[str], steps: tuple[int, int], current: bool
+) -> dict[str, Any]:
     return {
-        **_region("dead", severity, zone.affected_layers),
-        "first_step": zone.start_step,
-        "last_step": zone.start_step + zone.dead_duration - 1,
-        "current": True,
+        "kind": kind,
+        "severity": severity,
+        "layers": list(layers[:MOST_LAYERS]),
+        "count": len(layers),
+        "first_step": steps[0],
+        "last_step": steps[1],
+        "current": current,
     }
-
-
-def _region(kind: str, severity: str, layers: Sequence[str]) -> dict[str, Any]:
-    shown = list(layers[:MOST_LAYERS])
-    return {"kind": kind, "severity": severity, "layers": shown, "count": len(layers)}
