@@ -281,11 +281,12 @@ class GradientFlowAnimator:
     def _beyond_own_limit(self, table: FrameTable, trouble: Trouble) -> Mask | None:
         """Where a layer is beyond the limit that the user gave; None where none was given."""
         low, high = self.vanishing_threshold, self.exploding_threshold
+        beyond: Mask | None = None
         if trouble is Trouble.VANISHING and low is not None:
-            return table.mean < low
+            beyond = table.mean < low
         if trouble is Trouble.EXPLODING and high is not None:
-            return table.top > high
-        return None
+            beyond = table.top > high
+        return beyond
 
     def summary(self) -> GradientFlowSummary:
         """What the findings say of each layer; by a limit of your own, what any frame does."""

@@ -72,30 +72,22 @@ class FrameTable:
         # All of them are not copied: a long run has more rows than memory for another table.
         self._rows = slice(None) if len(rows) == len(run.steps) else rows
 
-    @cached_property
-    def mean(self) -> Floats:
-        """Mean |g|; NaN where only the norm is known."""
-        return self.run.series[Stat.GRAD_ABS_MEAN][self._rows]
+    def _series(self, stat: Stat) -> Floats:
+        return self.run.series[stat][self._rows]
 
-    @cached_property
-    def top(self) -> Floats:
-        """Largest |g|."""
-        return self.run.series[Stat.GRAD_ABS_MAX][self._rows]
+    def _count(self, stat: Stat) -> NDArray[np.int64]:
+        return np.nan_to_num(self._series(stat)).astype(np.int64)
 
-    @cached_property
-    def norm(self) -> Floats:
-        """Norm of the finite elements."""
-        return self.run.series[Stat.GRAD_NORM][self._rows]
-
-    @cached_property
-    def nan(self) -> NDArray[np.int64]:
-        """How many elements are NaN."""
-        return np.nan_to_num(self.run.series[Stat.GRAD_NAN][self._rows]).astype(np.int64)
-
-    @cached_property
-    def inf(self) -> NDArray[np.int64]:
-        """How many elements are infinite."""
-        return np.nan_to_num(self.run.series[Stat.GRAD_INF][self._rows]).astype(np.int64)
+    mean = cached_property(lambda self: self._series(Stat.GRAD_ABS_MEAN))
+    """Mean |g|; NaN where only the norm is known."""
+    top = cached_property(lambda self: self._series(Stat.GRAD_ABS_MAX))
+    """Largest |g|."""
+    norm = cached_property(lambda self: self._series(Stat.GRAD_NORM))
+    """Norm of the finite elements."""
+    nan = cached_property(lambda self: self._count(Stat.GRAD_NAN))
+    """How many elements are NaN."""
+    inf = cached_property(lambda self: self._count(Stat.GRAD_INF))
+    """How many elements are infinite."""
 
     @cached_property
     def seen(self) -> Mask:
@@ -103,15 +95,10 @@ class FrameTable:
         none = self.run.state(Stat.GRAD_NORM)[self._rows] == State.NO_GRADIENT
         return np.asarray(self.run.measured(Stat.GRAD_NORM)[self._rows] | none, bool)
 
-    @cached_property
-    def finite(self) -> Mask:
-        """Where at least one element is finite."""
-        return np.asarray(np.isfinite(self.norm) & self.seen, bool)
-
-    @cached_property
-    def bad(self) -> Mask:
-        """Where at least one element is not."""
-        return np.asarray((self.nan + self.inf > 0) & self.seen, bool)
+    finite = cached_property(lambda self: np.isfinite(self.norm) & self.seen)
+    """Where at least one element is finite."""
+    bad = cached_property(lambda self: (self.nan + self.inf > 0) & self.seen)
+    """Where at least one element is not."""
 
     def told(self, values: NDArray[Any], unknown: Mask | None = None) -> NDArray[np.object_]:
         """As Python's own values, with a reason where there is none."""
@@ -145,14 +132,12 @@ class FrameTable:
 
     def with_trouble(self, trouble: Trouble) -> tuple[str, ...]:
         """The layers that have it at warning or above, in the order of the run."""
-        said = verdicts(self.run).by_tensor
-        return tuple(
+        having = {
             name
-            for name in self.names
-            if any(
-                v.trouble is trouble and v.severity >= Severity.WARNING for v in said.get(name, ())
-            )
-        )
+            for name, said in verdicts(self.run).by_tensor.items()
+            if any(v.trouble is trouble and v.severity >= Severity.WARNING for v in said)
+        }
+        return tuple(name for name in self.names if name in having)
 
     def beyond(self, trouble: Trouble) -> Mask:
         """Where a layer that is judged to vanish or explode was beyond its limit."""

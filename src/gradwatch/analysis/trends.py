@@ -196,14 +196,19 @@ def packed(values: Array) -> Array:
 
 
 def lines(steps: NDArray[np.int64], values: Array) -> Lines:
-    """Centred least squares of every column; NaN below three samples."""
+    """Centred least squares of every column; NaN below three samples.
+
+    The steps are the same for all columns, or given for each, as the values are.
+    """
     present = np.isfinite(values)
     n = present.sum(axis=0)
     enough = n >= 3
     y = np.where(present, values, 0.0)
     level = y.sum(axis=0) / np.maximum(n, 1)
     y = np.where(present, y - level, 0.0)
-    t = steps.astype(float)[:, None] - (float(steps[0]) if len(steps) else 0.0)
+    times = steps[:, None] if steps.ndim == 1 else steps
+    start = times[:1].sum(axis=0).astype(float)
+    t = times - start
     middle = np.where(present, t, 0.0).sum(axis=0) / np.maximum(n, 1)
     t = np.where(present, t - middle, 0.0)
     across = np.where(enough, (t * t).sum(axis=0), np.nan)
@@ -211,8 +216,7 @@ def lines(steps: NDArray[np.int64], values: Array) -> Lines:
     rest = y - slope * t
     spread = np.sqrt((rest * rest).sum(axis=0) / np.where(enough, n, np.nan))
     error = spread * np.sqrt(n / np.maximum(n - 2, 1) / across)
-    origin = middle + (float(steps[0]) if len(steps) else 0.0)
-    return Lines(slope, error, level - slope * origin, spread)
+    return Lines(slope, error, level - slope * (middle + start), spread)
 
 
 def volatilities(values: Array) -> Array:

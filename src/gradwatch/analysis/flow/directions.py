@@ -25,12 +25,8 @@ CHUNK = 1 << 21
 Array = NDArray[np.float64]
 
 
-def _reasons(vector: str | None, cosine: str) -> dict[str, str]:
-    both = {"direction_cosine": cosine, "compared_with_step": cosine}
-    return both if vector is None else {"direction_vector": vector, **both}
-
-
-_UNSKETCHED = _reasons(NO_SKETCH, NO_SKETCH)
+_POINTING = ("direction_vector", "direction_cosine", "compared_with_step")
+_UNSKETCHED = dict.fromkeys(_POINTING, NO_SKETCH)
 
 
 @dataclass(frozen=True)
@@ -131,10 +127,9 @@ def sketches_of(run: Run, series: LayerSeries, last: Recent) -> Sketches | None:
     vectors = np.empty((*at.shape, run.series[Stat.GRAD_SKETCH].shape[2]))
     known = np.empty(at.shape, bool)
     run_rows = np.searchsorted(run.steps, series.steps[rows])
-    for layers, columns, starts in _parts(run, series.names, len(rows) * vectors.shape[2]):
-        merged, taken = _merged(run, run_rows, columns, starts)
-        inside = np.arange(len(layers))[:, None]
-        vectors[layers], known[layers] = merged[at[layers], inside], taken[at[layers], inside]
+    for part, sums, all_known in _merged(run, series.names, run_rows):
+        inside = np.arange(sums.shape[1])[:, None]
+        vectors[part], known[part] = sums[at[part], inside], all_known[at[part], inside]
     # Not the root of a sum of squares alone: those of numbers beyond 1e±154 leave the range.
     largest = np.abs(vectors).max(axis=2, keepdims=True)
     vectors /= np.where(largest > 0, largest, 1.0)
@@ -146,34 +141,30 @@ def sketches_of(run: Run, series: LayerSeries, last: Recent) -> Sketches | None:
     return Sketches(vectors, reasons, np.einsum("lsw,lsw->ls", vectors, others), earlier)
 
 
-def _parts(
-    run: Run, names: tuple[str, ...], size: int
-) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]]:
-    """Some layers at a time, their parameters, and where each layer's begin among those."""
+def _merged(
+    run: Run, names: tuple[str, ...], rows: NDArray[np.intp]
+) -> Iterator[tuple[slice, Array, NDArray[np.bool_]]]:
+    """Some layers at a time: the sum of their parameters' sketches, and whether all are known.
+
+    The sums are [row, layer, 32].
+    """
     position = {name: i for i, name in enumerate(names)}
     owners = np.array([position[subject.layer] for subject in run.parameters], np.intp)
     order = np.argsort(owners, kind="stable")
     begins = np.searchsorted(owners[order], np.arange(len(names) + 1))
-    many = max(1, CHUNK // max(size, 1))
+    sketches, norms = run.series[Stat.GRAD_SKETCH], run.series[Stat.GRAD_NORM]
+    many = max(1, CHUNK // max(len(rows) * sketches.shape[2], 1))
     for begin in range(0, len(names), many):
-        end = min(begin + many, len(names))
-        columns = order[begins[begin] : begins[end]]
-        yield np.arange(begin, end), columns, begins[begin:end] - begins[begin]
-
-
-def _merged(
-    run: Run, rows: NDArray[np.intp], columns: NDArray[np.intp], starts: NDArray[np.intp]
-) -> tuple[Array, NDArray[np.bool_]]:
-    """[row, layer, 32]: sketches of a layer's parameters add up; and whether all are known."""
-    cells = np.ix_(rows, columns)
-    sketches = run.series[Stat.GRAD_SKETCH][cells]
-    taken = np.isfinite(sketches).all(axis=2)
-    norms = run.series[Stat.GRAD_NORM][cells]
-    # What has no gradient, or one of zeros, adds nothing, sketched or not.
-    known = taken | ~run.measured(Stat.GRAD_NORM)[cells] | (norms == 0)
-    sketches[~taken] = 0.0
-    merged: Array = np.add.reduceat(sketches, starts, axis=1)
-    return merged, np.logical_and.reduceat(known, starts, axis=1)
+        part = slice(begin, min(begin + many, len(names)))
+        starts = begins[part] - begins[begin]
+        cells = np.ix_(rows, order[begins[begin] : begins[part.stop]])
+        parts = sketches[cells]
+        taken = np.isfinite(parts).all(axis=2)
+        parts[~taken] = 0.0
+        # What has no gradient, or one of zeros, adds nothing, sketched or not.
+        known = taken | ~run.measured(Stat.GRAD_NORM)[cells] | (norms[cells] == 0)
+        sums: Array = np.add.reduceat(parts, starts, axis=1)
+        yield part, sums, np.logical_and.reduceat(known, starts, axis=1)
 
 
 def _earlier(known: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -208,7 +199,7 @@ class Directions(Sequence[GradientDirection]):
         return samples - int(self._last.first[self._column])
 
     def __iter__(self) -> Iterator[GradientDirection]:
-        return map(_item, self.to_list())
+        return map(GradientDirection.from_dict, self.to_list())
 
     @overload
     def __getitem__(self, index: int) -> GradientDirection: ...
@@ -257,18 +248,10 @@ class Directions(Sequence[GradientDirection]):
         steps = self._last.steps[self._column]
         for row, vector, reason, cosine, earlier in zip(rows, *columns, strict=True):
             if reason:
-                row["missing"] = _reasons(REASONS[reason], REASONS[reason])
+                row["missing"] = dict.fromkeys(_POINTING, REASONS[reason])
                 continue
             row["direction_vector"] = vector
             if earlier < 0:
-                row["missing"] = _reasons(None, FIRST)
+                row["missing"] = dict.fromkeys(_POINTING[1:], FIRST)
             else:
                 row |= {"direction_cosine": cosine, "compared_with_step": int(steps[earlier])}
-
-
-def _item(row: dict[str, Any]) -> GradientDirection:
-    vector = row["direction_vector"]
-    row["direction_vector"] = None if vector is None else tuple(vector)
-    for name, reason in row.pop("missing", {}).items():
-        row[name] = missing(reason)
-    return GradientDirection(**row)

@@ -79,15 +79,20 @@ def layer_flows(
     """Every layer, by name."""
     few = missing("fewer than two positive samples")
     alone = missing("the layer has no neighbours with a gradient on both sides")
-    volatilities = (float(v) for part in _volatilities(series) for v in part)
+    most = min(MOST_LISTED, max(FEWEST_LISTED, ALL_LISTED // max(len(series.names), 1)))
+    volatilities: list[float] = []
+    magnitudes: list[Samples] = []
+    for _, norms in series.blocks():
+        volatilities += trends.volatilities(_logs(norms)).tolist()
+        magnitudes += _listed(series.steps, norms, most)
     agreement = mean_cosines(sketches, len(series.names))
     flows = {}
-    rows = zip(series.names, _magnitudes(series), bottlenecks, volatilities, strict=True)
-    for column, (name, (steps, norms), bottleneck, volatility) in enumerate(rows):
+    rows = zip(series.names, magnitudes, bottlenecks, volatilities, strict=True)
+    for column, (name, (steps, listed), bottleneck, volatility) in enumerate(rows):
         known = volatility == volatility
         flows[name] = GradientLayerFlow(
             name,
-            norms,
+            listed,
             steps,
             # Behaves as a tuple: what is made of it is read back as one.
             cast("tuple[GradientDirection, ...]", Directions(last, sketches, column)),
@@ -99,32 +104,24 @@ def layer_flows(
     return flows
 
 
-def _volatilities(series: LayerSeries) -> Iterator[Array]:
-    for _, norms in series.blocks():
-        yield trends.volatilities(_logs(norms))
-
-
 def _logs(norms: Array) -> Array:
     """ln of the positive norms; NaN elsewhere."""
     logs = np.full(norms.shape, np.nan)
     return np.log(norms, out=logs, where=norms > 0)
 
 
-def _magnitudes(series: LayerSeries) -> Iterator[Samples]:
-    most = min(MOST_LISTED, max(FEWEST_LISTED, ALL_LISTED // max(len(series.names), 1)))
-    every = tuple(series.steps.tolist()) if len(series.steps) <= most else ()
-    for _, norms in series.blocks():
-        rows = np.sort(_telling_rows(norms, most), axis=0) if len(norms) > most else None
-        values = norms.T if rows is None else np.take_along_axis(norms, rows, 0).T
-        kept = np.isfinite(values)
-        if rows is not None:
-            kept[:, 1:] &= (rows[1:] != rows[:-1]).T  # a row may be both the first and an extreme
-        for column, (listed, chosen) in enumerate(zip(values, kept, strict=True)):
-            if rows is None and chosen.all():
-                yield every, tuple(listed.tolist())
-                continue
-            steps = series.steps if rows is None else series.steps[rows[:, column]]
-            yield tuple(steps[chosen].tolist()), tuple(listed[chosen].tolist())
+def _listed(steps: NDArray[np.int64], norms: Array, most: int) -> Iterator[Samples]:
+    """The norms of each column with their steps; of more than `most` those that tell it."""
+    whole = len(steps) <= most
+    every = tuple(steps.tolist()) if whole else ()  # shared by all layers
+    rows = np.arange(len(steps))[:, None] if whole else np.sort(_telling_rows(norms, most), axis=0)
+    values = (norms if whole else np.take_along_axis(norms, rows, 0)).T
+    kept = np.isfinite(values)
+    kept[:, 1:] &= (rows[1:] != rows[:-1]).T  # a row may be both the first and an extreme
+    places = np.broadcast_to(rows, values.T.shape).T
+    for at, column, chosen in zip(places, values, kept, strict=True):
+        shared = whole and chosen.all()
+        yield every if shared else tuple(steps[at[chosen]].tolist()), tuple(column[chosen].tolist())
 
 
 def _telling_rows(norms: Array, most: int) -> NDArray[np.intp]:
@@ -150,7 +147,7 @@ def temporal_flows(series: LayerSeries, last: Recent) -> tuple[TemporalGradientF
     """Of every layer that has a finite sample."""
     few = missing("fewer than three positive samples on different steps")
     logs = _logs(last.norms)
-    stability = _stability(last.steps, logs).tolist()
+    stability = (1 / (1 + trends.lines(last.steps.T, logs.T).spread)).tolist()
     directions = _directions(last.norms, logs)
     flows = []
     for column, (name, first) in enumerate(zip(series.names, last.first.tolist(), strict=True)):
@@ -159,22 +156,6 @@ def temporal_flows(series: LayerSeries, last: Recent) -> tuple[TemporalGradientF
             step, norm = last.steps[column, -1], last.norms[column, -1]
             flows.append(TemporalGradientFlow(name, step, norm, directions[column], stable))
     return tuple(flows)
-
-
-def _stability(steps: NDArray[np.int64], logs: Array) -> Array:
-    """1 / (1 + spread about the line over the steps) of each row; NaN below three samples."""
-    known = np.isfinite(logs)
-    count = known.sum(axis=1, keepdims=True)
-    times = np.where(known, steps - steps[:, -1:], 0.0) if steps.size else np.zeros(steps.shape)
-    values = np.where(known, logs, 0.0)
-    for table in (times, values):
-        table -= table.sum(axis=1, keepdims=True) / np.maximum(count, 1)
-        table *= known
-    across = (times * times).sum(axis=1, keepdims=True)
-    slope = (times * values).sum(axis=1, keepdims=True) / np.where(across > 0, across, np.nan)
-    rest = values - slope * times
-    spread = np.sqrt((rest * rest).sum(axis=1) / np.maximum(count[:, 0], 1))
-    return np.where(count[:, 0] >= 3, 1 / (1 + spread), np.nan)
 
 
 def _directions(norms: Array, logs: Array) -> list[FlowDirection]:

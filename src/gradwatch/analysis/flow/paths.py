@@ -1,5 +1,6 @@
 """The critical ways of the gradient through the network, from a first layer to a last one."""
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,8 @@ def critical_paths(
     `silent` names the layers without a gradient: what is lost beside them is lost there.
     """
     measured = [edge for edge in edges if edge.edge_type is not EdgeType.UNKNOWN]
-    logs = [_log(edge) for edge in measured]
+    strengths = [edge.flow_strength for edge in measured]
+    logs = [max(math.log(strength), LOST) if strength else LOST for strength in strengths]
     return tuple(
         _described(f"{kind}-{rank}", way, measured, logs, silent)
         for kind in ("attenuating", "widest")
@@ -78,10 +80,6 @@ def _best(edges: Sequence[FlowEdge], logs: Sequence[float], attenuating: bool) -
 
 def _fewest(ways: list[Way]) -> list[Way]:
     return sorted(ways, key=lambda way: way[0])[:KEPT_PATHS]
-
-
-def _log(edge: FlowEdge) -> float:
-    return max(math.log(edge.flow_strength), LOST) if edge.flow_strength else LOST
 
 
 def _described(
@@ -132,10 +130,5 @@ def _losing(along: Sequence[int], logs: Sequence[float]) -> list[int]:
     """The few edges that hold half of what is lost, in the order of the path."""
     losses = sorted((i for i in along if logs[i] < 0), key=lambda i: logs[i])
     half = sum(logs[i] for i in losses) / 2
-    chosen, so_far = [], 0.0
-    for i in losses:
-        if so_far <= half:
-            break
-        so_far += logs[i]
-        chosen.append(i)
-    return sorted(chosen)
+    so_far = itertools.accumulate((logs[i] for i in losses), initial=0.0)
+    return sorted(i for i, lost in zip(losses, so_far, strict=False) if lost > half)

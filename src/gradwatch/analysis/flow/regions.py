@@ -272,11 +272,10 @@ def _dead_zones(
         if column is not None and column not in silences:
             detached, onset = bool(found.absent[parameter]), int(found.onset[parameter])
             silences[column] = _silence(ctx, column, parameter, onset, detached)
-    alike: dict[RecoveryPotential, dict[int, _Spell]] = {}
-    for column, silence in silences.items():
-        alike.setdefault(silence.potential, {})[column] = silence
     zones = [
-        _zone(ctx, series.names, group) for same in alike.values() for group in _groups(same, pairs)
+        _zone(ctx, series.names, group)
+        for potential in RecoveryPotential
+        for group in _groups({c: s for c, s in silences.items() if s.potential is potential}, pairs)
     ]
     return tuple(sorted(zones, key=lambda zone: (zone.start_step, zone.zone_id)))
 
