@@ -51,21 +51,14 @@ class ColorScheme(StrEnum):
         return next((scheme for scheme in cls if scheme.lower() == word), None)
 
 
-def _palette(stops: str) -> tuple[str, ...]:
-    return tuple(f"#{stop}" for stop in stops.split())
-
-
 PALETTES = {
-    ColorScheme.DEFAULT: _palette("440154 472d7b 3b528b 2c728e 21918c 28ae80 5ec962 addc30 fde725"),
-    ColorScheme.HIGH_CONTRAST: _palette(
-        "000000 3b0070 7a00a8 c4006c f03a1a ff8400 ffc300 fff17a ffffff"
-    ),
-    ColorScheme.COLOR_BLIND: _palette(
-        "00204c 1b3a6d 414d6b 61636d 7c7b78 9b9476 bcae6c dfc95b ffea46"
-    ),
-    ColorScheme.MONOCHROME: _palette(
-        "0d0d0d 2a2a2a 484848 656565 838383 a1a1a1 bfbfbf dddddd fafafa"
-    ),
+    scheme: tuple(f"#{stop}" for stop in stops.split())
+    for scheme, stops in {
+        ColorScheme.DEFAULT: "440154 472d7b 3b528b 2c728e 21918c 28ae80 5ec962 addc30 fde725",
+        ColorScheme.HIGH_CONTRAST: "000000 3b0070 7a00a8 c4006c f03a1a ff8400 ffc300 fff17a ffffff",
+        ColorScheme.COLOR_BLIND: "00204c 1b3a6d 414d6b 61636d 7c7b78 9b9476 bcae6c dfc95b ffea46",
+        ColorScheme.MONOCHROME: "0d0d0d 2a2a2a 484848 656565 838383 a1a1a1 bfbfbf dddddd fafafa",
+    }.items()
 }
 """From low to high, each growing lighter; maps, flows and moving pictures are drawn in them."""
 

@@ -5,7 +5,8 @@ of the checks. Nothing is judged here.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -220,37 +221,31 @@ def _regions(
 ) -> tuple[Region, ...]:
     rows = limits.gradient_rows(ctx)
     recent = int(rows[-CURRENT:][0]) if len(rows) else 0
-    regions = [_region(kind, ctx, series, group, recent) for group in _groups(episodes, pairs)]
+    unknown = missing("the sizes of these layers are not known")
+    regions = []
+    for group in _groups(episodes, pairs):
+        names = tuple(series.names[episode.column] for episode in group)
+        sizes = series.counts[[episode.column for episode in group]]
+        size = int(sizes.sum()) if sizes.all() else unknown
+        last = max(episode.last for episode in group)
+        start, end = int(ctx.steps[min(e.first for e in group)]), int(ctx.steps[last])
+        region = Region(
+            f"{kind}:{names[0]}:{names[-1]}:{start}",
+            names,
+            _severity(kind, group),
+            RegionExtent(names[0], names[-1], size, end - start + 1, start, end),
+            last >= recent,
+            _ADVICE[kind],
+        )
+        regions.append(region)
     return tuple(sorted(regions, key=lambda r: (not r.current, r.extent.start_step, r.region_id)))
-
-
-def _region(
-    kind: str, ctx: CheckContext, series: LayerSeries, group: list[_Spell], recent: int
-) -> Region:
-    columns = [episode.column for episode in group]
-    last = max(episode.last for episode in group)
-    start, end = int(ctx.steps[min(e.first for e in group)]), int(ctx.steps[last])
-    names = tuple(series.names[column] for column in columns)
-    sizes = series.counts[columns]
-    size = int(sizes.sum()) if sizes.all() else missing("the sizes of these layers are not known")
-    return Region(
-        f"{kind}:{names[0]}:{names[-1]}:{start}",
-        names,
-        _severity(kind, group),
-        RegionExtent(names[0], names[-1], size, end - start + 1, start, end),
-        last >= recent,
-        _ADVICE[kind],
-    )
 
 
 def _severity(kind: str, group: list[_Spell]) -> RegionSeverity:
     if any(episode.severity is Severity.CRITICAL for episode in group):
         return RegionSeverity.CRITICAL
-    depth = max(episode.depth for episode in group)
-    mild, moderate = _DECADES[kind]
-    if depth <= mild:
-        return RegionSeverity.MILD
-    return RegionSeverity.MODERATE if depth <= moderate else RegionSeverity.SEVERE
+    beyond = bisect_left(_DECADES[kind], max(episode.depth for episode in group))
+    return (RegionSeverity.MILD, RegionSeverity.MODERATE, RegionSeverity.SEVERE)[beyond]
 
 
 # -- dead zones ------------------------------------------------------------------------------------
@@ -270,33 +265,25 @@ def _dead_zones(
     for parameter in found.columns.tolist():
         column = at.get(ctx.layer(parameter))
         if column is not None and column not in silences:
-            detached, onset = bool(found.absent[parameter]), int(found.onset[parameter])
-            silences[column] = _silence(ctx, column, parameter, onset, detached)
-    zones = [
-        _zone(ctx, series.names, group)
-        for potential in RecoveryPotential
-        for group in _groups({c: s for c, s in silences.items() if s.potential is potential}, pairs)
-    ]
+            silences[column] = _silence(ctx, found, column, parameter)
+    zones = []
+    for potential in RecoveryPotential:
+        alike = {c: silence for c, silence in silences.items() if silence.potential is potential}
+        for group in _groups(alike, pairs):
+            layers = tuple(series.names[silence.column] for silence in group)
+            start = int(ctx.steps[min(silence.first for silence in group)])
+            end = int(ctx.steps[max(silence.last for silence in group)])
+            long = any(silence.samples >= INTERVENE_AFTER for silence in group)
+            needed = potential is RecoveryPotential.NONE or long
+            zone_id = f"dead:{layers[0]}:{start}"
+            zones.append(
+                GradientDeadZone(zone_id, layers, end - start + 1, start, potential, needed)
+            )
     return tuple(sorted(zones, key=lambda zone: (zone.start_step, zone.zone_id)))
 
 
-def _zone(ctx: CheckContext, names: Sequence[str], group: list[_Spell]) -> GradientDeadZone:
-    start = int(ctx.steps[min(silence.first for silence in group)])
-    end = int(ctx.steps[max(silence.last for silence in group)])
-    potential = group[0].potential
-    long = any(silence.samples >= INTERVENE_AFTER for silence in group)
-    layers = tuple(names[silence.column] for silence in group)
-    return GradientDeadZone(
-        f"dead:{layers[0]}:{start}",
-        layers,
-        end - start + 1,
-        start,
-        potential,
-        potential is RecoveryPotential.NONE or long,
-    )
-
-
-def _silence(ctx: CheckContext, column: int, parameter: int, onset: int, detached: bool) -> _Spell:
+def _silence(ctx: CheckContext, found: limits.Silence, column: int, parameter: int) -> _Spell:
+    onset = int(found.onset[parameter])
     states = ctx.run.state(Stat.GRAD_NORM)[: ctx.end, parameter]
     norms = ctx.run.series[Stat.GRAD_NORM][: ctx.end, parameter]
     empty = (states == State.NO_GRADIENT) | (norms == 0)
@@ -304,22 +291,15 @@ def _silence(ctx: CheckContext, column: int, parameter: int, onset: int, detache
     silent = empty[rows]
     before = int(np.searchsorted(rows, onset))
     samples = int(silent[before:].sum())
-    last = int(rows[silent][-1])
-    potential = _recovery(ctx.run, ctx.layer(parameter), silent[:before], samples, detached)
-    return _Spell(column, onset, last, samples=samples, potential=potential)
-
-
-def _recovery(
-    run: Run, layer: str, before: NDArray[np.bool_], samples: int, detached: bool
-) -> RecoveryPotential:
-    """None: detached. High: it revived from such a silence before. Else: do its outputs live?"""
-    if detached:
-        return RecoveryPotential.NONE
-    turns = np.flatnonzero(np.diff(np.concatenate([[0], before.view(np.int8), [0]])))
-    lengths = turns[1::2] - turns[::2]
-    if (lengths >= samples / 2).any():
-        return RecoveryPotential.HIGH
-    return RecoveryPotential.MEDIUM if _outputs_alive(run, layer) else RecoveryPotential.LOW
+    turns = np.flatnonzero(np.diff(np.concatenate([[0], silent[:before].view(np.int8), [0]])))
+    if found.absent[parameter]:  # detached
+        potential = RecoveryPotential.NONE
+    elif (turns[1::2] - turns[::2] >= samples / 2).any():  # it revived from such a silence before
+        potential = RecoveryPotential.HIGH
+    else:
+        alive = _outputs_alive(ctx.run, ctx.layer(parameter))
+        potential = RecoveryPotential.MEDIUM if alive else RecoveryPotential.LOW
+    return _Spell(column, onset, int(rows[silent][-1]), samples=samples, potential=potential)
 
 
 def _outputs_alive(run: Run, layer: str) -> bool:
