@@ -89,7 +89,7 @@ def test_no_gradient_is_not_a_bad_one() -> None:
     animator = animated([{"frozen": None, "b": [1.0]}] * 3)
     frozen = animator.frames[0].layers[0]
     assert frozen.missing["grad_norm"] == frozen.missing["is_vanishing"] == "no gradient"
-    assert not frozen.is_nonfinite
+    assert (frozen.nan_count, frozen.inf_count) == (0, 0)
     assert animator.to_ascii().splitlines()[3] == "frozen  ···"
     summary = animated([{"frozen": None, "b": [1.0]}]).summary()
     assert summary.overall_health is GradientHealth.HEALTHY

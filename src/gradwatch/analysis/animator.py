@@ -29,7 +29,7 @@ from gradwatch.kernel import MOMENTS, measure_arrays
 from gradwatch.original import GradientFlowAnimator as Original
 from gradwatch.result import AdviceCode, Result, missing
 from gradwatch.run import Run, Subject, as_array, choice, number, whole_number
-from gradwatch.run.given import by_name
+from gradwatch.run.given import by_name, refused
 from gradwatch.stats import Kind, Stat
 
 FORMAT = 1
@@ -102,11 +102,6 @@ class LayerGradientInfo(Result):
     """Place of the norm between the smallest and largest of the run, on a log scale; 0 for zero."""
     nan_count: int
     inf_count: int
-
-    @property
-    def is_nonfinite(self) -> bool:
-        """Whether any element was NaN or infinite."""
-        return self.nan_count + self.inf_count > 0
 
 
 @dataclass(frozen=True)
@@ -204,11 +199,8 @@ class GradientFlowAnimator:
                 Exit.USAGE,
             )
         if self._kept and step <= self._kept[-1].step:
-            raise GradwatchError(
-                f"Expected a step after {self._kept[-1].step}, got {step}. Record every step once, "
-                "in order.",
-                Exit.USAGE,
-            )
+            last = self._kept[-1].step
+            raise refused(f"a step after {last}", step, "Record every step once, in order.")
         arrays = {
             name: np.empty(0) if gradient is None else as_array(gradient, name)
             for name, gradient in by_name(gradients, "gradients by name").items()
@@ -252,17 +244,13 @@ class GradientFlowAnimator:
         """The retained frames; intensities over the run are those of these frames."""
         table = self._retained()
         columns = [values.tolist() for values in self._columns(table)]
-        return [
-            GradientFrame(
-                step,
-                tuple(
-                    itertools.compress(
-                        map(LayerGradientInfo, table.names, *layers), table.seen[row].tolist()
-                    )
-                ),
-            )
-            for row, (step, *layers) in enumerate(zip(table.steps.tolist(), *columns, strict=True))
-        ]
+        frames = []
+        for step, seen, *layers in zip(
+            table.steps.tolist(), table.seen.tolist(), *columns, strict=True
+        ):
+            every = map(LayerGradientInfo, table.names, *layers)
+            frames.append(GradientFrame(step, tuple(itertools.compress(every, seen))))
+        return frames
 
     def _columns(self, table: FrameTable) -> Iterator[NDArray[Any]]:
         """The fields of `LayerGradientInfo` after the name, [frame, layer]."""
@@ -270,36 +258,35 @@ class GradientFlowAnimator:
         yield table.told(table.mean, norms_only)
         yield table.told(table.top, norms_only)
         yield table.told(table.norm)
+        own = self._beyond_own_limits(table)
         for trouble in (Trouble.VANISHING, Trouble.EXPLODING):
-            own = self._beyond_own_limit(table, trouble)
-            yield table.told(table.beyond(trouble)) if own is None else table.told(own, norms_only)
+            yield (
+                table.told(own[trouble], norms_only)
+                if trouble in own
+                else table.told(table.beyond(trouble))
+            )
         yield table.told(table.shares)
         yield table.told(table.places)
         yield table.nan
         yield table.inf
 
-    def _beyond_own_limit(self, table: FrameTable, trouble: Trouble) -> Mask | None:
-        """Where a layer is beyond the limit that the user gave; None where none was given."""
-        low, high = self.vanishing_threshold, self.exploding_threshold
-        beyond: Mask | None = None
-        if trouble is Trouble.VANISHING and low is not None:
-            beyond = table.mean < low
-        if trouble is Trouble.EXPLODING and high is not None:
-            beyond = table.top > high
-        return beyond
+    def _beyond_own_limits(self, table: FrameTable) -> dict[Trouble, Mask]:
+        """Where layers are beyond the limits that the user gave."""
+        own: dict[Trouble, Mask] = {}
+        if self.vanishing_threshold is not None:
+            own[Trouble.VANISHING] = table.mean < self.vanishing_threshold
+        if self.exploding_threshold is not None:
+            own[Trouble.EXPLODING] = table.top > self.exploding_threshold
+        return own
 
     def summary(self) -> GradientFlowSummary:
         """What the findings say of each layer; by a limit of your own, what any frame does."""
         table = self._retained()
-        layers, health = {}, _health(table)
-        for trouble in Trouble:
-            own = self._beyond_own_limit(table, trouble)
-            if own is None:
-                layers[trouble] = table.with_trouble(trouble)
-                continue
-            flagged = np.flatnonzero(own.any(axis=0)).tolist()
-            layers[trouble] = tuple(table.names[at] for at in flagged)
-            if flagged and health is not GradientHealth.CRITICAL:
+        layers = {trouble: table.with_trouble(trouble) for trouble in Trouble}
+        health = _health(table)
+        for trouble, beyond in self._beyond_own_limits(table).items():
+            layers[trouble] = tuple(itertools.compress(table.names, np.asarray(beyond.any(axis=0))))
+            if layers[trouble] and health is not GradientHealth.CRITICAL:
                 health = GradientHealth.PROBLEMS_DETECTED
         low, high = self.vanishing_threshold, self.exploding_threshold
         empty, judged = missing("no frames were recorded"), missing("as diagnose judges")

@@ -139,10 +139,8 @@ def flow_problems(run: Run) -> dict[str, Any]:
         *(_spread("exploding", region) for region in exploding),
         *map(_dead, dead),
     ]
-    return {
-        "paths": _paths(critical_paths(network.edges, silent)),
-        "regions": regions[:MOST_REGIONS],
-    }
+    found = critical_paths(network.edges, silent)
+    return {"paths": _paths(found), "regions": regions[:MOST_REGIONS]}
 
 
 def _paths(found: Sequence[CriticalGradientPath]) -> list[dict[str, Any]]:
