@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.analysis import trends
 from gradwatch.checks.context import context
 from gradwatch.original.arithmetic import GradientHistory
 from gradwatch.run import Run
@@ -41,29 +42,9 @@ class LayerSeries:
     """The step at which the run went NaN or Inf; the series ends before it."""
 
     @cached_property
-    def rms(self) -> NDArray[np.float64]:
-        """Norm over √count: comparable between layers of different size (the norm, if unknown)."""
-        return self.norms / self._roots
-
-    @cached_property
     def logs(self) -> NDArray[np.float64]:
         """ln of the positive norms; NaN elsewhere."""
-        logs = np.full(self.norms.shape, np.nan)
-        np.log(self.norms, out=logs, where=self.norms > 0)
-        return logs
-
-    @cached_property
-    def changes(self) -> NDArray[np.float64]:
-        """Change of ln norm from one recorded step to the next."""
-        return np.diff(self.logs, axis=0)
-
-    @cached_property
-    def total(self) -> NDArray[np.float64]:
-        """Norm of the whole gradient on each step; NaN where any layer was not measured finite."""
-        # Not a sum of squares: those of norms beyond 1e±154 would leave the range.
-        with np.errstate(over="ignore"):
-            total: NDArray[np.float64] = np.hypot.reduce(self.norms, axis=1)
-        return np.where(np.isfinite(total), total, np.nan)
+        return trends.logs(self.norms)
 
     @cached_property
     def means(self) -> NDArray[np.float64]:
@@ -86,30 +67,20 @@ class LayerSeries:
     def squares(self) -> NDArray[np.float64]:
         """Squared mean norm of each layer, the largest being 1; 0 where nothing was measured."""
         known = np.nan_to_num(self.means)
-        largest = float(known.max(initial=0.0))
-        squares: NDArray[np.float64] = (known / (largest or 1.0)) ** 2
-        return squares
+        return np.asarray((known / (float(known.max(initial=0.0)) or 1.0)) ** 2)
 
     @cached_property
     def typical(self) -> NDArray[np.float64]:
         """Median RMS of each layer; NaN where nothing finite was measured."""
-        typical = np.full(len(self.names), np.nan)
-        for columns, norms in self.blocks():
-            typical[columns] = medians(norms / self._roots[columns])
-        return typical
+        roots = np.sqrt(np.maximum(self.counts, 1))
+        parts = (medians(norms / roots[columns]) for columns, norms in self.blocks())
+        return np.concatenate([np.empty(0), *parts])
 
     @cached_property
     def decades(self) -> NDArray[np.float64]:
         """log10 of each layer's typical RMS; NaN where that is not positive."""
-        decades = np.full(len(self.names), np.nan)
-        np.log10(self.typical, out=decades, where=self.typical > 0)
-        return decades
-
-    @cached_property
-    def largest(self) -> float:
-        """Typical RMS of the strongest layer; NaN without any."""
-        finite = self.typical[np.isfinite(self.typical)]
-        return float(finite.max()) if len(finite) else float("nan")
+        empty = np.full(len(self.names), np.nan)
+        return np.asarray(np.log10(self.typical, out=empty, where=self.typical > 0))
 
     @cached_property
     def middle(self) -> float:
@@ -117,9 +88,9 @@ class LayerSeries:
         return median(self.typical[self.typical > 0])
 
     @cached_property
-    def _roots(self) -> NDArray[np.float64]:
-        roots: NDArray[np.float64] = np.sqrt(np.maximum(self.counts, 1))
-        return roots
+    def away(self) -> NDArray[np.float64]:
+        """Decades between each layer's typical RMS and the median layer's, either way."""
+        return np.asarray(np.abs(self.decades - np.log10(self.middle)))
 
     def blocks(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
         """The norms in parts of at most `BLOCK` cells: whole columns, and which these are."""
@@ -139,12 +110,12 @@ class LayerSeries:
         norms = run.series[Stat.GRAD_NORM][: ctx.end]
         if not rows.all():
             norms = norms[rows]
-        counts = np.zeros(len(names), np.int64)
+        counts, bad = np.zeros((2, len(names)), np.int64)
         np.add.at(counts, columns, np.array([s.count for s in run.parameters], np.int64))
-        bad = np.zeros(len(names), np.int64)
+        since = None
         if ctx.went_bad:
             bad = _spoilt(run, columns, np.flatnonzero(~ctx.skipped))[0].sum(axis=0)
-        since = int(run.steps[ctx.end]) if ctx.went_bad else None
+            since = int(run.steps[ctx.end])
         return cls(names, run.steps[: ctx.end][rows], _merged(norms, columns), counts, bad, since)
 
 

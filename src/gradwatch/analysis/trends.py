@@ -5,7 +5,6 @@ gives one number for each column: NaN where it has too few samples. Given logari
 on the unit of the series. The forms for one series say None instead of NaN.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,31 +26,8 @@ CHUNK = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Trend:
-    """Kendall's τ_b of value against step, and the two-sided p-value of the trend test."""
-
-    tau: float
-    p: float
-
-    @property
-    def rising(self) -> bool:
-        """Whether the series rises significantly."""
-        return self.tau > 0 and self.p < SIGNIFICANT
-
-    @property
-    def falling(self) -> bool:
-        """Whether the series falls significantly."""
-        return self.tau < 0 and self.p < SIGNIFICANT
-
-    @property
-    def fall(self) -> float:
-        """−τ_b where the series falls significantly, else 0."""
-        return -self.tau if self.falling else 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Trends:
-    """`Trend` of every column; NaN where a column has too few samples."""
+    """Kendall's τ_b of value against step, and the two-sided p-value of the trend test."""
 
     tau: Array
     p: Array
@@ -65,6 +41,11 @@ class Trends:
     def falling(self) -> NDArray[np.bool_]:
         """Which columns fall significantly."""
         return np.asarray((self.tau < 0) & (self.p < SIGNIFICANT))
+
+    @property
+    def fall(self) -> Array:
+        """−τ_b where a column falls significantly, else 0; NaN where nothing was tested."""
+        return np.where(self.falling, -self.tau, 0.0 * np.abs(self.tau))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +63,14 @@ class Lines:
         return 1 / (1 + self.spread)
 
 
-@dataclass(frozen=True, slots=True)
-class LineFit:
-    """One column of `Lines`."""
-
-    slope: float
-    slope_error: float
-    intercept: float
-    spread: float
-
-
 def finite(values: Array) -> Array:
     """The finite values, in order."""
     return values[np.isfinite(values)]
+
+
+def logs(values: Array) -> Array:
+    """ln of the positive values; NaN elsewhere."""
+    return np.log(values, out=np.full(values.shape, np.nan), where=values > 0)
 
 
 # -- trend -----------------------------------------------------------------------------------------
@@ -110,19 +86,16 @@ def trends(values: Array) -> Trends:
     where it was, passes one time in five. A column of five or more samples that never turns back
     has its trend without a test: there is no noise to test it against, and p is 0.
     """
-    tau, p = np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
+    tau, p = np.full((2, values.shape[1]), np.nan)
     width = max(1, min(CHUNK, (1 << 22) // max(len(values), 1)))
-    for begin in range(0, values.shape[1], width):
+    for begin in range(0, values.shape[1] if len(values) else 0, width):
         part = slice(begin, begin + width)
-        tau[part], p[part] = _tested(
-            np.where(np.isfinite(values[:, part]), values[:, part], np.nan)
-        )
+        x = values[:, part]
+        tau[part], p[part] = _tested(np.where(np.isfinite(x), x, np.nan))
     return Trends(tau, p)
 
 
 def _tested(x: Array) -> tuple[Array, Array]:
-    if not len(x):
-        return np.full(x.shape[1], np.nan), np.full(x.shape[1], np.nan)
     samples = np.isfinite(x).sum(axis=0)
     fell, rose = (x < np.fmax.accumulate(x)).any(axis=0), (x > np.fmin.accumulate(x)).any(axis=0)
     x = packed(_averaged(x))
@@ -222,7 +195,8 @@ def lines(steps: NDArray[np.int64], values: Array) -> Lines:
 def volatilities(values: Array) -> Array:
     """Mean size of the change from one sample to the next; NaN below two."""
     changes = np.abs(np.diff(packed(values), axis=0))
-    return _mean(changes)
+    counts = np.isfinite(changes).sum(axis=0)
+    return np.asarray(np.nansum(changes, axis=0) / np.where(counts > 0, counts, np.nan))
 
 
 def turns(values: Array) -> NDArray[np.int64]:
@@ -313,13 +287,6 @@ def _detrended(values: Array) -> tuple[Array, NDArray[np.int64]]:
     return rest, np.isfinite(x).sum(axis=0)
 
 
-def _mean(values: Array) -> Array:
-    present = np.isfinite(values)
-    counts = present.sum(axis=0)
-    sums = np.where(present, values, 0.0).sum(axis=0)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
 def line_weights(t: Array, at: float) -> tuple[Array, Array]:
     """What a least-squares line multiplies the samples with: for its value at a step, its slope."""
     centred = t - t.mean()
@@ -341,18 +308,17 @@ def student_95(freedom: float) -> float:
 # -- one series ------------------------------------------------------------------------------------
 
 
-def trend(values: Array) -> Trend | None:
-    """`trends` of one series; None where it has too few samples."""
+def trend(values: Array) -> Trends | None:
+    """`trends` of one series, of no dimension; None where it has too few samples."""
     of = trends(values[:, None])
-    return None if math.isnan(of.tau[0]) else Trend(float(of.tau[0]), float(of.p[0]))
+    return None if np.isnan(of.tau[0]) else Trends(of.tau.reshape(()), of.p.reshape(()))
 
 
-def line(steps: NDArray[np.int64], values: Array) -> LineFit | None:
-    """`lines` of one series; None below three samples."""
+def line(steps: NDArray[np.int64], values: Array) -> Lines | None:
+    """`lines` of one series, of no dimension; None below three samples."""
     fit = lines(steps, values[:, None])
-    if math.isnan(fit.slope[0]):
-        return None
-    return LineFit(*(float(x[0]) for x in (fit.slope, fit.slope_error, fit.intercept, fit.spread)))
+    numbers = (fit.slope, fit.slope_error, fit.intercept, fit.spread)
+    return None if np.isnan(fit.slope[0]) else Lines(*(x.reshape(()) for x in numbers))
 
 
 def oscillates(values: Array) -> bool:

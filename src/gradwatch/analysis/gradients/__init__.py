@@ -1,6 +1,5 @@
 """`analyze_gradients`: every layer, the network, its groups, and what to look at first."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,7 +18,7 @@ from gradwatch.analysis.gradients.groups import (
     distribution,
     hierarchy,
 )
-from gradwatch.analysis.gradients.layer import LayerDetail, LayerHealth, LayerHealthMetrics
+from gradwatch.analysis.gradients.layer import LayerDetail, LayerHealth
 from gradwatch.analysis.gradients.priorities import (
     OptimizationPriority,
     priorities,
@@ -130,17 +129,29 @@ def _share(value: Any, option: str) -> float:
 
 def _analysis(run: Run, window: int, threshold: float, depth: AnalysisDepth) -> GradientAnalysis:
     series = LayerSeries.of(run)
-    recent = series.last(window)
+    recent = series.last(window)  # what counts as "now"
     said = verdicts(run)
     because = list(reasons(said.diagnosis, len(series.names)))
     layers = _layers(run, series, recent, said, because, depth)
-    named = next((finding.layers for finding in said.diagnosis.findings), ())
     health = [layer.health_metrics for layer in layers]
-    full = depth.reaches(AnalysisDepth.STANDARD)
+    network = [depth.left_out] * 6
+    groups = depth.left_out
+    if depth.reaches(AnalysisDepth.STANDARD):
+        groups = hierarchy(run, recent)
+        network = [
+            distribution(series, recent),
+            interactions(recent),
+            convergence(run, series, [item.convergence_indicator for item in health], window),
+            dynamics(run, window),
+            stability(run, series, recent, threshold),
+            suggestions(item for item in because if not item.finding.layers),
+        ]
+    named = next((finding.layers for finding in said.diagnosis.findings), ())
+    overall = _overall_health(said, [item.overall_health for item in health])
     return GradientAnalysis(
         {layer.layer_name: layer for layer in layers},
-        _network(run, series, recent, said, because, health, window, threshold, depth),
-        hierarchy(run, recent) if full else depth.left_out,
+        NetworkLevelAnalysis(overall, *network),
+        groups,
         priorities(series, recent, layers, because, named[0] if named else None),
         series.non_finite_since,
     )
@@ -154,68 +165,29 @@ def _layers(
     because: list[Reason],
     depth: AnalysisDepth,
 ) -> list[LayerDetail]:
-    """Each layer in forward order; `recent` is the part of the series that counts as "now"."""
-    left_out = [depth.left_out] * len(series.names)
-    flows = of_layer.Flows(left_out, left_out, [()] * len(series.names))
-    compared: list[Any] = left_out
-    suggested: list[Any] = left_out
-    intervals: list[Any] = left_out
-    stages: list[Any] = left_out
-    tensors: Mapping[str, Any] = {}
+    """Each layer in forward order."""
+    left_out: list[Any] = [depth.left_out] * len(series.names)
+    characteristics = steadiness = falls = suggested = compared = left_out
+    intervals = stages = tensors = left_out
+    traits: list[Any] = [()] * len(series.names)
     if depth.reaches(AnalysisDepth.STANDARD):
-        flows = of_layer.flows(recent)
+        characteristics, steadiness, falls, traits = of_layer.flows(recent)
         compared = of_layer.compared(series, recent)
         suggested = of_layer.layer_suggestions(recent, reasons_by_layer(because))
     if depth.reaches(AnalysisDepth.COMPREHENSIVE):
         intervals, stages = of_layer.mean_intervals(recent), of_layer.stages(series)
     if depth.reaches(AnalysisDepth.EXPERT):
-        tensors = of_layer.tensor_statistics(run)
-    statistics = of_layer.statistics(series)
-    health = of_layer.health(run, series.names, statistics, flows, said)
-    return list(
-        map(
-            LayerDetail,
-            series.names,
-            statistics,
-            flows.characteristics,
-            health,
-            suggested,
-            compared,
-            intervals,
-            stages,
-            (tensors.get(name, depth.left_out) for name in series.names),
-        )
-    )
+        by_layer = of_layer.tensor_statistics(run)
+        tensors = [by_layer[name] for name in series.names]
+    numbers = list(of_layer.statistics(series.norms, series.non_finite_samples.tolist()))
+    told = zip(series.names, numbers, steadiness, falls, traits, strict=True)
+    health = of_layer.health(run, said, told)
+    rest = suggested, compared, intervals, stages, tensors
+    return list(map(LayerDetail, series.names, numbers, characteristics, health, *rest))
 
 
-def _network(
-    run: Run,
-    series: LayerSeries,
-    recent: LayerSeries,
-    said: Verdicts,
-    because: list[Reason],
-    health: list[LayerHealthMetrics],
-    window: int,
-    threshold: float,
-    depth: AnalysisDepth,
-) -> NetworkLevelAnalysis:
-    overall = overall_health(said, [item.overall_health for item in health])
-    if not depth.reaches(AnalysisDepth.STANDARD):
-        return NetworkLevelAnalysis(overall, *[depth.left_out] * 6)
-    return NetworkLevelAnalysis(
-        overall,
-        distribution(series, recent),
-        interactions(recent),
-        convergence(run, series, [item.convergence_indicator for item in health], window),
-        dynamics(run, window),
-        stability(run, series, recent, threshold),
-        suggestions((item for item in because if not item.finding.layers), "", None),
-    )
-
-
-def overall_health(said: Verdicts, levels: list[LayerHealth]) -> LayerHealth:
+def _overall_health(said: Verdicts, levels: list[LayerHealth]) -> LayerHealth:
     """As grave as the gravest finding of the diagnosis, whichever layers it names."""
     worst = max((item.severity for item in said.diagnosis.everything()), default=Severity.INFO)
-    if worst > Severity.INFO:
-        return LayerHealth.CRITICAL if worst is Severity.CRITICAL else LayerHealth.WARNING
-    return LayerHealth.HEALTHY if LayerHealth.HEALTHY in levels else LayerHealth.UNKNOWN
+    silent = LayerHealth.HEALTHY if LayerHealth.HEALTHY in levels else LayerHealth.UNKNOWN
+    return of_layer.HEALTH.get(worst, silent)

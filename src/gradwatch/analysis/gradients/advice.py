@@ -5,6 +5,7 @@ is, how hard it is and what else it does are properties of the remedy; how much 
 measured, or None with the reason.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -324,15 +325,16 @@ def _remedies(finding: Finding, root: Finding, layers: int) -> tuple[Remedy, ...
 
 
 def suggestions(
-    because: Iterable[Reason], measured: str, decades: float | None
+    because: Iterable[Reason], measured: str = "", decades: float = math.nan
 ) -> tuple[LayerOptimizationSuggestion, ...]:
     """One entry for each kind of remedy, with the first finding that asks for it.
 
-    `measured` says the layer's own numbers; `decades` lie between it and the median layer.
+    `measured` says the layer's own numbers; `decades`, if known, lie between it and the median
+    layer.
     """
     by_kind: dict[SuggestionType, LayerOptimizationSuggestion] = {}
     for reason in because:
-        sized = reason.word in (Trouble.VANISHING, Trouble.EXPLODING) and decades is not None
+        sized = reason.word in (Trouble.VANISHING, Trouble.EXPLODING) and math.isfinite(decades)
         for remedy in reason.remedies:
             if remedy.kind not in by_kind:
                 by_kind[remedy.kind] = LayerOptimizationSuggestion(

@@ -3,8 +3,8 @@
 The numbers describe, and none has a limit of its own: how well a layer is says the diagnosis.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
@@ -55,7 +55,8 @@ class LayerHealth(StrEnum):
     CRITICAL = "Critical"
 
 
-_HEALTH = {Severity.WARNING: LayerHealth.WARNING, Severity.CRITICAL: LayerHealth.CRITICAL}
+HEALTH = {Severity.WARNING: LayerHealth.WARNING, Severity.CRITICAL: LayerHealth.CRITICAL}
+"""What a finding makes of the layers it names."""
 
 
 class Trait(StrEnum):
@@ -143,47 +144,24 @@ class LayerDetail(Result):
     """The statistics of each parameter of the layer."""
 
 
-@dataclass(frozen=True)
-class Flows:
-    """What describes the movement of every layer over the window: the same computed for all."""
-
-    characteristics: list[FlowCharacteristics]
-    convergence: list[Any]
-    traits: list[tuple[Trait, ...]]
-
-
 # -- numbers ---------------------------------------------------------------------------------------
 
 
-def statistics(series: LayerSeries) -> list[GradientStatistics]:
-    """Of every column of the series."""
-    return [
-        item
-        for columns, norms in series.blocks()
-        for item in _statistics(norms, series.non_finite_samples[columns])
-    ]
-
-
-def _statistics(norms: Array, non_finite: NDArray[np.int64]) -> Iterator[GradientStatistics]:
-    samples = np.isfinite(norms).sum(axis=0).tolist()
-    mean, std, skewness, kurtosis = trends.moments(norms)
-    low, middle, high = trends.percentiles(norms, (0.05, 0.5, 0.95))
-    with np.errstate(over="ignore", under="ignore"):
-        variance = std * std
-    variance[(variance == 0) & (std > 0)] = np.inf  # too small to be told from zero
-    yield from map(
-        GradientStatistics,
-        known(mean, NO_SAMPLE),
-        known(std, NO_SAMPLE),
-        known(middle, NO_SAMPLE),
-        known(high, NO_SAMPLE),
-        known(low, NO_SAMPLE),
-        samples,
-        known(variance, NO_SAMPLE),
-        known(skewness, NO_SAMPLE),
-        known(kurtosis, NO_SAMPLE),
-        non_finite.tolist(),
-    )
+def statistics(norms: Array, non_finite: Sequence[int]) -> Iterator[GradientStatistics]:
+    """Of every column; `non_finite` counts the steps on which each was NaN or Inf."""
+    for columns, part in column_blocks(norms):
+        mean, std, *shape = trends.moments(part)
+        low, middle, high = trends.percentiles(part, (0.05, 0.5, 0.95))
+        with np.errstate(over="ignore", under="ignore"):
+            variance = std * std
+        variance[(variance == 0) & (std > 0)] = np.inf  # too small to be told from zero
+        yield from map(
+            GradientStatistics,
+            *(known(x, NO_SAMPLE) for x in (mean, std, middle, high, low)),
+            np.isfinite(part).sum(axis=0).tolist(),
+            *(known(x, NO_SAMPLE) for x in (variance, *shape)),
+            non_finite[columns],
+        )
 
 
 def known(values: Array, reason: str) -> list[Any]:
@@ -197,35 +175,22 @@ def known(values: Array, reason: str) -> list[Any]:
     return listed
 
 
-def flows(recent: LayerSeries) -> Flows:
-    """How the norms of every layer moved within the window."""
+def flows(recent: LayerSeries) -> tuple[list[Any], ...]:
+    """How every layer moved in the window: characteristics, stability, fall, traits."""
     logs = recent.logs
     samples = np.isfinite(logs).sum(axis=0)
     volatility = trends.volatilities(logs)
     stability = trends.lines(recent.steps, logs).stability
     trend = trends.trends(logs)
     turns = np.where(samples < 4, np.nan, trends.turns(logs) / np.maximum(samples - 2, 1))
-    oscillating = trends.oscillating(logs)
-    fall = np.where(trend.falling, -trend.tau, 0.0)
-    fall[np.isnan(trend.tau)] = np.nan
-    return Flows(
-        list(
-            map(
-                FlowCharacteristics,
-                known(1 / (1 + volatility), TOO_FEW),
-                known(trends.smoothnesses(logs), TOO_FEW),
-                known(np.abs(trend.tau), TOO_FEW),
-                known(turns, TOO_FEW),
-                known(stability, TOO_FEW),
-                known(volatility, TOO_FEW),
-            )
-        ),
-        known(fall, TOO_FEW),
-        [
-            (Trait.UNSTABLE,) * bool(shaky) + (Trait.OSCILLATING,) * bool(turning)
-            for shaky, turning in zip(stability < UNSTABLE, oscillating, strict=True)
-        ],
-    )
+    consistency, smoothness = 1 / (1 + volatility), trends.smoothnesses(logs)
+    numbers = consistency, smoothness, np.abs(trend.tau), turns, stability, volatility
+    columns = [known(x, TOO_FEW) for x in numbers]
+    traits = [
+        (Trait.UNSTABLE,) * bool(shaky) + (Trait.OSCILLATING,) * bool(turning)
+        for shaky, turning in zip(stability < UNSTABLE, trends.oscillating(logs), strict=True)
+    ]
+    return list(map(FlowCharacteristics, *columns)), columns[4], known(trend.fall, TOO_FEW), traits
 
 
 def activity(run: Run) -> dict[str, float]:
@@ -246,10 +211,9 @@ def activity(run: Run) -> dict[str, float]:
 
 def potentials(recent: LayerSeries) -> Array:
     """Decades between each layer's RMS and the median layer's, halved, at most 1."""
-    if len(recent.names) < 2 or not recent.middle > 0:
+    if len(recent.names) < 2:
         return np.full(len(recent.names), np.nan)
-    away: Array = np.abs(recent.decades - np.log10(recent.middle))
-    return np.minimum(away / 2, 1.0)
+    return np.minimum(recent.away / 2, 1.0)
 
 
 def mean_intervals(recent: LayerSeries) -> list[Any]:
@@ -264,28 +228,15 @@ def mean_intervals(recent: LayerSeries) -> list[Any]:
         mean, std, _, _ = trends.moments(means)
         half = STUDENT_9 * std / np.sqrt(BATCHES - 1)
     whole = np.isfinite(means).all(axis=0) & np.isfinite(mean + half)
-    return [
-        (low, high) if complete else too_few
-        for low, high, complete in zip(
-            (mean - half).tolist(), (mean + half).tolist(), whole.tolist(), strict=True
-        )
-    ]
+    bounds = zip((mean - half).tolist(), (mean + half).tolist(), strict=True)
+    return [pair if complete else too_few for pair, complete in zip(bounds, whole, strict=True)]
 
 
 def stages(series: LayerSeries) -> list[tuple[GradientStatistics, ...]]:
     """The statistics of each third of the run, by layer."""
     ends = np.linspace(0, len(series.steps), STAGES + 1).astype(int)
-    by_stage = [
-        statistics(
-            replace(
-                series,
-                steps=series.steps[begin:end],
-                norms=series.norms[begin:end],
-                non_finite_samples=np.zeros(len(series.names), np.int64),
-            )
-        )
-        for begin, end in pairwise(ends)
-    ]
+    none = [0] * len(series.names)
+    by_stage = (statistics(series.norms[begin:end], none) for begin, end in pairwise(ends))
     return list(zip(*by_stage, strict=True))
 
 
@@ -295,11 +246,10 @@ def tensor_statistics(run: Run) -> dict[str, dict[str, GradientStatistics]]:
     rows = ctx.rows(Stat.GRAD_NORM)
     rows = rows[~ctx.skipped[rows]]
     norms = run.series[Stat.GRAD_NORM]
+    made = statistics(norms if len(rows) == len(norms) else norms[rows], [0] * norms.shape[1])
     by_layer: dict[str, dict[str, GradientStatistics]] = {}
-    for columns, part in column_blocks(norms if len(rows) == len(norms) else norms[rows]):
-        none = np.zeros(part.shape[1], np.int64)
-        for subject, item in zip(run.parameters[columns], _statistics(part, none), strict=True):
-            by_layer.setdefault(subject.layer, {})[subject.name] = item
+    for subject, item in zip(run.parameters, made, strict=True):
+        by_layer.setdefault(subject.layer, {})[subject.name] = item
     return by_layer
 
 
@@ -371,66 +321,45 @@ def _similar(names: Sequence[str], means: Array) -> tuple[list[tuple[str, ...]],
 
 
 def health(
-    run: Run,
-    names: Sequence[str],
-    numbers: Sequence[GradientStatistics],
-    moved: Flows,
-    said: Verdicts,
+    run: Run, said: Verdicts, details: Iterable[tuple[str, GradientStatistics, Any, Any, Any]]
 ) -> list[LayerHealthMetrics]:
-    """How well each layer is, with what describes it beside."""
+    """How well each layer is; of each its name, statistics, stability, fall and traits."""
     active = activity(run)
     no_rows = missing("rows of the gradient were not recorded")
     return [
         LayerHealthMetrics(
-            health_of(said, name, own.samples),
-            _stability(flow),
+            _health(said, name, own.samples),
+            stability,
             active.get(name, no_rows),
-            falls,
-            risks_of(said, name),
+            fall,
+            _risks(said, name),
             traits,
         )
-        for name, own, flow, falls, traits in zip(
-            names, numbers, moved.characteristics, moved.convergence, moved.traits, strict=True
-        )
+        for name, own, stability, fall, traits in details
     ]
 
 
-def _stability(flow: Any) -> Any:
-    if not isinstance(flow, FlowCharacteristics):
-        return flow
-    return missing(TOO_FEW) if flow.stability_measure is None else flow.stability_measure
-
-
-def health_of(said: Verdicts, layer: str, samples: int) -> LayerHealth:
+def _health(said: Verdicts, layer: str, samples: int) -> LayerHealth:
     """What the diagnosis says of a layer; where it says nothing, it takes samples to be healthy."""
-    severity = said.severity(layer)
-    if severity is not None and severity >= Severity.WARNING:
-        return _HEALTH[severity]
-    return LayerHealth.HEALTHY if samples >= FEWEST else LayerHealth.UNKNOWN
+    silent = LayerHealth.HEALTHY if samples >= FEWEST else LayerHealth.UNKNOWN
+    return HEALTH.get(said.severity(layer) or Severity.INFO, silent)
 
 
-def risks_of(said: Verdicts, layer: str) -> tuple[str, ...]:
+def _risks(said: Verdicts, layer: str) -> tuple[str, ...]:
     """The troubles of a layer, then the other checks that name it at warning or above."""
-    checks = (
-        item.check
-        for item in said.by_layer.get(layer, ())
-        if item.severity >= Severity.WARNING and item.trouble is None
-    )
-    troubles = (trouble.value for trouble in said.troubles(layer))
-    return (*troubles, *dict.fromkeys(checks))
+    grave = [item for item in said.by_layer.get(layer, ()) if item.severity >= Severity.WARNING]
+    grave.sort(key=lambda item: item.trouble is None)
+    return tuple(dict.fromkeys(str(item.trouble or item.check) for item in grave))
 
 
 def layer_suggestions(
     recent: LayerSeries, because: dict[str, list[Reason]]
 ) -> list[tuple[LayerOptimizationSuggestion, ...]]:
     """What to try for each layer, from the findings that name it."""
-    decades = np.abs(recent.decades - np.log10(recent.middle)) if recent.middle > 0 else None
-    listed: list[tuple[LayerOptimizationSuggestion, ...]] = []
-    for column, name in enumerate(recent.names):
-        if name not in because:
-            listed.append(())
-            continue
-        away = float("nan") if decades is None else float(decades[column])
-        text = own_numbers(float(recent.typical[column]), recent.middle)
-        listed.append(suggestions(because[name], text, away if away == away else None))
-    return listed
+    numbers = zip(recent.names, recent.typical.tolist(), recent.away.tolist(), strict=True)
+    return [
+        suggestions(because[name], own_numbers(typical, recent.middle), away)
+        if name in because
+        else ()
+        for name, typical, away in numbers
+    ]

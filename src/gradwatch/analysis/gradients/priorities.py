@@ -11,6 +11,7 @@ import numpy as np
 
 from gradwatch.analysis.gradients.advice import Reason, RecommendedAction, actions
 from gradwatch.analysis.gradients.layer import (
+    HEALTH,
     LayerDetail,
     LayerHealth,
     LayerHealthMetrics,
@@ -54,7 +55,6 @@ _BADNESS = {
     LayerHealth.UNKNOWN: 0.5,
     LayerHealth.HEALTHY: 0.0,
 }
-_HEALTH = {Severity.WARNING: LayerHealth.WARNING, Severity.CRITICAL: LayerHealth.CRITICAL}
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _layer(
 
 def _gravest(because: Sequence[Reason]) -> LayerHealth:
     severity = max((reason.finding.severity for reason in because), default=Severity.INFO)
-    return _HEALTH.get(severity, LayerHealth.UNKNOWN)
+    return HEALTH.get(severity, LayerHealth.UNKNOWN)
 
 
 def _words(because: Sequence[Reason]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ run stopped being finite; what was not recorded is missing.
 """
 
 import math
+from bisect import bisect
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,13 +26,14 @@ TARGET = 0.01
 """Converged: the whole gradient's norm is this share of what it was at the start."""
 NO_LOSS = "the loss was not logged (watcher.log(loss=loss))"
 PATIENCE = 20
-"""Steps, and logged values, without an improvement before one speaks of a plateau; 3 × and 10 ×
-grade it."""
+"""Steps, and logged values, without an improvement before one speaks of a plateau."""
+GRADES = (3, 10)
+"""So many times `PATIENCE` a plateau is moderate, and severe."""
 IMPROVEMENT = 1e-4
 STRETCHES = 12
 """Stretches of the last quarter of the losses whose scatter says what counts as level."""
 BEYOND_SCATTER = 3.5
-EARLY, LATE = 0.5, 0.9
+EARLY, LATE = 0.5, 0.1
 BEGUN = 0.05
 ROWS = 1 << 14
 
@@ -111,14 +113,13 @@ def convergence(
     """`indicators`: each layer's own; `window` recorded steps count as "now"."""
     known = [value for value in indicators if value is not None]
     logs = _log_total(series.norms)
-    trend = trends.trend(logs[-window:])
     updates = _update_ratios(run, window)
     loss = Loss.of(run)
     return ConvergenceIndicators(
         sum(known) / len(known) if known else missing("no layer has enough samples"),
         _fall(np.log(updates[updates > 0]), "updates were not recorded often enough"),
         _fall(loss.values[-window:], loss.too_few),
-        _convergence_trend(logs[-window:], trend),
+        _convergence_trend(logs[-window:]),
         steps_left(series.steps, logs, window),
     )
 
@@ -129,20 +130,20 @@ def _log_total(norms: Array) -> Array:
     some = np.isfinite(norms).any(axis=0)
     for begin in range(0, len(norms) if some.any() else 0, ROWS):  # bounded memory on long runs
         part = norms[begin : begin + ROWS, some]
-        largest = part.max(axis=1)
         # Over the largest: squares of norms beyond 1e±154 leave the range.
-        scale = np.where(largest > 0, largest, np.nan)
-        total = np.log(scale) + np.log(((part / scale[:, None]) ** 2).sum(axis=1)) / 2
-        logs[begin : begin + ROWS] = total
+        largest = np.where((part > 0).any(axis=1), part.max(axis=1), np.nan)
+        squares = ((part / largest[:, None]) ** 2).sum(axis=1)
+        logs[begin : begin + ROWS] = np.log(largest) + np.log(squares) / 2
     return logs
 
 
 def _fall(values: Array, reason: str) -> float:
     trend = trends.trend(values)
-    return missing(reason) if trend is None else trend.fall
+    return missing(reason) if trend is None else float(trend.fall)
 
 
-def _convergence_trend(logs: Array, trend: trends.Trend | None) -> ConvergenceTrend:
+def _convergence_trend(logs: Array) -> ConvergenceTrend:
+    trend = trends.trend(logs)
     if trend is None:
         return ConvergenceTrend.UNKNOWN
     if trend.falling:
@@ -164,10 +165,9 @@ def steps_left(steps: NDArray[np.int64], logs: Array, window: int) -> tuple[int,
     trend = trends.trend(y[recent])
     if trend is None:
         return missing("too few steps with a whole gradient")  # type: ignore[no-any-return]
-    now, slope = (np.zeros(len(y)) for _ in range(2))
+    start, now, slope = np.zeros((3, len(y)))
     now[recent], slope[recent] = trends.line_weights(t[recent], t[-1])
     early = slice(0, min(window, max(10, len(y) // 10)))
-    start = np.zeros(len(y))
     start[early] = trends.line_weights(t[early], t[0])[0]
     rest = y[recent] - now @ y - (slope @ y) * (t[recent] - t[-1])
     variance, freedom = _serial_variance(rest)
@@ -260,7 +260,7 @@ def dynamics(run: Run, window: int) -> TrainingDynamics:
     return TrainingDynamics(
         phase,
         _momentum(run, window),
-        missing(loss.too_few) if fit is None else -fit.slope,
+        missing(loss.too_few) if fit is None else -float(fit.slope),
         _adaptation(run, window),
         plateau,
     )
@@ -279,11 +279,7 @@ def plateau_of(loss: Loss) -> PlateauDetection:
     length = int(loss.steps[-1] - loss.steps[first])
     if min(length, n - first) < PATIENCE or _moves(loss.values, first):
         return PlateauDetection(False, None, None, None, ())
-    severity = PlateauSeverity.MILD
-    if length >= 3 * PATIENCE:
-        severity = PlateauSeverity.MODERATE
-    if length >= 10 * PATIENCE:
-        severity = PlateauSeverity.SEVERE
+    severity = list(PlateauSeverity)[bisect(GRADES, length // PATIENCE)]
     actions = (
         "If the loss is good enough, stop here.",
         "Otherwise try another learning rate: both a smaller and a larger one.",
@@ -353,8 +349,7 @@ def phase_of(loss: Loss, plateau: PlateauDetection, overfitting: bool) -> Learni
         return LearningPhase.INITIAL_LEARNING
     if now > EARLY * steepest:
         return LearningPhase.RAPID_LEARNING
-    late = now <= (1 - LATE) * steepest
-    return LearningPhase.CONVERGENCE if late else LearningPhase.REFINEMENT
+    return LearningPhase.CONVERGENCE if now <= LATE * steepest else LearningPhase.REFINEMENT
 
 
 def overfits(run: Run, loss: Loss) -> bool:
@@ -372,10 +367,9 @@ def _momentum(run: Run, window: int) -> float | None:
         return missing("no sketch of the gradient was recorded")  # type: ignore[no-any-return]
     ctx = context(run)
     rows = ctx.rows(Stat.GRAD_COSINE)[-window:]
-    cosines = trends.finite(ctx.values(Stat.GRAD_COSINE, rows).ravel())
-    if not len(cosines):
-        return missing("fewer than two gradients were recorded")  # type: ignore[no-any-return]
-    return float(cosines.mean())
+    cosines = trends.finite(ctx.values(Stat.GRAD_COSINE, rows))
+    reason = "fewer than two gradients were recorded"
+    return float(cosines.mean()) if len(cosines) else missing(reason)
 
 
 def _adaptation(run: Run, window: int) -> float | None:
