@@ -4,14 +4,17 @@ Layers are grouped three ways: by block, by kind of layer, by level of gradient.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis import trends
+from gradwatch.analysis.gradients.layer import known
 from gradwatch.analysis.gradients.relations import (
     FEWEST_COMMON,
     CrossLevelInteraction,
@@ -187,23 +190,19 @@ def hierarchy(run: Run, recent: LayerSeries) -> GradientHierarchy:
         "gradient level": _by_gradient(recent),
     }
     fresh = unit(innovations(recent.logs))
-    sensitivities, reason = rate_sensitivities(run, recent.names)
+    sensitivities = rate_sensitivities(run, recent.names)
     groups: list[LayerGroup] = []
     described: list[HierarchyLevel] = []
     for i, (level, members) in enumerate(levels.items()):
-        made = _measured(recent, level, members, fresh, sensitivities, reason)
-        shares = [group.group_characteristics.importance for group in made]
-        known = [share for share in shares if share is not None]
-        described.append(
-            HierarchyLevel(
-                i,
-                level,
-                tuple(group.group_name for group in made),
-                _explained(recent, members),
-                max(known) if known else missing("no finite sample"),
-            )
-        )
-        groups += made
+        segments = Segments.of(members)
+        coherence, explained = _coherence(segments, recent.decades)
+        made = _measured(recent, segments, fresh, *sensitivities)
+        names = tuple(f"{level} {key}" for key in members)
+        shares = [item.importance for item in made if item.importance is not None]
+        strongest = max(shares) if shares else missing("no finite sample")
+        described.append(HierarchyLevel(i, level, names, explained, strongest))
+        layers = (tuple(recent.names[c] for c in columns) for columns in members.values())
+        groups += map(LayerGroup, names, layers, made, coherence)
     blocks = levels["block"]
     moves = Segments.of(blocks).means(*fresh)
     return GradientHierarchy(tuple(groups), tuple(described), between_blocks(tuple(blocks), moves))
@@ -249,10 +248,14 @@ class Segments:
 
     def means(self, values: Array, present: NDArray[np.bool_]) -> Array:
         """Mean over the present values [..., layer] of each group; NaN where there is none."""
-        if not len(self.sizes):
-            return np.empty((*values.shape[:-1], 0))
         counts = self.sums(present)
         return np.where(counts > 0, self.sums(values) / np.maximum(counts, 1), np.nan)
+
+    def known(self, values: Array, several: str) -> list[Any]:
+        """As `known`; of a group of one layer the reason is that, of others `several`."""
+        alone = missing("the group has one layer")
+        listed = zip(known(values, several), np.isnan(values), self.sizes, strict=True)
+        return [alone if unknown and size == 1 else value for value, unknown, size in listed]
 
     def medians(self, values: Array) -> Array:
         """Median of the finite values [layer] of each group; NaN where there is none."""
@@ -267,49 +270,28 @@ class Segments:
 
 def _measured(
     recent: LayerSeries,
-    level: str,
-    groups: Groups,
+    segments: Segments,
     fresh: tuple[Array, NDArray[np.bool_]],
     sensitivities: Array,
     reason: str,
-) -> list[LayerGroup]:
+) -> list[GroupCharacteristics]:
     """Every group of one way of grouping; each number for all groups at once."""
-    if not groups:
-        return []
-    segments = Segments.of(groups)
-    known = np.isfinite(recent.means)
-    top = float(recent.means[known].max(initial=0.0)) or 1.0
-    share = np.where(known, recent.means / top, 0.0)  # squares of large norms leave the range
-    whole = float((share**2).sum())
-    averages = segments.means(share, known) * top
-    shares = segments.sums(share**2) / (whole or np.nan)
-    together = _synchronisation(segments, *fresh)
+    present = np.isfinite(recent.means)
+    top = float(recent.means[present].max(initial=0.0)) or 1.0
+    scaled = np.where(present, recent.means / top, 0.0)  # the sum of large norms leaves the range
+    shares = segments.sums(recent.squares) / (float(recent.squares.sum()) or np.nan)
     away = np.abs(segments.medians(recent.decades) - median(recent.decades))
-    coherence = _coherence(segments, recent.decades)
-    rates = segments.medians(sensitivities)
-    alone, gone = "the group has one layer", "no finite sample"
-    made = []
-    for k, (key, columns) in enumerate(groups.items()):
-        single = len(columns) == 1
-        made.append(
-            LayerGroup(
-                f"{level} {key}",
-                tuple(recent.names[column] for column in columns),
-                GroupCharacteristics(
-                    _known(averages[k], gone),
-                    _known(together[k], alone if single else "too few common steps"),
-                    _known(rates[k], reason),
-                    _difficulty(float(away[k])),
-                    _known(shares[k], gone),
-                ),
-                _known(coherence[k], alone if single else "all layers are alike"),
-            )
+    gone = "no finite sample"
+    return list(
+        map(
+            GroupCharacteristics,
+            known(segments.means(scaled, present) * top, gone),
+            segments.known(_synchronisation(segments, *fresh), "too few common steps"),
+            known(segments.medians(sensitivities), reason),
+            map(_difficulty, away.tolist()),
+            known(shares, gone),
         )
-    return made
-
-
-def _known(value: float, reason: str) -> float:
-    return float(value) if math.isfinite(value) else missing(reason)
+    )
 
 
 def _synchronisation(segments: Segments, x: Array, present: NDArray[np.bool_]) -> Array:
@@ -325,36 +307,25 @@ def _synchronisation(segments: Segments, x: Array, present: NDArray[np.bool_]) -
 
 def _difficulty(away: float) -> Difficulty | None:
     """By the decades between the group and the median layer, in either direction."""
-    if math.isnan(away):
-        return missing("no positive sample")  # type: ignore[no-any-return]
-    for limit, difficulty in ((0.5, Difficulty.EASY), (1.5, Difficulty.MODERATE)):
-        if away <= limit:
-            return difficulty
-    return Difficulty.DIFFICULT if away <= 3 else Difficulty.VERY_DIFFICULT
+    unknown = missing("no positive sample")
+    return unknown if math.isnan(away) else list(Difficulty)[bisect_left((0.5, 1.5, 3.0), away)]
 
 
-def _coherence(segments: Segments, decades: Array) -> Array:
-    known = np.isfinite(decades)
-    every = decades[known]
-    if len(every) < 2 or float(every.var()) < 1e-24:
-        return np.full(len(segments.sizes), np.nan)
-    d = np.where(known, decades - every.mean(), 0.0)
-    counts = segments.sums(known)
-    inside = segments.means(d * d, known) - segments.means(d, known) ** 2
-    return np.where(counts > 1, np.clip(1 - inside / float(every.var()), 0.0, 1.0), np.nan)
-
-
-def _explained(recent: LayerSeries, groups: Groups) -> float | None:
-    """Between-group share of the variance of log10 RMS."""
-    known = np.isfinite(recent.decades)
-    every = recent.decades[known]
-    total = float(((every - every.mean()) ** 2).sum()) if len(every) else 0.0
-    if total < 1e-24 or not groups:
-        return missing("all layers are alike")  # type: ignore[no-any-return]
-    segments = Segments.of(groups)
-    d = np.where(known, recent.decades - every.mean(), 0.0)
-    between = np.nan_to_num(segments.means(d, known)) ** 2 * segments.sums(known)
-    return min(float(between.sum()) / total, 1.0)
+def _coherence(segments: Segments, decades: Array) -> tuple[list[Any], float]:
+    """How alike the layers of each group are, and how much of the variance the groups explain."""
+    alike = "all layers are alike"
+    present = np.isfinite(decades)
+    every = decades[present]
+    total = float(every.var()) if len(every) else 0.0
+    if total < 1e-24 or not len(segments.sizes):
+        return segments.known(np.full(len(segments.sizes), np.nan), alike), missing(alike)
+    d = np.where(present, decades - every.mean(), 0.0)
+    counts = segments.sums(present)
+    between = segments.means(d, present) ** 2
+    inside = segments.means(d * d, present) - between
+    coherence = np.where(counts > 1, np.clip(1 - inside / total, 0.0, 1.0), np.nan)
+    explained = float((np.nan_to_num(between) * counts).sum()) / len(every) / total
+    return segments.known(coherence, alike), min(explained, 1.0)
 
 
 # -- sensitivity to the learning rate --------------------------------------------------------------
@@ -380,8 +351,8 @@ def rate_sensitivities(run: Run, layers: tuple[str, ...]) -> tuple[Array, str]:
         if subject.group is not None and subject.layer in place
     ]
     columns, groups, owners = np.array(held, np.intp).reshape(-1, 3).T
-    rates = _logs(ctx.values(Stat.LR, rows)[:, groups])
-    ratios = _logs(ctx.values(Stat.UPDATE_RATIO, rows)[:, columns])
+    rates = trends.logs(ctx.values(Stat.LR, rows)[:, groups])
+    ratios = trends.logs(ctx.values(Stat.UPDATE_RATIO, rows)[:, columns])
     both = np.isfinite(rates) & np.isfinite(ratios)
     rates, ratios = (_beside_drift(run.steps[rows], x, both) for x in (rates, ratios))
     n, squares = both.sum(axis=0), (rates * rates).sum(axis=0)
@@ -391,10 +362,6 @@ def rate_sensitivities(run: Run, layers: tuple[str, ...]) -> tuple[Array, str]:
     sums = np.bincount(owners[moved], slopes, minlength=len(out))
     out[counts > 0] = sums[counts > 0] / counts[counts > 0]
     return out, STEADY_RATE
-
-
-def _logs(values: Array) -> Array:
-    return np.log(values, out=np.full(values.shape, np.nan), where=values > 0)
 
 
 def _beside_drift(steps: NDArray[np.int64], values: Array, kept: NDArray[np.bool_]) -> Array:

@@ -8,9 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ from gradwatch.result import Result
 from gradwatch.stats.medians import medians
 
 Array = NDArray[np.float64]
-Columns = NDArray[np.intp]
 
 FEWEST_COMMON = 8
 FEWEST_STEPS = FEWEST_COMMON + 2
@@ -29,7 +27,7 @@ FEWEST_STEPS = FEWEST_COMMON + 2
 STRONGEST = 20
 MOST_SEARCHED = 2048
 """Layers up to which every pair is looked at; of more, only neighbours in forward order."""
-TILE = 256
+TILE = 512
 LAGS = range(-5, 6)
 """By how many recorded steps one layer may follow another; positive where the first leads."""
 CHANCE = 0.005
@@ -93,92 +91,55 @@ class CrossLevelInteraction(Result):
 
 def interactions(recent: LayerSeries) -> tuple[LayerInteraction, ...]:
     """Neighbours in forward order, and the strongest related pairs beside them, by position."""
-    if len(recent.names) < 2 or len(recent.logs) < FEWEST_STEPS:
-        return ()
-    fresh = innovations(recent.logs)
-    first, second, searched = _chosen(fresh)
-    found = lagged(fresh[:, first], fresh[:, second])
-    disrupted = _disrupted(recent.logs, first, second)
-    pairs = []
-    for k, at in enumerate(found.best):
-        correlation, steps = float(found.correlations[at, k]), int(found.common[at, k])
-        if steps < FEWEST_COMMON:
-            continue
-        chance = min(_two_sided(found.z[at, k]) * searched, 1.0)
+    pairs = _pairs(innovations(recent.logs))
+    disrupted = _disrupted(recent.logs, pairs)
+    found = []
+    for pair, disrupts in zip(pairs, disrupted, strict=True):
         type_ = InteractionType.NEUTRAL
-        if disrupted[k]:
+        if disrupts:
             type_ = InteractionType.DISRUPTIVE
-        elif chance < CHANCE:
-            positive = correlation > 0
+        elif pair.chance < CHANCE:
+            positive = pair.correlation > 0
             type_ = InteractionType.COOPERATIVE if positive else InteractionType.COMPETITIVE
-        pairs.append(
-            LayerInteraction(
-                recent.names[first[k]],
-                recent.names[second[k]],
-                abs(correlation),
-                type_,
-                correlation**2,
-                steps,
-                LAGS[at],
-                1 - chance,
+        if pair.common >= FEWEST_COMMON:
+            found.append(
+                LayerInteraction(
+                    recent.names[pair.first],
+                    recent.names[pair.second],
+                    abs(pair.correlation),
+                    type_,
+                    pair.correlation**2,
+                    pair.common,
+                    pair.lag,
+                    1 - pair.chance,
+                )
             )
-        )
-    return tuple(pairs)
+    return tuple(found)
 
 
 def between_blocks(names: Sequence[str], moves: Array) -> tuple[CrossLevelInteraction, ...]:
     """The strongest related pairs of blocks, by the mean of what is new in their layers."""
-    if len(names) < 2 or len(moves) < FEWEST_STEPS:
-        return ()
-    fresh = innovations(moves)
-    first, second, searched = _chosen(fresh)
-    found = lagged(fresh[:, first], fresh[:, second])
-    related = []
-    for k, at in enumerate(found.best):
-        chance = _two_sided(found.z[at, k]) * searched
-        if chance < CHANCE:
-            sure = found.z[:, k] > _two_sided_z(searched)
-            related.append(
-                CrossLevelInteraction(
-                    names[first[k]],
-                    names[second[k]],
-                    abs(float(found.correlations[at, k])),
-                    _direction(np.where(sure, np.abs(found.correlations[:, k]), 0), LAGS[at]),
-                    LAGS[at],
-                    1 - chance,
-                )
-            )
+    related = [
+        CrossLevelInteraction(
+            names[pair.first],
+            names[pair.second],
+            abs(pair.correlation),
+            _direction(pair.by_lag, pair.lag),
+            pair.lag,
+            1 - pair.chance,
+        )
+        for pair in _pairs(innovations(moves))
+        if pair.chance < CHANCE
+    ]
     related.sort(key=lambda item: -item.interaction_strength)
     return tuple(related[:STRONGEST])
 
 
-def _direction(significant: Array, lag: int) -> InteractionDirection:
-    """`significant`: |correlation| at each lag, 0 where it may be chance."""
-    follows, leads = float(significant[:5].max()), float(significant[6:].max())
+def _direction(by_lag: Array, lag: int) -> InteractionDirection:
+    follows, leads = float(by_lag[:5].max()), float(by_lag[6:].max())
     if lag == 0 or 2 * min(follows, leads) > max(follows, leads):
         return InteractionDirection.BIDIRECTIONAL
     return InteractionDirection.BOTTOM_UP if lag > 0 else InteractionDirection.TOP_DOWN
-
-
-def _chosen(fresh: Array) -> tuple[Columns, Columns, int]:
-    """Pairs to report, in order: neighbours and the strongest; and how many tests found them."""
-    layers = fresh.shape[1]
-    pairs = layers * (layers - 1) // 2 if layers <= MOST_SEARCHED else layers - 1
-    searched = pairs * len(LAGS)
-    chosen = {(i, i + 1) for i in range(layers - 1)}
-    if 2 < layers <= MOST_SEARCHED:
-        first, second = strongest_pairs(fresh, _two_sided_z(searched))
-        chosen |= set(zip(first.tolist(), second.tolist(), strict=True))
-    ordered = np.array(sorted(chosen), np.intp)
-    return ordered[:, 0], ordered[:, 1], searched
-
-
-def _two_sided(z: float) -> float:
-    return math.erfc(float(z) / math.sqrt(2))
-
-
-def _two_sided_z(searched: int) -> float:
-    return -NormalDist().inv_cdf(CHANCE / searched / 2)
 
 
 # -- what is new -----------------------------------------------------------------------------------
@@ -243,28 +204,49 @@ def unit(fresh: Array) -> tuple[Array, NDArray[np.bool_]]:
 # -- correlation at each lag -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Lagged:
-    """For pairs of columns the correlation at each lag [lag, pair], and over how many steps."""
+class Pair(NamedTuple):
+    """Two columns, compared at the lag that chance explains least."""
 
-    correlations: Array
-    common: NDArray[np.int64]
-
-    @cached_property
-    def z(self) -> Array:
-        """Fisher's z: a standard normal number where nothing is related."""
-        bounded = np.clip(np.abs(self.correlations), 0, 1 - 1e-12)
-        z = np.arctanh(bounded) * np.sqrt(np.maximum(self.common - SPENT, 0))
-        return np.where(self.common < FEWEST_COMMON, 0.0, z)
-
-    @property
-    def best(self) -> Columns:
-        """The row of the lag that chance explains least, for each pair."""
-        return np.asarray(np.argmax(self.z, axis=0))
+    first: int
+    second: int
+    lag: int
+    correlation: float
+    common: int
+    """Steps that both have at this lag."""
+    chance: float
+    """That any of the pairs and lags searched correlates so although nothing is related."""
+    by_lag: Array
+    """|correlation| at each lag, 0 where it may be chance."""
 
 
-def lagged(first: Array, second: Array) -> Lagged:
-    """Correlate innovations column by column, `first` leading by each of `LAGS`."""
+def _pairs(fresh: Array) -> list[Pair]:
+    """Neighbours, and the strongest related pairs beside them, in order of their columns."""
+    columns = fresh.shape[1]
+    if columns < 2 or len(fresh) < FEWEST_STEPS:
+        return []
+    tests = (columns * (columns - 1) // 2 if columns <= MOST_SEARCHED else columns - 1) * len(LAGS)
+    limit = -NormalDist().inv_cdf(CHANCE / tests / 2)
+    chosen = {(i, i + 1) for i in range(columns - 1)}
+    if 2 < columns <= MOST_SEARCHED:
+        chosen.update(_strongest(fresh, limit))
+    ordered = np.array(sorted(chosen), np.intp).T
+    correlations, common = _correlations(*(fresh[:, side] for side in ordered))
+    # Fisher's z: a standard normal number where nothing is related.
+    z = np.arctanh(np.clip(np.abs(correlations), 0, 1 - 1e-12))
+    z *= np.where(common < FEWEST_COMMON, 0.0, np.sqrt(np.maximum(common - SPENT, 0)))
+    by_lag = np.where(z > limit, np.abs(correlations), 0).T
+    best = np.argmax(z, axis=0)
+    correlation, steps, most = (
+        np.take_along_axis(x, best[None], 0)[0] for x in (correlations, common, z)
+    )
+    chances = (min(math.erfc(x / math.sqrt(2)) * tests, 1.0) for x in most.tolist())
+    lags = np.array(LAGS)[best]
+    numbers = (x.tolist() for x in (*ordered, lags, correlation, steps))
+    return list(map(Pair, *numbers, chances, by_lag))
+
+
+def _correlations(first: Array, second: Array) -> tuple[Array, NDArray[np.int64]]:
+    """Of innovations, column by column [lag, pair]; and over how many steps."""
     correlations, common = [], []
     for lag in LAGS:
         x, y = _shifted(first, second, lag)
@@ -274,7 +256,7 @@ def lagged(first: Array, second: Array) -> Lagged:
         product = (x * y).sum(axis=0)
         correlations.append(np.divide(product, size, out=np.zeros(len(size)), where=size > 0))
         common.append(both.sum(axis=0))
-    return Lagged(np.stack(correlations), np.stack(common))
+    return np.stack(correlations), np.stack(common)
 
 
 def _shifted(
@@ -284,34 +266,39 @@ def _shifted(
     return first[max(-lag, 0) : n - max(lag, 0)], second[max(lag, 0) : n - max(-lag, 0)]
 
 
-def strongest_pairs(fresh: Array, limit: float) -> tuple[Columns, Columns]:
-    """Pairs of columns whose z exceeds the limit at some lag: at most `STRONGEST`, strongest first.
+def _strongest(fresh: Array, limit: float) -> list[tuple[int, int]]:
+    """At most `STRONGEST` pairs of columns whose z exceeds the limit at some lag.
 
     Tile by tile, so that no table of all pairs is ever held.
     """
     values, present = unit(fresh)
-    # A column without any gap but the first two rows, and one without samples, need no counting.
-    whole = bool((present[2:].all(axis=0) | ~present.any(axis=0)).all())
     x, mask = values.astype(np.float32), present.astype(np.float32)
-    shifted, shifted_mask = _all_lags(x), None if whole else _all_lags(mask)
-    first, second, margins = [], [], []
+    # Columns that have the same steps need no counting pair by pair; one without any does no harm.
+    some = mask.max(axis=1, keepdims=True)
+    alike = bool((mask == some)[:, present.any(axis=0)].all())
+    shifted, shifted_mask = _all_lags(x), _all_lags(some if alike else mask)
+    found: list[tuple[float, int, int]] = []
     for begin in range(0, x.shape[1], TILE):
         tile = slice(begin, begin + TILE)
         products = _products(x[:, tile], shifted[:, :, begin:])
         np.abs(products, out=products)
-        common = (len(x) - 2 - np.abs(np.array(LAGS, np.float32)))[None, :, None]
-        if shifted_mask is not None:
+        if alike:
+            common = _products(some, shifted_mask)
+        else:
             common = _products(mask[:, tile], shifted_mask[:, :, begin:])
         common = np.maximum(common, SPENT + 1)
         products /= common * np.tanh(limit / np.sqrt(common - SPENT))
         best = products.max(axis=1)
         i, j = np.nonzero(np.triu(best > 1, 1))
-        strongest = np.argsort(-best[i, j], kind="stable")[:STRONGEST]
-        first.append(i[strongest] + begin)
-        second.append(j[strongest] + begin)
-        margins.append(best[i, j][strongest])
-    order = np.argsort(-np.concatenate(margins), kind="stable")[:STRONGEST]
-    return np.concatenate(first)[order], np.concatenate(second)[order]
+        margins = best[i, j]
+        top = np.argsort(-margins, kind="stable")[:STRONGEST]
+        found += zip(
+            (-margins[top]).tolist(),
+            (i + begin)[top].tolist(),
+            (j + begin)[top].tolist(),
+            strict=True,
+        )
+    return [(first, second) for _, first, second in sorted(found)[:STRONGEST]]
 
 
 def _all_lags(x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -331,29 +318,26 @@ def _products(x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.floa
 # -- disruption ------------------------------------------------------------------------------------
 
 
-def _disrupted(logs: Array, first: Columns, second: Columns) -> NDArray[np.bool_]:
+def _disrupted(logs: Array, pairs: Sequence[Pair]) -> NDArray[np.bool_]:
     """Pairs of which one's spikes follow a step after the other's, beyond chance.
 
     Spikes on the same step have a common cause (a bad batch), so they are no disruption.
     """
-    spikes = _spikes(np.diff(logs, axis=0))
-    out = np.zeros(len(first), bool)
-    tests = 2 * len(first)
+    out = np.zeros(len(pairs), bool)
+    if not pairs:
+        return out
+    size = np.abs(np.diff(logs, axis=0))
+    usual = 1.4826 * np.nan_to_num(medians(size))
+    spikes = np.nan_to_num(size) > SPIKE * np.maximum(usual, 1e-12)
+    first, second = np.array([(pair.first, pair.second) for pair in pairs]).T
     for a, b in ((first, second), (second, first)):
         lone, follows = spikes[:-1, a] & ~spikes[:-1, b], spikes[1:, b] & ~spikes[1:, a]
         hits, tries, rate = (lone & follows).sum(axis=0), lone.sum(axis=0), follows.mean(axis=0)
         for k in np.flatnonzero((hits >= 3) & (2 * hits >= tries)):
-            out[k] |= _binomial(int(hits[k]), int(tries[k]), float(rate[k])) * tests < CHANCE
+            out[k] |= (
+                _binomial(int(hits[k]), int(tries[k]), float(rate[k])) * 2 * len(pairs) < CHANCE
+            )
     return out
-
-
-def _spikes(changes: Array) -> NDArray[np.bool_]:
-    """Changes far outside the column's own usual ones."""
-    if len(changes) < 2:
-        return np.zeros((2, changes.shape[1]), bool)
-    size = np.abs(changes)
-    usual = np.nan_to_num(medians(size))
-    return np.asarray(np.nan_to_num(size) > SPIKE * np.maximum(1.4826 * usual, 1e-12))
 
 
 def _binomial(hits: int, tries: int, rate: float) -> float:
