@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from gradwatch.checks.limits import Trouble
 from gradwatch.diagnosis.diagnose import Diagnosis
@@ -103,15 +104,21 @@ _Kind, _Complexity, _Action = SuggestionType, ImplementationComplexity, ActionTy
 _Effort = ImplementationEffort
 
 
+class Change(NamedTuple):
+    """What it takes to do something."""
+
+    complexity: ImplementationComplexity
+    action: ActionType
+    effort: ImplementationEffort
+
+
 @dataclass(frozen=True)
 class Remedy:
     """A change that helps against some findings."""
 
     kind: SuggestionType
     text: str
-    complexity: ImplementationComplexity
-    action: ActionType
-    effort: ImplementationEffort
+    change: Change
     side_effects: tuple[str, ...] = ()
     prerequisites: tuple[str, ...] = ()
 
@@ -119,137 +126,103 @@ class Remedy:
 LOWER_RATE = Remedy(
     _Kind.LEARNING_RATE_ADJUSTMENT,
     "Lower the learning rate, or warm it up: the steps overshoot.",
-    _Complexity.SIMPLE,
-    _Action.LEARNING_RATE_SCHEDULING,
-    _Effort.MINIMAL,
+    Change(_Complexity.SIMPLE, _Action.LEARNING_RATE_SCHEDULING, _Effort.MINIMAL),
     ("The loss falls more slowly where nothing was wrong.",),
 )
 RAISE_RATE = Remedy(
     _Kind.LEARNING_RATE_ADJUSTMENT,
     "Raise the learning rate step by step: the weights hardly move.",
-    _Complexity.SIMPLE,
-    _Action.LEARNING_RATE_SCHEDULING,
-    _Effort.MINIMAL,
+    Change(_Complexity.SIMPLE, _Action.LEARNING_RATE_SCHEDULING, _Effort.MINIMAL),
     ("Layers that already move fast may become unstable.",),
 )
 CLIP = Remedy(
     _Kind.GRADIENT_CLIPPING,
     "Clip the global gradient norm near its usual value.",
-    _Complexity.SIMPLE,
-    _Action.OPTIMIZATION_TECHNIQUE,
-    _Effort.LOW,
+    Change(_Complexity.SIMPLE, _Action.OPTIMIZATION_TECHNIQUE, _Effort.LOW),
     ("Steps with large but right gradients become shorter.",),
     ("the usual norm of the whole gradient, read from a quiet part of the run",),
 )
 RAISE_CLIP = Remedy(
     _Kind.GRADIENT_CLIPPING,
     "Raise the clipping limit to a few times the usual norm.",
-    _Complexity.SIMPLE,
-    _Action.OPTIMIZATION_TECHNIQUE,
-    _Effort.MINIMAL,
+    Change(_Complexity.SIMPLE, _Action.OPTIMIZATION_TECHNIQUE, _Effort.MINIMAL),
     ("Rare large gradients get through.",),
 )
 INITIALISE = Remedy(
     _Kind.WEIGHT_INITIALIZATION,
     "Initialise with He (ReLU) or Xavier (tanh): the scale decides how a gradient shrinks.",
-    _Complexity.REQUIRES_RETRAINING,
-    _Action.PARAMETER_ADJUSTMENT,
-    _Effort.MODERATE,
+    Change(_Complexity.REQUIRES_RETRAINING, _Action.PARAMETER_ADJUSTMENT, _Effort.MODERATE),
     ("The training starts again.",),
     ("the activation function behind the layer, which decides the scale",),
 )
 NORMALISE = Remedy(
     _Kind.BATCH_NORMALIZATION,
     "Put a normalisation layer before this one.",
-    _Complexity.REQUIRES_RETRAINING,
-    _Action.ARCHITECTURAL_CHANGE,
-    _Effort.HIGH,
+    Change(_Complexity.REQUIRES_RETRAINING, _Action.ARCHITECTURAL_CHANGE, _Effort.HIGH),
     ("The training starts again.", "Batch statistics depend on the batch size."),
 )
 TRAIN_MODE = Remedy(
     _Kind.BATCH_NORMALIZATION,
     "Call model.train() before the loop and after each validation.",
-    _Complexity.SIMPLE,
-    _Action.PARAMETER_ADJUSTMENT,
-    _Effort.MINIMAL,
+    Change(_Complexity.SIMPLE, _Action.PARAMETER_ADJUSTMENT, _Effort.MINIMAL),
 )
 RESIDUAL = Remedy(
     _Kind.ARCHITECTURAL_MODIFICATION,
     "Add residual connections, or use fewer layers: the gradient fades over the depth.",
-    _Complexity.COMPLEX,
-    _Action.ARCHITECTURAL_CHANGE,
-    _Effort.EXTENSIVE,
+    Change(_Complexity.COMPLEX, _Action.ARCHITECTURAL_CHANGE, _Effort.EXTENSIVE),
     ("The training starts again.", "Old checkpoints do not fit the new model."),
 )
 LOGITS = Remedy(
     _Kind.ARCHITECTURAL_MODIFICATION,
     "Give the loss the logits: remove the last softmax.",
-    _Complexity.SIMPLE,
-    _Action.ARCHITECTURAL_CHANGE,
-    _Effort.LOW,
+    Change(_Complexity.SIMPLE, _Action.ARCHITECTURAL_CHANGE, _Effort.LOW),
 )
 ADAPT = Remedy(
     _Kind.OPTIMIZATION_ALGORITHM,
     "Use Adam, or a learning rate for each group of layers.",
-    _Complexity.MODERATE,
-    _Action.OPTIMIZATION_TECHNIQUE,
-    _Effort.LOW,
+    Change(_Complexity.MODERATE, _Action.OPTIMIZATION_TECHNIQUE, _Effort.LOW),
     ("Adam keeps two more numbers for each parameter.",),
 )
 LOWER_EPS = Remedy(
     _Kind.OPTIMIZATION_ALGORITHM,
     "Lower Adam's eps to 1e-8 or less.",
-    _Complexity.SIMPLE,
-    _Action.OPTIMIZATION_TECHNIQUE,
-    _Effort.MINIMAL,
+    Change(_Complexity.SIMPLE, _Action.OPTIMIZATION_TECHNIQUE, _Effort.MINIMAL),
     ("Steps of parameters with tiny gradients grow.",),
 )
 LOWER_BETA = Remedy(
     _Kind.OPTIMIZATION_ALGORITHM,
     "Lower Adam's β2 to 0.95.",
-    _Complexity.SIMPLE,
-    _Action.OPTIMIZATION_TECHNIQUE,
-    _Effort.MINIMAL,
+    Change(_Complexity.SIMPLE, _Action.OPTIMIZATION_TECHNIQUE, _Effort.MINIMAL),
     ("The size of steps becomes noisier.",),
 )
 MASTER_WEIGHTS = Remedy(
     _Kind.OPTIMIZATION_ALGORITHM,
     "Keep float32 master weights: use autocast instead of a half-precision model.",
-    _Complexity.MODERATE,
-    _Action.OPTIMIZATION_TECHNIQUE,
-    _Effort.MODERATE,
+    Change(_Complexity.MODERATE, _Action.OPTIMIZATION_TECHNIQUE, _Effort.MODERATE),
     ("The weights take twice the memory.",),
 )
 DECAY = Remedy(
     _Kind.REGULARIZATION_ADD,
     "Add weight decay or augmentation.",
-    _Complexity.MODERATE,
-    _Action.REGULARIZATION_METHOD,
-    _Effort.LOW,
+    Change(_Complexity.MODERATE, _Action.REGULARIZATION_METHOD, _Effort.LOW),
     ("The network can hold less.",),
 )
 DROPOUT = Remedy(
     _Kind.DROPOUT_ADJUSTMENT,
     "Add dropout, or raise its rate.",
-    _Complexity.MODERATE,
-    _Action.REGULARIZATION_METHOD,
-    _Effort.MODERATE,
+    Change(_Complexity.MODERATE, _Action.REGULARIZATION_METHOD, _Effort.MODERATE),
     ("The training loss stays higher and falls more slowly.",),
     ("model.eval() in every validation, which switches dropout off",),
 )
 FIND_NON_FINITE = Remedy(
     _Kind.FIND_NON_FINITE,
     "Find the first NaN or Inf: `gradwatch diagnose` names the layer and the phase.",
-    _Complexity.MODERATE,
-    _Action.PARAMETER_ADJUSTMENT,
-    _Effort.LOW,
+    Change(_Complexity.MODERATE, _Action.PARAMETER_ADJUSTMENT, _Effort.LOW),
 )
 CONNECT = Remedy(
     _Kind.CHECK_CONNECTION,
     "Check that the loss depends on this layer: detached, frozen, or all its units inactive.",
-    _Complexity.MODERATE,
-    _Action.PARAMETER_ADJUSTMENT,
-    _Effort.LOW,
+    Change(_Complexity.MODERATE, _Action.PARAMETER_ADJUSTMENT, _Effort.LOW),
 )
 
 REMEDIES: Mapping[str, tuple[Remedy, ...]] = {
@@ -334,6 +307,9 @@ def suggestions(
     """
     by_kind: dict[SuggestionType, LayerOptimizationSuggestion] = {}
     for reason in because:
+        finding = reason.finding
+        said = [f"{finding.message} (since step {finding.first_step})", measured]
+        said += [f"it follows from {reason.follows}"] if reason.follows else []
         sized = reason.word in (Trouble.VANISHING, Trouble.EXPLODING) and math.isfinite(decades)
         for remedy in reason.remedies:
             if remedy.kind not in by_kind:
@@ -341,9 +317,9 @@ def suggestions(
                     remedy.kind,
                     remedy.text,
                     reason.word,
-                    _rationale(reason, measured),
+                    "; ".join(filter(None, said)),
                     decades if sized else missing(NOT_MEASURED),
-                    remedy.complexity,
+                    remedy.change.complexity,
                     remedy.side_effects,
                 )
     return tuple(by_kind.values())
@@ -367,23 +343,15 @@ def actions(because: Sequence[Reason], share: float | None) -> tuple[Recommended
         for remedy in found:
             remedies.setdefault(remedy.text, remedy)
     return tuple(
-        RecommendedAction(text, remedy.action, impact, remedy.effort, remedy.prerequisites)
-        for text, remedy in remedies.items()
+        RecommendedAction(x.text, x.change.action, impact, x.change.effort, x.prerequisites)
+        for x in remedies.values()
     )
 
 
 def _advised(finding: Finding) -> tuple[Remedy, ...]:
     """The finding's own first advice: faults of the loop and the data have no remedy of a layer."""
-    kind, action = _Kind.OPTIMIZATION_ALGORITHM, _Action.OPTIMIZATION_TECHNIQUE
-    return tuple(
-        Remedy(kind, text, _Complexity.SIMPLE, action, _Effort.LOW) for text in finding.advice[:1]
-    )
-
-
-def _rationale(reason: Reason, measured: str) -> str:
-    follows = f"; it follows from {reason.follows}" if reason.follows else ""
-    here = f"; {measured}" if measured else ""
-    return f"{reason.finding.message} (since step {reason.finding.first_step}){here}{follows}"
+    change = Change(_Complexity.SIMPLE, _Action.OPTIMIZATION_TECHNIQUE, _Effort.LOW)
+    return tuple(Remedy(_Kind.OPTIMIZATION_ALGORITHM, x, change) for x in finding.advice[:1])
 
 
 def own_numbers(typical: float, middle: float) -> str:

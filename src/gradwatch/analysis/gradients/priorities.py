@@ -3,6 +3,7 @@
 Urgency comes before score, and what the diagnosis names first stands first.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -89,25 +90,21 @@ def priorities(
     """
     squares = series.squares / (float(series.squares.sum()) or 1.0)
     shares = dict(zip(series.names, squares.tolist(), strict=True))
+    away = dict(zip(series.names, potentials(recent).tolist(), strict=True))
+    metrics = {layer.layer_name: layer.health_metrics for layer in layers}
     by_layer = reasons_by_layer(because)
-    away = potentials(recent)
     ranked = [
         _layer(
-            layer.layer_name,
-            layer.health_metrics,
-            by_layer.get(layer.layer_name, ()),
-            shares[layer.layer_name],
-            distance,
-            named_first=layer.layer_name == first_named,
+            name,
+            metrics.get(name),
+            by_layer.get(name, ()),
+            shares.get(name, 0.0),
+            away.get(name, np.nan),
+            named_first=name == first_named,
         )
-        for layer, distance in zip(layers, away.tolist(), strict=True)
+        # A finding may name layers without parameters: an activation, a norm without gains.
+        for name in dict.fromkeys([*shares, *by_layer, *filter(None, [first_named])])
     ]
-    # A finding may name layers without parameters: an activation, a norm without gains.
-    for name in dict.fromkeys([*by_layer, *([first_named] if first_named else [])]):
-        if name not in shares:
-            found = by_layer.get(name, ())
-            named_first = name == first_named
-            ranked.append(_layer(name, None, found, 0.0, np.nan, named_first=named_first))
     by_name = {item.target_name: item for _, item in ranked if item.target_name in shares}
     ranked += _groups(by_name, because, shares)
     return tuple(item for _, item in sorted(ranked, key=lambda pair: pair[0]))
@@ -204,24 +201,21 @@ def _groups(
     shares: Mapping[str, float],
 ) -> list[Ranked]:
     """One target for the network and one for each block, with the troubles most of it shares."""
+    owner = {name: block_of(name) for name in layers}
     blocks: dict[str, list[str]] = {}
-    for name in layers:
-        blocks.setdefault(block_of(name), []).append(name)
-    sizes = {block: len(names) for block, names in blocks.items() if 1 < len(names) < len(layers)}
+    for name, block in owner.items():
+        blocks.setdefault(block, []).append(name)
     of_network: list[Reason] = []
     of_blocks: dict[str, list[Reason]] = {}
     for reason in because:
-        named = [name for name in reason.finding.layers if name in layers]
-        most = len(layers) >= FEWEST_LAYERS and len(named) > MOST_OF * len(layers)
+        counts = Counter(owner[name] for name in reason.finding.layers if name in owner)
+        most = len(layers) >= FEWEST_LAYERS and counts.total() > MOST_OF * len(layers)
         if most or not reason.finding.layers:
             of_network.append(reason)
             continue
-        counts: dict[str, int] = {}
-        for name in named:
-            block = block_of(name)
-            counts[block] = counts.get(block, 0) + 1
         for block, count in counts.items():
-            if block in sizes and count > MOST_OF * sizes[block]:
+            size = len(blocks[block])
+            if 1 < size < len(layers) and count > MOST_OF * size:
                 of_blocks.setdefault(block, []).append(reason)
     targets = [
         _together(block, OptimizationTarget.LAYER_GROUP, found, blocks[block], layers, shares)

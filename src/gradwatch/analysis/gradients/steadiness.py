@@ -59,6 +59,13 @@ class InstabilityType(StrEnum):
     CHAOS = "Chaos"
 
 
+_TROUBLES = {
+    Trouble.EXPLODING: ("explodes", InstabilityType.GRADIENT_EXPLOSION),
+    Trouble.VANISHING: ("vanishes", InstabilityType.GRADIENT_VANISHING),
+    Trouble.DEAD: ("vanishes", InstabilityType.GRADIENT_VANISHING),
+}
+
+
 class Monitoring(AdviceCode):
     """What to record or to watch next."""
 
@@ -137,8 +144,7 @@ def _stretches(norms: Array) -> Array:
     stretches = []
     for begin in range(0, len(norms) - size, size):
         piece = norms[begin : begin + min(size, ROWS) + 1]  # of a long stretch, its beginning
-        logs = np.log(piece, out=np.full(piece.shape, np.nan), where=piece > 0)
-        changes = np.diff(logs, axis=0)
+        changes = np.diff(trends.logs(piece), axis=0)
         rows = np.isfinite(changes).sum(axis=0)
         squares = np.nansum(changes**2, axis=0)[rows >= 3] / rows[rows >= 3]
         if len(squares):
@@ -160,14 +166,14 @@ def _stability_trend(
 
 def _forecast(run: Run, pieces: Array, sources: tuple[InstabilitySource, ...]) -> StabilityForecast:
     """Predict each of the last stretches from those before it; a forecast that failed is null."""
+    advice = _monitoring(run, pieces, sources)
     if len(pieces) < trends.FEWEST:
         gone = missing("the run is too short for a forecast")
-        return StabilityForecast(gone, gone, gone, gone, _monitoring(run, pieces, sources))
+        return StabilityForecast(gone, gone, gone, gone, advice)
     hits = 0
     for held_back in range(len(pieces) - 3, len(pieces)):
         low, high = expected(pieces[:held_back], 1)
         hits += low <= pieces[held_back] <= high
-    advice = _monitoring(run, pieces, sources)
     if hits < 2:
         gone = missing("held-back steps did not bear the forecast out")
         return StabilityForecast(gone, gone, hits / 3, gone, advice)
@@ -217,38 +223,31 @@ def _monitoring(
 def _troubles(run: Run, series: LayerSeries) -> list[InstabilitySource]:
     """What the diagnosis calls exploding, vanishing or dead, held against the layer's own past."""
     found = verdicts(run)
-    kinds = {
-        Trouble.EXPLODING: InstabilityType.GRADIENT_EXPLOSION,
-        Trouble.VANISHING: InstabilityType.GRADIENT_VANISHING,
-        Trouble.DEAD: InstabilityType.GRADIENT_VANISHING,
-    }
-    said = [(kind, found.layers_with(trouble)) for trouble, kind in kinds.items()]
-    if not any(layers for _, layers in said):
+    said = [(verb, kind, found.layers_with(trouble)) for trouble, (verb, kind) in _TROUBLES.items()]
+    if not any(layers for *_, layers in said):
         return []
-    begin, end = medians(series.norms[:5]), medians(series.norms[-5:])
-    most = np.fmax.reduce(series.norms, axis=0, initial=np.nan)
+    moments = {
+        "at the start": medians(series.norms[:5]),
+        "at most": np.fmax.reduce(series.norms, axis=0, initial=np.nan),
+        "at the end": medians(series.norms[-5:]),
+    }
     sources = []
     for column, name in enumerate(series.names):
-        for kind, layers in said:
+        for verb, kind, layers in said:
             if name in layers:
-                past = float(begin[column]), float(end[column]), float(most[column])
-                sources.append(_trouble(kind, name, layers[name], past))
+                past = {when: float(norms[column]) for when, norms in moments.items()}
+                text = f"the gradient of {name} {verb} {_told(kind, layers[name], past)}"
+                severity = 1.0 if layers[name].severity >= Severity.CRITICAL else 0.5
+                sources.append(InstabilitySource(kind, (name,), severity, text))
     return sources
 
 
-def _trouble(
-    kind: InstabilityType, name: str, verdict: Verdict, past: tuple[float, float, float]
-) -> InstabilitySource:
-    begin, end, most = past
-    severity = 1.0 if verdict.severity >= Severity.CRITICAL else 0.5
-    exploding = kind is InstabilityType.GRADIENT_EXPLOSION
-    numbers = [(begin, "at the start"), (most, "at most"), (end, "at the end")]
-    told = [f"{x:.1e} {when}" if x else f"0 {when}" for x, when in numbers if math.isfinite(x)]
-    if not exploding and len(told) == 3:
-        del told[1]
-    words = f"since step {verdict.first_step}" + (f": {', '.join(told)}" if told else "")
-    verb = "explodes" if exploding else "vanishes"
-    return InstabilitySource(kind, (name,), severity, f"the gradient of {name} {verb} {words}")
+def _told(kind: InstabilityType, verdict: Verdict, past: dict[str, float]) -> str:
+    known = {when: norm for when, norm in past.items() if math.isfinite(norm)}
+    if kind is InstabilityType.GRADIENT_VANISHING and len(known) == 3:
+        del known["at most"]
+    told = ", ".join(f"{x:.1e} {when}" if x else f"0 {when}" for when, x in known.items())
+    return f"since step {verdict.first_step}" + (f": {told}" if told else "")
 
 
 def _unsteady(recent: LayerSeries, steadiness: Array) -> list[InstabilitySource]:
