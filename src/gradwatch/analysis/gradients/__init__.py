@@ -5,33 +5,9 @@ from enum import StrEnum
 from typing import Any
 
 from gradwatch.analysis import Rules
+from gradwatch.analysis.gradients import advice, groups, priorities, relations, steadiness, training
 from gradwatch.analysis.gradients import layer as of_layer
-from gradwatch.analysis.gradients.advice import (
-    LayerOptimizationSuggestion,
-    Reason,
-    reasons,
-    suggestions,
-)
-from gradwatch.analysis.gradients.groups import (
-    GradientDistribution,
-    GradientHierarchy,
-    distribution,
-    hierarchy,
-)
 from gradwatch.analysis.gradients.layer import LayerDetail, LayerHealth
-from gradwatch.analysis.gradients.priorities import (
-    OptimizationPriority,
-    priorities,
-    reasons_by_layer,
-)
-from gradwatch.analysis.gradients.relations import LayerInteraction, interactions
-from gradwatch.analysis.gradients.steadiness import StabilityAssessment, stability
-from gradwatch.analysis.gradients.training import (
-    ConvergenceIndicators,
-    TrainingDynamics,
-    convergence,
-    dynamics,
-)
 from gradwatch.analysis.layers import LayerSeries, histories
 from gradwatch.diagnosis.verdict import Verdicts, verdicts
 from gradwatch.errors import Exit, GradwatchError
@@ -64,12 +40,12 @@ class NetworkLevelAnalysis(Result):
     """What holds for all layers together; None what the depth does not compute."""
 
     overall_gradient_health: LayerHealth
-    gradient_distribution: GradientDistribution | None
-    layer_interactions: tuple[LayerInteraction, ...] | None
-    convergence_indicators: ConvergenceIndicators | None
-    training_dynamics: TrainingDynamics | None
-    stability_assessment: StabilityAssessment | None
-    optimization_suggestions: tuple[LayerOptimizationSuggestion, ...] | None
+    gradient_distribution: groups.GradientDistribution | None
+    layer_interactions: tuple[relations.LayerInteraction, ...] | None
+    convergence_indicators: training.ConvergenceIndicators | None
+    training_dynamics: training.TrainingDynamics | None
+    stability_assessment: steadiness.StabilityAssessment | None
+    optimization_suggestions: tuple[advice.LayerOptimizationSuggestion, ...] | None
     """What to try against findings that name no layer."""
 
 
@@ -79,8 +55,8 @@ class GradientAnalysis(Result):
 
     layer_details: dict[str, LayerDetail]
     network_level_analysis: NetworkLevelAnalysis
-    gradient_hierarchy: GradientHierarchy | None
-    optimization_priorities: tuple[OptimizationPriority, ...]
+    gradient_hierarchy: groups.GradientHierarchy | None
+    optimization_priorities: tuple[priorities.OptimizationPriority, ...]
     non_finite_since: int | None
     """The step at which the run went NaN or Inf: everything here is about the steps before it."""
 
@@ -131,28 +107,30 @@ def _analysis(run: Run, window: int, threshold: float, depth: AnalysisDepth) -> 
     series = LayerSeries.of(run)
     recent = series.last(window)  # what counts as "now"
     said = verdicts(run)
-    because = list(reasons(said.diagnosis, len(series.names)))
+    because = list(advice.reasons(said.diagnosis, len(series.names)))
     layers = _layers(run, series, recent, said, because, depth)
     health = [layer.health_metrics for layer in layers]
     network = [depth.left_out] * 6
-    groups = depth.left_out
+    hierarchy = depth.left_out
     if depth.reaches(AnalysisDepth.STANDARD):
-        groups = hierarchy(run, recent)
+        hierarchy = groups.hierarchy(run, recent)
         network = [
-            distribution(series, recent),
-            interactions(recent),
-            convergence(run, series, [item.convergence_indicator for item in health], window),
-            dynamics(run, window),
-            stability(run, series, recent, threshold),
-            suggestions(item for item in because if not item.finding.layers),
+            groups.distribution(series, recent),
+            relations.interactions(recent),
+            training.convergence(
+                run, series, [item.convergence_indicator for item in health], window
+            ),
+            training.dynamics(run, window),
+            steadiness.stability(run, series, recent, threshold),
+            advice.suggestions(item for item in because if not item.finding.layers),
         ]
     named = next((finding.layers for finding in said.diagnosis.findings), ())
     overall = _overall_health(said, [item.overall_health for item in health])
     return GradientAnalysis(
         {layer.layer_name: layer for layer in layers},
         NetworkLevelAnalysis(overall, *network),
-        groups,
-        priorities(series, recent, layers, because, named[0] if named else None),
+        hierarchy,
+        priorities.priorities(series, recent, layers, because, named[0] if named else None),
         series.non_finite_since,
     )
 
@@ -162,25 +140,25 @@ def _layers(
     series: LayerSeries,
     recent: LayerSeries,
     said: Verdicts,
-    because: list[Reason],
+    because: list[advice.Reason],
     depth: AnalysisDepth,
 ) -> list[LayerDetail]:
     """Each layer in forward order."""
     left_out: list[Any] = [depth.left_out] * len(series.names)
-    characteristics = steadiness = falls = suggested = compared = left_out
+    characteristics = stabilities = falls = suggested = compared = left_out
     intervals = stages = tensors = left_out
     traits: list[Any] = [()] * len(series.names)
     if depth.reaches(AnalysisDepth.STANDARD):
-        characteristics, steadiness, falls, traits = of_layer.flows(recent)
+        characteristics, stabilities, falls, traits = of_layer.flows(recent)
         compared = of_layer.compared(series, recent)
-        suggested = of_layer.layer_suggestions(recent, reasons_by_layer(because))
+        suggested = of_layer.layer_suggestions(recent, priorities.reasons_by_layer(because))
     if depth.reaches(AnalysisDepth.COMPREHENSIVE):
         intervals, stages = of_layer.mean_intervals(recent), of_layer.stages(series)
     if depth.reaches(AnalysisDepth.EXPERT):
         by_layer = of_layer.tensor_statistics(run)
         tensors = [by_layer[name] for name in series.names]
     numbers = list(of_layer.statistics(series.norms, series.non_finite_samples.tolist()))
-    told = zip(series.names, numbers, steadiness, falls, traits, strict=True)
+    told = zip(series.names, numbers, stabilities, falls, traits, strict=True)
     health = of_layer.health(run, said, told)
     rest = suggested, compared, intervals, stages, tensors
     return list(map(LayerDetail, series.names, numbers, characteristics, health, *rest))

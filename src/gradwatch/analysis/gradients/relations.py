@@ -248,10 +248,9 @@ def _pairs(fresh: Array) -> list[Pair]:
 def _correlations(first: Array, second: Array) -> tuple[Array, NDArray[np.int64]]:
     """Of innovations, column by column [lag, pair]; and over how many steps."""
     correlations, common = [], []
-    for lag in LAGS:
-        x, y = _shifted(first, second, lag)
-        both = np.isfinite(x) & np.isfinite(y)
-        x, y = np.where(both, x, 0.0), np.where(both, y, 0.0)
+    for later in _later(second, np.nan):
+        both = np.isfinite(first) & np.isfinite(later)
+        x, y = np.where(both, first, 0.0), np.where(both, later, 0.0)
         size = np.sqrt((x * x).sum(axis=0) * (y * y).sum(axis=0))
         product = (x * y).sum(axis=0)
         correlations.append(np.divide(product, size, out=np.zeros(len(size)), where=size > 0))
@@ -259,11 +258,11 @@ def _correlations(first: Array, second: Array) -> tuple[Array, NDArray[np.int64]
     return np.stack(correlations), np.stack(common)
 
 
-def _shifted(
-    first: NDArray[Any], second: NDArray[Any], lag: int
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    n = len(first)
-    return first[max(-lag, 0) : n - max(lag, 0)], second[max(lag, 0) : n - max(-lag, 0)]
+def _later(x: NDArray[Any], beyond: float) -> list[NDArray[Any]]:
+    """The columns as they are by each of `LAGS` later, with this value beyond their ends."""
+    reach = max(LAGS)
+    padded = np.pad(x, ((reach, reach), (0, 0)), constant_values=beyond)
+    return [padded[reach + lag :][: len(x)] for lag in LAGS]
 
 
 def _strongest(fresh: Array, limit: float) -> list[tuple[int, int]]:
@@ -276,38 +275,25 @@ def _strongest(fresh: Array, limit: float) -> list[tuple[int, int]]:
     # Columns that have the same steps need no counting pair by pair; one without any does no harm.
     some = mask.max(axis=1, keepdims=True)
     alike = bool((mask == some)[:, present.any(axis=0)].all())
-    shifted, shifted_mask = _all_lags(x), _all_lags(some if alike else mask)
+    # [step, lag, column]
+    shifted, counted = (np.stack(_later(a, 0), axis=1) for a in (x, some if alike else mask))
     found: list[tuple[float, int, int]] = []
     for begin in range(0, x.shape[1], TILE):
         tile = slice(begin, begin + TILE)
         products = _products(x[:, tile], shifted[:, :, begin:])
         np.abs(products, out=products)
         if alike:
-            common = _products(some, shifted_mask)
+            common = _products(some, counted)
         else:
-            common = _products(mask[:, tile], shifted_mask[:, :, begin:])
+            common = _products(mask[:, tile], counted[:, :, begin:])
         common = np.maximum(common, SPENT + 1)
         products /= common * np.tanh(limit / np.sqrt(common - SPENT))
         best = products.max(axis=1)
         i, j = np.nonzero(np.triu(best > 1, 1))
-        margins = best[i, j]
-        top = np.argsort(-margins, kind="stable")[:STRONGEST]
-        found += zip(
-            (-margins[top]).tolist(),
-            (i + begin)[top].tolist(),
-            (j + begin)[top].tolist(),
-            strict=True,
-        )
+        top = np.argsort(-best[i, j], kind="stable")[:STRONGEST]
+        i, j = i[top], j[top]
+        found += zip((-best[i, j]).tolist(), i + begin, j + begin, strict=True)
     return [(first, second) for _, first, second in sorted(found)[:STRONGEST]]
-
-
-def _all_lags(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """[step, lag, column]: each column as it is that many steps later, 0 beyond the ends."""
-    out = np.zeros((len(x), len(LAGS), x.shape[1]), np.float32)
-    for k, lag in enumerate(LAGS):
-        to, source = _shifted(out[:, k], x, lag)
-        to[:] = source
-    return out
 
 
 def _products(x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.float32]:
