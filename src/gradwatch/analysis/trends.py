@@ -168,6 +168,12 @@ def packed(values: Array) -> Array:
     return out
 
 
+def centred(values: Array, present: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Mean of what is present in each column, 0 without any; values less that, 0 where absent."""
+    mean = np.where(present, values, 0.0).sum(axis=0) / np.maximum(present.sum(axis=0), 1)
+    return mean, np.where(present, values - mean, 0.0)
+
+
 def lines(steps: NDArray[np.int64], values: Array) -> Lines:
     """Centred least squares of every column; NaN below three samples.
 
@@ -176,14 +182,10 @@ def lines(steps: NDArray[np.int64], values: Array) -> Lines:
     present = np.isfinite(values)
     n = present.sum(axis=0)
     enough = n >= 3
-    y = np.where(present, values, 0.0)
-    level = y.sum(axis=0) / np.maximum(n, 1)
-    y = np.where(present, y - level, 0.0)
     times = steps[:, None] if steps.ndim == 1 else steps
     start = times[:1].sum(axis=0).astype(float)
-    t = times - start
-    middle = np.where(present, t, 0.0).sum(axis=0) / np.maximum(n, 1)
-    t = np.where(present, t - middle, 0.0)
+    level, y = centred(values, present)
+    middle, t = centred(times - start, present)
     across = np.where(enough, (t * t).sum(axis=0), np.nan)
     slope = (t * y).sum(axis=0) / across
     rest = y - slope * t
@@ -229,8 +231,8 @@ def smoothnesses(values: Array) -> Array:
     rest, n = _detrended(values)
     total = np.nansum(rest * rest, axis=0)
     level = total > 1e-24 * n
-    ratio = np.zeros(len(total))
-    np.divide(np.nansum(np.diff(rest, axis=0) ** 2, axis=0), total, out=ratio, where=level)
+    changes = np.nansum(np.diff(rest, axis=0) ** 2, axis=0)
+    ratio = np.divide(changes, total, out=np.zeros(len(total)), where=level)
     return np.where(n >= 3, 1 - np.minimum(ratio, 4.0) / 4, np.nan)
 
 
@@ -270,10 +272,10 @@ def percentiles(values: Array, shares: Sequence[float]) -> list[Array]:
     return found
 
 
-def autocorrelations(x: Array, lag: int = 1) -> Array:
-    """Of packed, centred columns; 0 where nothing varies."""
+def autocorrelations(x: Array) -> Array:
+    """Of packed, centred columns with the sample before; 0 where nothing varies."""
     total = np.nansum(x * x, axis=0)
-    products = np.nansum(x[lag:] * x[:-lag], axis=0)
+    products = np.nansum(x[1:] * x[:-1], axis=0)
     return np.asarray(np.divide(products, total, out=np.zeros(len(total)), where=total > 0))
 
 

@@ -291,29 +291,21 @@ def _similar(names: Sequence[str], means: Array) -> tuple[list[tuple[str, ...]],
     """The nearest layers within a factor of 1.2, in forward order, and how many there are."""
     logs = np.full(len(means), -1e6)  # zero: like zero, far from everything else
     np.log(means, out=logs, where=means > 0)
-    order = np.flatnonzero(np.isfinite(means))
-    order = order[np.argsort(logs[order], kind="stable")]
-    ordered = logs[order]
-    reach = SIMILAR + 1e-12
-    first = np.searchsorted(ordered, ordered - reach)
-    last = np.searchsorted(ordered, ordered + reach, side="right")
-    # The nearest ones stand beside a layer in the order, so only so many need a look.
-    offsets = np.array([o for o in range(-MOST_SIMILAR, MOST_SIMILAR + 1) if o])
-    places = np.arange(len(order))[:, None] + offsets
-    inside = (places >= first[:, None]) & (places < last[:, None])
-    places = places.clip(0, max(len(order) - 1, 0))
-    distance = np.where(inside, np.abs(ordered[places] - ordered[:, None]), np.inf)
-    nearest = np.argsort(distance, axis=1, kind="stable")[:, :MOST_SIMILAR]
-    # In forward order, those that are none behind the others, where they are cut off.
-    chosen = np.take_along_axis(np.where(inside, order[places], len(means)), nearest, 1)
-    chosen.sort(axis=1)
-    by_column = np.array([*names, ""], object)[chosen].tolist()
+    order = [column for column in np.argsort(logs, kind="stable").tolist() if means[column] >= 0]
+    ordered, reach = logs[order], SIMILAR + 1e-12
+    first = np.searchsorted(ordered, ordered - reach).tolist()
+    last = np.searchsorted(ordered, ordered + reach, side="right").tolist()
     listed: list[tuple[str, ...]] = [()] * len(means)
     counts = [0] * len(means)
-    all_of = (last - first - 1).tolist()
-    for column, nearby, count in zip(order.tolist(), by_column, all_of, strict=True):
-        counts[column] = count
-        listed[column] = tuple(nearby[:count])
+    at = logs.tolist()
+    for place, column in enumerate(order):
+        # The nearest ones stand beside a layer in the order, so only so many need a look.
+        begin, end = max(first[place], place - MOST_SIMILAR), place + MOST_SIMILAR + 1
+        near = order[begin : min(last[place], end)]
+        near.remove(column)
+        near.sort(key=lambda other, here=at[column]: abs(at[other] - here))  # type: ignore[misc]
+        listed[column] = tuple(names[other] for other in sorted(near[:MOST_SIMILAR]))
+        counts[column] = last[place] - first[place] - 1
     return listed, counts
 
 

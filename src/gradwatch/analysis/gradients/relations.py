@@ -159,7 +159,7 @@ def innovations(logs: Array) -> Array:
     rest = _without_course(logs)
     present = np.isfinite(rest[2:] + rest[1:-1] + rest[:-2])
     n = present.sum(axis=0)
-    x, y, z = (_centred(part, present, n) for part in (rest[1:-1], rest[:-2], rest[2:]))
+    x, y, z = (trends.centred(part, present)[1] for part in (rest[1:-1], rest[:-2], rest[2:]))
     xx, yy, xy, xz, yz = ((a * b).sum(axis=0) for a, b in ((x, x), (y, y), (x, y), (x, z), (y, z)))
     xx, yy = xx * (1 + 1e-9), yy * (1 + 1e-9)  # on a straight line the two would be the same
     determinant = xx * yy - xy * xy
@@ -182,15 +182,9 @@ def _without_course(logs: Array) -> Array:
     powers = np.polynomial.legendre.legvander(np.linspace(-1, 1, len(logs)), 3)
     squares = (powers[:, :, None] * powers[:, None, :]).reshape(len(logs), 16)
     table = (squares.T @ present.astype(float)).T.reshape(-1, 4, 4) + 1e-9 * np.eye(4)
-    level = np.where(present, logs, 0.0).sum(axis=0) / np.maximum(present.sum(axis=0), 1)
-    centred = np.where(present, logs - level, 0.0)
+    _, centred = trends.centred(logs, present)
     fitted = np.linalg.solve(table, (powers.T @ centred).T[:, :, None])[:, :, 0]
     return np.where(present, centred - powers @ fitted.T, np.nan)
-
-
-def _centred(values: Array, present: NDArray[np.bool_], n: NDArray[np.int64]) -> Array:
-    kept = np.where(present, values, 0.0)
-    return np.where(present, kept - kept.sum(axis=0) / np.maximum(n, 1), 0.0)
 
 
 def unit(fresh: Array) -> tuple[Array, NDArray[np.bool_]]:
