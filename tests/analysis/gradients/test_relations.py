@@ -25,8 +25,8 @@ def related(logs: np.ndarray) -> list[LayerInteraction]:
     """What layers `0`, `1`, … with these ln norms [step, layer] say, without the neutral pairs."""
     steps, layers = logs.shape
     names = tuple(map(str, range(layers)))
-    zeros, ones = np.zeros(logs.shape), np.ones(layers, np.int64)
-    found = interactions(LayerSeries(names, np.arange(steps), np.exp(logs), zeros, ones))
+    ones = np.ones(layers, np.int64)
+    found = interactions(LayerSeries(names, np.arange(steps), np.exp(logs), ones, 0 * ones))
     return [item for item in found if item.interaction_type is not InteractionType.NEUTRAL]
 
 
@@ -105,9 +105,8 @@ def test_spikes_that_follow_anothers_are_disruptive_and_those_together_are_not()
 def test_strength_is_the_correlation_of_plain_loops() -> None:
     x = 0.1 * np.cumsum(RNG(3).normal(size=(90, 3)), axis=0)
     x[:, 1] += np.roll(x[:, 0], 2)
-    found = interactions(
-        LayerSeries(("a", "b", "c"), np.arange(90), np.exp(x), 0 * x, np.ones(3, np.int64))
-    )
+    ones = np.ones(3, np.int64)
+    found = interactions(LayerSeries(("a", "b", "c"), np.arange(90), np.exp(x), ones, 0 * ones))
     fresh = [loops.innovations(column.tolist()) for column in x.T]
     for item in found:
         a, b = fresh["abc".index(item.layer1)], fresh["abc".index(item.layer2)]

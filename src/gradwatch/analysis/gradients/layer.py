@@ -198,14 +198,11 @@ def activity(run: Run) -> dict[str, float]:
     if Stat.GRAD_DEAD_ROWS not in run.recorded:
         return {}
     dead_rows = context(run).last(Stat.GRAD_DEAD_ROWS).tolist()
-    largest: dict[str, int] = {}
-    shares = {}
-    for dead, subject in zip(dead_rows, run.parameters, strict=True):
-        if len(subject.shape) < 2 or dead != dead or not subject.shape[0]:
-            continue
-        if subject.count > largest.get(subject.layer, 0):
-            largest[subject.layer] = subject.count
-            shares[subject.layer] = 1 - dead / subject.shape[0]
+    tensors = sorted(zip(run.parameters, dead_rows, strict=True), key=lambda item: -item[0].count)
+    shares: dict[str, float] = {}
+    for subject, dead in tensors:
+        if len(subject.shape) >= 2 and subject.count and dead == dead:
+            shares.setdefault(subject.layer, 1 - dead / subject.shape[0])
     return shares
 
 
