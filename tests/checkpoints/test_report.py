@@ -33,3 +33,12 @@ def test_casts_are_counted_as_torch_casts(path) -> None:
         lost = np.mean((cast == 0) & (x != 0))
         assert got["vanishing_fraction"] == pytest.approx(lost, abs=0.001)
     assert tensor["casts"]["float16"]["headroom"] == pytest.approx(65504 / np.abs(x).max())
+
+
+def test_a_norm_that_is_no_number_is_missing_with_its_reason(tmp_path) -> None:
+    np.savez(tmp_path / "m.npz", large=np.array([1.7e308, -1.7e308, 3.0]), usual=np.array([3.0, 4]))
+    large, usual = as_dict(checkpoint_of(scan(tmp_path / "m.npz")))["tensors"]
+    assert large["norm"] is None
+    assert "64 bits" in large["missing"]["norm"]
+    assert usual["norm"] == 5.0
+    assert "missing" not in usual

@@ -16,7 +16,6 @@ from gradwatch.run import Run
 CELLS: dict[str, Callable[[CheckContext], Mask]] = {
     "vanishing-gradient": limits.vanishing_cells,
     "exploding-gradient": limits.exploding_cells,
-    "no-gradient": limits.silent_cells,
     "nonfinite": limits.nonfinite_cells,
 }
 
@@ -68,8 +67,6 @@ def test_cells_are_the_steps_beyond_the_limit() -> None:
     exploding = limits.exploding_cells(context(run))
     assert np.flatnonzero(exploding[:, 0]).tolist() == list(range(40, 60))
     assert not exploding[:, 1:].any()
-    silent = limits.silent_cells(context(run))
-    assert np.flatnonzero(silent[:, 1]).tolist() == list(range(45, 60))
     fading = gradients(np.geomspace(1, 1e-12, 60), 1.0, 1.0, scalars={"loss": STUCK})
     cells = limits.vanishing_cells(context(fading))
     assert cells[-1].tolist() == [True, False, False]

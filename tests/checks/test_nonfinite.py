@@ -100,6 +100,20 @@ def test_nan_in_the_update() -> None:
     assert (finding.layers, finding.first_step) == (("b",), 7)
 
 
+def test_the_evidence_counts_infinities_too() -> None:
+    seen = [
+        (item.stat, item.subject, item.measured)
+        for run in (
+            broken(grad_inf=[(7, 1)]),
+            broken(grad_nan=[(7, 1)]),
+            broken(weight_inf=[(8, 1)], loss_nonfinite=8),
+        )
+        for item in origin(run).evidence
+    ]
+    counters = ("grad_inf", "grad_nan", "weight_inf")
+    assert seen == [(counter, "b.weight", 1.0) for counter in counters]
+
+
 def test_infinite_gradients_of_skipped_steps_are_by_design() -> None:
     run = broken(grad_inf=[(0, 0)])
     scalars = {**run.scalars, "skipped": np.ones(20)}

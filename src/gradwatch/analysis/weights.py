@@ -28,6 +28,7 @@ from gradwatch.analysis.elements import (
     spread,
     with_elements,
 )
+from gradwatch.checkpoints.measure import OVERFLOW
 from gradwatch.checkpoints.scanning import scan_arrays
 from gradwatch.checks.context import context
 from gradwatch.checks.tensors import weights_only
@@ -41,7 +42,6 @@ from gradwatch.run import Run, choice, whole_number
 EMPTY = "the tensor is empty"
 NOTHING = "there is no element to judge"
 NONE_FINITE = "no element is finite"
-OVERFLOW = "the elements are too large or too small for it to be computed in 64 bits"
 
 
 class WeightIssue(AdviceCode):

@@ -30,6 +30,7 @@ from gradwatch.checkpoints.parallel import ScanOptions, WorkUnit, do_work
 from gradwatch.kernel import MOMENTS, Batch, hashes, measure, measure_arrays, merge, row_spread
 from gradwatch.run import Histogram
 
+OVERFLOW = "the elements are too large or too small for it to be computed in 64 bits"
 _GROUP = 16
 """Neighbouring columns share a line of the cache: they are sampled in groups."""
 
@@ -167,7 +168,7 @@ _NONFINITE = ("nan", "pos_inf", "neg_inf")
 
 
 @dataclass(frozen=True)
-class Lines:
+class MatrixLines:
     """The rows or the columns of a matrix."""
 
     rms: NDArray[np.float64]
@@ -190,8 +191,8 @@ class TensorStats:
     first_nonfinite: int | None
     """Flat index of the first NaN or Inf."""
     row_spread: float
-    rows: Lines | None
-    columns: Lines | None
+    rows: MatrixLines | None
+    columns: MatrixLines | None
     row_hashes: NDArray[np.uint64] | None
 
     @property
@@ -505,7 +506,7 @@ def _nonzero_rows(tensor: TensorEntry, parts: Sequence[PartialStats]) -> NDArray
 
 def _structure(
     tensor: TensorEntry, parts: Sequence[PartialStats], nonzero: NDArray[np.bool_] | None
-) -> tuple[Lines | None, Lines | None, NDArray[np.uint64] | None]:
+) -> tuple[MatrixLines | None, MatrixLines | None, NDArray[np.uint64] | None]:
     """Rows, columns, and a hash of each row."""
     structures = [part.structure for part in parts if part.structure is not None]
     if not structures or len(structures) != len(parts) or nonzero is None:
@@ -520,8 +521,8 @@ def _structure(
     used = sum(s.column_rows for s in structures)
     alive = np.any([s.column_alive for s in structures], axis=0)
     exact = structures[0].exact
-    rows = Lines(rms, nonzero, exact)
-    return rows, Lines(np.sqrt(squares / max(used, 1)), alive, exact), row_hashes
+    rows = MatrixLines(rms, nonzero, exact)
+    return rows, MatrixLines(np.sqrt(squares / max(used, 1)), alive, exact), row_hashes
 
 
 def _histogram(parts: Sequence[PartialStats], moments: np.void) -> Histogram | None:

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import isinf
 from typing import Any
 
-from gradwatch.checkpoints.measure import Cast, TensorStats, casts, overall_casts
+from gradwatch.checkpoints.measure import OVERFLOW, Cast, TensorStats, casts, overall_casts
 from gradwatch.checkpoints.scanning import Checkpoint
 
 FORMAT = 1
@@ -31,6 +32,7 @@ def as_dict(checkpoint: Checkpoint, steps: Sequence[int] = ()) -> dict[str, Any]
 def _tensor(checkpoint: Checkpoint, stats: TensorStats) -> dict[str, Any]:
     """What was measured of one tensor."""
     tensor, moments = stats.tensor, stats.moments
+    overflow = isinf(moments["norm"])
     data: dict[str, Any] = {
         "name": tensor.name,
         "shape": list(tensor.shape),
@@ -44,7 +46,7 @@ def _tensor(checkpoint: Checkpoint, stats: TensorStats) -> dict[str, Any]:
         "min": float(moments["min"]),
         "max": float(moments["max"]),
         "zero_fraction": stats.zero_fraction,
-        "norm": float(moments["norm"]),
+        "norm": None if overflow else float(moments["norm"]),
         "abs_mean": float(moments["abs_mean"]),
         "abs_max": float(moments["abs_max"]),
         "skewness": float(moments["skewness"]),
@@ -55,6 +57,8 @@ def _tensor(checkpoint: Checkpoint, stats: TensorStats) -> dict[str, Any]:
         "row_spread": stats.row_spread,
         "casts": _as_data(casts(stats)),
     }
+    if overflow:
+        data["missing"] = {"norm": OVERFLOW}
     if len(tensor.shape) >= 2:
         data["zero_rows"] = int(moments["zero_rows"])
     if stats.columns is not None:

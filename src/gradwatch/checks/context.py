@@ -213,13 +213,17 @@ class CheckContext:
             return np.zeros(len(self.steps), bool)
         return np.asarray(np.nan_to_num(values) > 0, bool)
 
-    def bad(self, *stats: Stat) -> Mask:
-        """Rows in which any subject has a positive count of any of these statistics."""
-        rows = np.zeros(len(self.steps), bool)
+    def counted(self, *stats: Stat) -> Mask:
+        """Where any of these counters is above zero, [row, column]."""
+        cells = np.zeros((len(self.steps), len(self.run.by_kind[entry(stats[0]).kind])), bool)
         for stat in stats:
             if stat in self.run.recorded:
-                rows |= np.any(self.run.series[stat] > 0, axis=1)
-        return rows
+                cells |= self.run.series[stat] > 0
+        return cells
+
+    def bad(self, *stats: Stat) -> Mask:
+        """Rows in which any subject has a positive count of any of these statistics."""
+        return np.asarray(self.counted(*stats).any(axis=1), bool)
 
     @cached_property
     def nonfinite_rows(self) -> Mask:

@@ -53,24 +53,14 @@ def check(
     values = ctx.total_gradient[rows]
     before = rolling_median(values, 30)
     ratio = np.divide(values, before, out=np.zeros_like(values), where=before > 0)
-    early = float(np.median(values[: min(30, len(values))]))
     spikes = [
-        int(row)
-        for row in np.flatnonzero(ratio >= times)
+        row
+        for row in np.flatnonzero(ratio >= times).tolist()
         if (values[row + 1 : row + 1 + within] < back * before[row]).any()
     ]
     if not spikes:
         return
-    near = np.searchsorted(spikes, [row + 10.5 for row in spikes])
-    near -= np.searchsorted(spikes, [row - 10.5 for row in spikes])
-    crowded = bool((near > crowd).any())
-    clear = [
-        row
-        for row in spikes
-        if values[row] >= early
-        and not crowded
-        and np.log(ratio[row]) > deviations * _spread(values[max(0, row - 60) : row])
-    ]
+    clear = _clear(values, ratio, spikes, deviations, crowd)
     worst = max(clear or spikes, key=lambda row: ratio[row])
     norms = run.series[Stat.GRAD_NORM][rows[worst]]
     usual = medians(run.series[Stat.GRAD_NORM][rows[max(0, worst - 30) : worst]])
@@ -94,6 +84,22 @@ def check(
             "Lower the learning rate or Adam's β2.",
         ),
     )
+
+
+def _clear(
+    values: Array, ratio: Array, spikes: list[int], deviations: float, crowd: int
+) -> list[int]:
+    """Those that are not small, not one of many and far out of the usual spread."""
+    begin, end = (np.searchsorted(spikes, np.add(spikes, far)) for far in (-10.5, 10.5))
+    if (end - begin > crowd).any():
+        return []
+    early = float(np.median(values[:30]))
+    return [
+        row
+        for row in spikes
+        if values[row] >= early
+        and np.log(ratio[row]) > deviations * _spread(values[max(0, row - 60) : row])
+    ]
 
 
 def _spread(values: Array) -> float:

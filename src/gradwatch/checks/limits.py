@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gradwatch.checks.context import CheckContext, Mask, Rows, worst_first
 from gradwatch.finding import Severity
-from gradwatch.stats import Stat, State, entry
+from gradwatch.stats import Stat, State
 from gradwatch.stats.medians import Array, medians, thinned
 
 STARVED = 1e-4
@@ -503,34 +503,24 @@ def _nothing_left(ctx: CheckContext) -> Mask:
     return np.asarray(np.nan_to_num(losses, nan=1.0) <= 1e-6 * abs(ctx.loss.start), bool)
 
 
-def silent_cells(ctx: CheckContext) -> Mask:
-    """Steps, from its onset on, on which a parameter that is judged silent had no gradient."""
-    cells = np.zeros(_shape(ctx), bool)
-    item = silent(ctx)
-    if item is not None and item.severity >= Severity.WARNING:
-        since = np.arange(ctx.end)[:, None] >= item.onset[item.columns]
-        cells[: ctx.end, item.columns] = _empty_cells(ctx)[0][:, item.columns] & since
-    return cells
-
-
 # -- non-finite ------------------------------------------------------------------------------------
 
 
 def nonfinite_cells(ctx: CheckContext) -> Mask:
     """Where a gradient or weight held NaN or Inf, [row, column]."""
-    return nonfinite_gradients(ctx) | _counted(ctx, Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
+    return nonfinite_gradients(ctx) | ctx.counted(Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
 
 
 def nonfinite_gradients(ctx: CheckContext) -> Mask:
     """Where a gradient held NaN or Inf; overflow on steps that a scaler skipped is by design."""
-    cells = _counted(ctx, Stat.GRAD_NAN, Stat.GRAD_INF)
+    cells = ctx.counted(Stat.GRAD_NAN, Stat.GRAD_INF)
     cells[ctx.skipped] = False
     return cells
 
 
 def nonfinite_outputs(ctx: CheckContext) -> Mask:
     """Where a layer's output held NaN or Inf, [row, column of the layers' series]."""
-    return _counted(ctx, Stat.PROBE_NONFINITE, Stat.ACT_NONFINITE)
+    return ctx.counted(Stat.PROBE_NONFINITE, Stat.ACT_NONFINITE)
 
 
 def outputs_are_masks(ctx: CheckContext, share: float = MASK) -> bool:
@@ -538,16 +528,6 @@ def outputs_are_masks(ctx: CheckContext, share: float = MASK) -> bool:
     cells = nonfinite_outputs(ctx)
     from_the_first = not ctx.went_bad and bool(cells[:1].any())
     return from_the_first and float(np.mean(cells.any(axis=1))) >= share
-
-
-def _counted(ctx: CheckContext, *stats: Stat) -> Mask:
-    """Where any of these counters is above zero."""
-    width = len(ctx.run.by_kind[entry(stats[0]).kind])
-    cells = np.zeros((len(ctx.steps), width), bool)
-    for stat in stats:
-        if stat in ctx.run.recorded:
-            cells |= ctx.run.series[stat] > 0
-    return cells
 
 
 # -- helpers ---------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ gradients stay finite (masks).
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 
 import numpy as np
 
@@ -177,7 +178,8 @@ def _origin(ctx: CheckContext, row: int) -> Origin:
     if weights:  # bad before this step's forward: the update of the step before
         name, layers = ctx.run.names[weights[0]], ctx.layers(weights)[:3]
         step = int(ctx.steps[max(row - 1, 0)])
-        return Origin(step, StepPhase.UPDATE, layers, Stat.WEIGHT_NAN, name, 1.0)
+        stat, count = _count(ctx, row, weights[0], Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
+        return Origin(step, StepPhase.UPDATE, layers, stat, name, count)
     step = int(ctx.steps[row])
     if _scalar(ctx, "loss_nonfinite", row) or not np.isfinite(_scalar(ctx, "loss", row)):
         return Origin(step, StepPhase.LOSS, ctx.output_layer, "loss", None, float("nan"))
@@ -185,9 +187,9 @@ def _origin(ctx: CheckContext, row: int) -> Origin:
     if not gradients:
         return Origin(step, StepPhase.BACKWARD, (), Stat.GRAD_NAN, None, float("nan"))
     column = gradients[-1]  # gradients flow backwards: the last layer is where it began
-    count = float(np.nan_to_num(ctx.run.series[Stat.GRAD_NAN][row, column]))
+    stat, count = _count(ctx, row, column, Stat.GRAD_NAN, Stat.GRAD_INF)
     name, layers = ctx.run.names[column], ctx.layers([column])
-    return Origin(step, StepPhase.BACKWARD, layers, Stat.GRAD_NAN, name, count)
+    return Origin(step, StepPhase.BACKWARD, layers, stat, name, count)
 
 
 def _scalar(ctx: CheckContext, name: str, row: int) -> float:
@@ -222,20 +224,17 @@ def _between(ctx: CheckContext, layer: str, outputs: Array) -> tuple[str, ...]:
     before = [name for name in finite if ctx.position(name) < ctx.position(layer)]
     if not before:
         return (layer,)
-    shared = []
-    for mine, other in zip(
-        layer.split("."), max(before, key=ctx.position).split("."), strict=False
-    ):
-        if mine != other:
-            break
-        shared.append(mine)
+    pairs = zip(layer.split("."), max(before, key=ctx.position).split("."), strict=False)
+    shared = [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
     return (".".join(shared), layer) if shared else (layer,)
 
 
 def _bad_parameters(ctx: CheckContext, row: int, *stats: Stat) -> list[int]:
     """Parameters with a positive count in this row, in forward order."""
-    bad = np.zeros(len(ctx.parameters), bool)
-    for stat in stats:
-        if stat in ctx.run.recorded:
-            bad |= ctx.run.series[stat][row] > 0
-    return ctx.in_forward_order(bad)
+    return ctx.in_forward_order(ctx.counted(*stats)[row])
+
+
+def _count(ctx: CheckContext, row: int, column: int, *stats: Stat) -> tuple[Stat, float]:
+    """The first of these counters that is above zero there, and its count."""
+    counts = ((stat, float(ctx.run.series[stat][row, column])) for stat in stats)
+    return next(pair for pair in counts if pair[1] > 0)

@@ -17,7 +17,7 @@ large tensors come from 32 columns or 64 rows.
 
 import numpy as np
 
-from gradwatch.checkpoints.measure import Lines
+from gradwatch.checkpoints.measure import MatrixLines
 from gradwatch.checks.check import Outcome
 from gradwatch.checks.tensors import (
     ELEMENTS,
@@ -60,7 +60,7 @@ def check(run: Run, *, strong: float = 100.0, weak: float = 10.0, few: float = 0
     )
 
 
-def _outliers(lines: Lines, word: str, weak: float, few: float) -> tuple[float, str]:
+def _outliers(lines: MatrixLines, word: str, weak: float, few: float) -> tuple[float, str]:
     """How far the largest is from the median, and which they are; 0 where there are none."""
     typical = float(np.median(lines.rms))
     if typical <= 0:

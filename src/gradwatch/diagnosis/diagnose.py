@@ -4,7 +4,7 @@ The result is a `Diagnosis`: findings, what could not be looked at, and the orde
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,11 +86,8 @@ class Diagnosis:
             "steps": self.steps,
             "layers": self.layers,
             "findings": [item.to_dict() for item in self.findings],
-            "timeline": [
-                {"step": o.step, "signal": o.signal, "layer": o.layer, "factor": o.factor}
-                for o in self.timeline
-            ],
-            "skipped": [{"check": item.check, "reason": item.reason} for item in self.skipped],
+            "timeline": [asdict(onset) for onset in self.timeline],
+            "skipped": [asdict(item) for item in self.skipped],
             "checked": list(self.checked),
         }
 

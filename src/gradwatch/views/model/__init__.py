@@ -99,9 +99,8 @@ def build(
     """What is shown of the steps `first` … `last`.
 
     `stats` names the maps; without it the usual choice is made within a budget of cells.
-    The analyses are of the whole run; `with_paths=False` leaves them away. `sections` names (by
-    their keys in the JSON) those that are wanted; the others are not computed. `weights` is the
-    analysis of the weights' elements, which a run does not hold.
+    The analyses are of the whole run; `with_paths=False` leaves them away. Only `sections` (their
+    keys in the JSON) are computed. `weights` is the analysis of elements, which no run holds.
     """
     about = health.about(run)
     begin = about["first_step"] if first is None else first
