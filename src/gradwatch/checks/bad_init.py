@@ -21,11 +21,8 @@ first loss.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Finding, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, context, worst_first
-from gradwatch.finding import Evidence, Finding, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number, percent
 
 NAME = "bad-init"

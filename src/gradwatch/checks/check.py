@@ -1,4 +1,7 @@
-"""The form of a check: a module with a name, its needs, a function and a docstring."""
+"""The form of a check: a module with a name, its needs, a function and a docstring.
+
+What every check is written with can be had from here in one line.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -8,6 +11,19 @@ from numpy.typing import NDArray
 
 from gradwatch.finding import Evidence, Finding, Severity, Skipped
 from gradwatch.run import Run
+from gradwatch.stats import Stat
+
+__all__ = [
+    "Check",
+    "Evidence",
+    "Finding",
+    "Outcome",
+    "Run",
+    "Severity",
+    "Skipped",
+    "Stat",
+    "finding",
+]
 
 Outcome = Iterator[Finding | Skipped]
 """What a check yields: what is wrong, or why it could not look."""

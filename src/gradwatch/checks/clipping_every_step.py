@@ -16,11 +16,8 @@ hundredth) and the weights hardly move: Adam takes the same step whatever the cl
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number, percent
 
 NAME = "clipping-every-step"

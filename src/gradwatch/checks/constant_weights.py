@@ -12,11 +12,8 @@ What helps: random initialisation; for adapters, check that they were given to t
 Threshold: none; smallest and largest element are the same number.
 """
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, Run, Severity, Stat
 from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_matrix
-from gradwatch.finding import Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number
 
 NAME = "constant-weights"

@@ -22,11 +22,8 @@ was a quarter, the median 6 %.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Skipped, Stat, finding
 from gradwatch.checks.context import CheckContext, Mask, context, since, worst_first
-from gradwatch.finding import Evidence, Severity, Skipped
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array, thinned
 from gradwatch.text import percent, several
 

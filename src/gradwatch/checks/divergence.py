@@ -13,11 +13,9 @@ Threshold: twice (1.3 times, or twice at any time, is mentioned).
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
 from gradwatch.checks.context import Curve, context
 from gradwatch.checks.loss_spike import jumped
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
 from gradwatch.text import number
 
 NAME = "divergence"

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gradwatch.checkpoints.blocks import Access, ReadBytes, close_all
 from gradwatch.checkpoints.index import Index, TensorEntry
 from gradwatch.checkpoints.measure import TensorStats
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, Run, Severity, Stat
 from gradwatch.checks.tensors import (
     ELEMENTS,
     TensorFault,
@@ -31,9 +31,6 @@ from gradwatch.checks.tensors import (
     is_embedding,
     is_matrix,
 )
-from gradwatch.finding import Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import percent
 
 NAME = "duplicate-rows"

@@ -13,11 +13,8 @@ scaled down, a larger gradient (summed instead of averaged over tokens).
 Threshold: half of the coordinates of half of the weights.
 """
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import context, worst_first
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import percent, several
 
 NAME = "eps-dominated-adam"

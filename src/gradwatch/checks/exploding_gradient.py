@@ -26,12 +26,9 @@ only an information is given.
 import numpy as np
 
 from gradwatch.checks import limits
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Stat, finding
 from gradwatch.checks.context import context
 from gradwatch.checks.limits import Rule
-from gradwatch.finding import Evidence
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number, several
 
 NAME = "exploding-gradient"

@@ -10,11 +10,8 @@ What helps: save the state_dict alone, best as safetensors.
 Threshold: none; a single name is mentioned, as information.
 """
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Finding, Outcome, Run, Severity, Stat
 from gradwatch.checks.tensors import checkpoint_of
-from gradwatch.finding import Finding, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 
 NAME = "foreign-objects"
 NEEDS = frozenset({Stat.WEIGHT_NORM})

@@ -21,11 +21,8 @@ further conditions. Needs every step: where recording was stretched the check sa
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Skipped, Stat, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Severity, Skipped
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array, medians, rolling_median
 from gradwatch.text import number, several
 

@@ -11,11 +11,8 @@ What helps: clipping by value or per layer, Adam instead of SGD, a larger batch.
 Threshold: 1,000 (a Gaussian has 0).
 """
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import context, worst_first
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number, several
 
 NAME = "heavy-tailed-gradients"

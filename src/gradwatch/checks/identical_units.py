@@ -11,11 +11,8 @@ What helps: random initialisation.
 Threshold: 1e-4; rounding leaves about 1e-6, and trained rows differ by about 1.
 """
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, Run, Severity, Stat
 from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_matrix
-from gradwatch.finding import Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 
 NAME = "identical-units"
 NEEDS = frozenset({Stat.WEIGHT_ROW_SPREAD})

@@ -14,10 +14,8 @@ Threshold: 100; standardised data have about one, raw bytes about 100 to 150.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
 from gradwatch.text import number
 
 NAME = "input-scale"

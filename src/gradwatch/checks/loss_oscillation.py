@@ -16,11 +16,8 @@ Thresholds: 40 % and 20 % of the level (30 % and 8 % are mentioned).
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, context
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array
 from gradwatch.text import number, percent
 

@@ -15,9 +15,7 @@ then one in two thousand.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
 from gradwatch.text import percent
 
 NAME = "loss-scale-overflow"

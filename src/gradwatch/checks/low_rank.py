@@ -14,11 +14,8 @@ Threshold: 2 % of a side of at least 64. Trained layers of our healthy checkpoin
 than 35 %.
 """
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, Run, Severity, Skipped, Stat
 from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_matrix
-from gradwatch.finding import Severity, Skipped
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number
 
 NAME = "low-rank"

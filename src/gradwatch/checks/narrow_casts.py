@@ -14,11 +14,8 @@ on, and only where the elements were counted by size (not in a run that keeps st
 """
 
 from gradwatch.checkpoints.measure import casts
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, Run, Severity, Stat
 from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_buffer
-from gradwatch.finding import Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number, percent
 
 NAME = "narrow-casts"

@@ -21,12 +21,9 @@ a phase of the training.
 import numpy as np
 
 from gradwatch.checks import limits
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Finding, Outcome, Run, Stat, finding
 from gradwatch.checks.context import CheckContext, context
 from gradwatch.checks.limits import Silence
-from gradwatch.finding import Evidence, Finding
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import percent, several
 
 NAME = "no-gradient"

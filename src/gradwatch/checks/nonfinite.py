@@ -27,12 +27,9 @@ from itertools import takewhile
 import numpy as np
 
 from gradwatch.checks import limits
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, Mask, context
 from gradwatch.checks.limits import Rule
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array
 from gradwatch.text import several
 

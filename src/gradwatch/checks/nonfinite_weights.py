@@ -13,11 +13,8 @@ Threshold: none; a single element is critical.
 """
 
 from gradwatch.checkpoints.measure import TensorStats
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, Run, Severity, Stat
 from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, has_elements, is_buffer
-from gradwatch.finding import Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 
 NAME = "nonfinite-weights"
 NEEDS = frozenset({Stat.WEIGHT_NAN, Stat.WEIGHT_INF})

@@ -13,11 +13,8 @@ some models do: then it is only mentioned.
 """
 
 from gradwatch.checkpoints.measure import TensorStats
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, Run, Severity, Stat
 from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_norm_gain
-from gradwatch.finding import Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import percent
 
 NAME = "norm-gains-near-zero"

@@ -20,10 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Skipped, finding
 from gradwatch.checks.context import CheckContext, Mask, context
-from gradwatch.finding import Evidence, Severity, Skipped
-from gradwatch.run import Run
 from gradwatch.stats import Kind, Stat
 from gradwatch.text import several
 

@@ -18,7 +18,7 @@ large tensors come from 32 columns or 64 rows.
 import numpy as np
 
 from gradwatch.checkpoints.measure import MatrixLines
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, Run, Severity, Stat
 from gradwatch.checks.tensors import (
     ELEMENTS,
     TensorFault,
@@ -27,9 +27,6 @@ from gradwatch.checks.tensors import (
     is_embedding,
     is_matrix,
 )
-from gradwatch.finding import Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import listed, number
 
 NAME = "outlier-channels"

@@ -12,10 +12,8 @@ NLLLoss.
 Threshold: none; the structure of the graph decides.
 """
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
 
 NAME = "output-misuse"
 NEEDS: frozenset[str] = frozenset()

@@ -13,10 +13,8 @@ Thresholds: 1.5 × the minimum, 0.3 × the start, over at least four validations
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
 from gradwatch.text import number
 
 NAME = "overfitting"

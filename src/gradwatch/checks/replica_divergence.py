@@ -19,9 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checks.check import Outcome, finding
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
 from gradwatch.stats import Kind, Stat
 from gradwatch.text import several
 

@@ -20,11 +20,8 @@ the lowest entropy 0.9.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, Mask, context, since
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array
 from gradwatch.text import number, percent, several
 

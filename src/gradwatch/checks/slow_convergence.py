@@ -14,11 +14,8 @@ other findings.
 Threshold: a fifth of the start (half is mentioned), after at least 40 logged steps.
 """
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, Curve, context
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number, percent
 
 NAME = "slow-convergence"

@@ -15,9 +15,7 @@ Threshold: 90 % of steps; a correct loop has none.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
 from gradwatch.text import percent
 
 NAME = "stale-gradients"

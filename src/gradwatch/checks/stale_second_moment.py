@@ -15,11 +15,8 @@ Threshold: 2.3, as published with StableAdamW (arXiv 2304.13013).
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, context
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number
 
 NAME = "stale-second-moment"

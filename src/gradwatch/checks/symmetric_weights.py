@@ -12,11 +12,8 @@ branch.
 Threshold: 1e-4 relative at both ends, ten steps apart; rounding leaves about 1e-6.
 """
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number, several
 
 NAME = "symmetric-weights"

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from gradwatch.checkpoints.blocks import Access, blocks, close_all
 from gradwatch.checkpoints.index import Index, TensorEntry
 from gradwatch.checkpoints.measure import TensorStats
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, Run, Severity, Stat
 from gradwatch.checks.tensors import (
     ELEMENTS,
     TensorFault,
@@ -25,9 +25,6 @@ from gradwatch.checks.tensors import (
     findings,
     is_matrix,
 )
-from gradwatch.finding import Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 
 NAME = "tied-weights"
 NEEDS = frozenset({ELEMENTS})

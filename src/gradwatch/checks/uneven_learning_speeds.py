@@ -13,11 +13,8 @@ Threshold: 1,000; in one trial of each healthy family of the zoo the largest was
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import context
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number
 
 NAME = "uneven-learning-speeds"

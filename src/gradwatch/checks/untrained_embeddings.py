@@ -15,7 +15,7 @@ often padded to a round number.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, Run, Severity, Stat
 from gradwatch.checks.tensors import (
     ELEMENTS,
     TensorFault,
@@ -24,9 +24,6 @@ from gradwatch.checks.tensors import (
     is_embedding,
     is_matrix,
 )
-from gradwatch.finding import Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import listed, percent
 
 NAME = "untrained-embeddings"

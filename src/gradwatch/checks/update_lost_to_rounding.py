@@ -14,11 +14,8 @@ Threshold: half of the coordinates. Healthy low-precision runs also lose some; t
 loss decides.
 """
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import context, worst_first
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import percent, several
 
 NAME = "update-lost-to-rounding"

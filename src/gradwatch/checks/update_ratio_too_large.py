@@ -16,11 +16,8 @@ family of the zoo the median late ratio was 4e-3, the largest of any weight 0.05
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import context, worst_first
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number, percent, several
 
 NAME = "update-ratio-too-large"

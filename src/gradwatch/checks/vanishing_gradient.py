@@ -27,12 +27,9 @@ is said.
 import numpy as np
 
 from gradwatch.checks import limits
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Stat, finding
 from gradwatch.checks.context import CheckContext, context
 from gradwatch.checks.limits import Judgement, Rule
-from gradwatch.finding import Evidence
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number, several
 
 NAME = "vanishing-gradient"

@@ -15,12 +15,9 @@ the zoo every weight kept at least 85 %.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import context, since, worst_first
 from gradwatch.checks.weight_explosion import norms_against_start
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import number, percent, several
 
 NAME = "weight-collapse"

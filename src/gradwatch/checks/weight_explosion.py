@@ -15,11 +15,8 @@ the zoo the largest growth was fourfold.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, context, since, worst_first
-from gradwatch.finding import Evidence, Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.stats.medians import Array
 from gradwatch.text import number, several
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from math import prod
 
 from gradwatch.checkpoints.measure import TensorStats
-from gradwatch.checks.check import Outcome
+from gradwatch.checks.check import Outcome, Run, Severity, Stat
 from gradwatch.checks.tensors import (
     TensorFault,
     checkpoint_of,
@@ -27,9 +27,6 @@ from gradwatch.checks.tensors import (
     is_embedding,
     is_matrix,
 )
-from gradwatch.finding import Severity
-from gradwatch.run import Run
-from gradwatch.stats import Stat
 from gradwatch.text import listed, percent
 
 NAME = "zeroed-units"
