@@ -9,18 +9,27 @@ import pytest
 from gradwatch import kernel
 from gradwatch.analysis import elements
 from gradwatch.analysis.elements import (
+    Given,
     Grid,
+    MeasuredTensor,
     Spread,
     cell_exponent,
-    from_arrays,
+    from_run,
+    named,
     scan,
     singles,
     spread,
+    with_elements,
 )
+from gradwatch.checkpoints.scanning import scan_arrays
 from gradwatch.errors import GradwatchError
 
 RNG = np.random.default_rng(12)
 N = 5000
+
+
+def from_arrays(tensors: Given) -> list[MeasuredTensor]:
+    return with_elements(from_run(scan_arrays(named(tensors))), tensors)
 
 
 def with_odd(values: np.ndarray) -> np.ndarray:

@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 
 from gradwatch.checks.tensors import last_weights
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.kernel import MOMENTS, Batch, batch_of, count_cells, list_beyond, measure_arrays
+from gradwatch.kernel import Batch, batch_of, count_cells, list_beyond
 from gradwatch.run import Run, as_array
 from gradwatch.run.given import as_real, by_name
 
-CHUNK = 1 << 15
-"""Elements looked at together: they stay in the processor's cache."""
 ELEMENTS = "needs the elements; a run keeps only their statistics"
 
 
@@ -76,16 +74,6 @@ def singles(tensors: Given) -> dict[str, NDArray[np.float32]]:
         return {name: as_real(array).astype(np.float32) for name, array in named(tensors).items()}
 
 
-def from_arrays(tensors: Given) -> list[MeasuredTensor]:
-    """Arrays as they are handed in, measured in one pass."""
-    arrays = named(tensors)
-    records = measure_arrays(list(arrays.values())) if arrays else np.empty(0, MOMENTS)
-    return [
-        MeasuredTensor(name, array.shape, str(array.dtype), record, as_real(array))
-        for (name, array), record in zip(arrays.items(), records, strict=True)
-    ]
-
-
 def from_run(run: Run) -> list[MeasuredTensor]:
     """The last measured weight of every parameter, in forward order."""
     columns, records, _ = last_weights(run)
@@ -99,12 +87,10 @@ def from_run(run: Run) -> list[MeasuredTensor]:
     return [
         MeasuredTensor(subject.name, subject.shape, subject.dtype, record, None)
         # Layers that no forward pass has met come last.
-        for subject, record in sorted(measured, key=lambda pair: _position(pair[0].order))
+        for subject, record in sorted(
+            measured, key=lambda pair: (pair[0].order is None, pair[0].order or 0)
+        )
     ]
-
-
-def _position(order: int | None) -> tuple[bool, int]:
-    return order is None, order or 0
 
 
 def with_elements(tensors: Sequence[MeasuredTensor], given: Given) -> list[MeasuredTensor]:
@@ -127,15 +113,6 @@ def floating(part: NDArray[Any]) -> NDArray[Any]:
     if part.dtype in (np.float32, np.float64):
         return part
     return part.astype(np.float32 if part.dtype == np.float16 else np.float64)
-
-
-def first_nonfinite(values: NDArray[Any]) -> int:
-    """Flat index; the caller knows that there is one."""
-    for begin in range(0, len(values), CHUNK):
-        bad = ~np.isfinite(floating(values[begin : begin + CHUNK]))
-        if bad.any():
-            return begin + int(np.argmax(bad))
-    raise ValueError("all elements are finite")
 
 
 PIECE = 1 << 18

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis import Rules
-from gradwatch.analysis.elements import Given, from_arrays, singles, tensors_by_name
+from gradwatch.analysis.elements import Given, named, singles, tensors_by_name
 from gradwatch.checks.tensors import last_rows
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.kernel import MOMENTS, measure_arrays
 from gradwatch.original import weights as original
 from gradwatch.result import AdviceCode, Result, missing
 from gradwatch.run import Run, choice, number
@@ -172,15 +173,12 @@ class _Norms:
 
 
 def _of_arrays(gradients: Given) -> _Norms:
-    tensors = from_arrays(_with_empty(gradients))
-    present = [(index, tensor) for index, tensor in enumerate(tensors) if tensor.count]
-    return _Norms(
-        [tensor.name for _, tensor in present],
-        np.array([index for index, _ in present], np.intp),
-        np.array([tensor.record["norm"] for _, tensor in present], np.float64),
-        np.array([tensor.record["nan"] > 0 for _, tensor in present], bool),
-        np.array([not tensor.nonfinite for _, tensor in present], bool),
-    )
+    arrays = named(_with_empty(gradients))
+    records = measure_arrays(list(arrays.values())) if arrays else np.empty(0, MOMENTS)
+    present = np.flatnonzero(records["count"])
+    names, records = np.array([*arrays], object)[present].tolist(), records[present]
+    nan, infinite = records["nan"] > 0, (records["pos_inf"] > 0) | (records["neg_inf"] > 0)
+    return _Norms(names, present, records["norm"].astype(np.float64), nan, ~(nan | infinite))
 
 
 def _with_empty(gradients: Given) -> dict[str, Any]:

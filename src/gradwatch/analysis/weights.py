@@ -21,7 +21,6 @@ from gradwatch.analysis.elements import (
     Outliers,
     cell_exponent,
     common_exponent,
-    first_nonfinite,
     from_run,
     named,
     scan,
@@ -271,7 +270,8 @@ def _layer(
     score = _score(issues, _LAYER_PENALTIES, judged.tensor_severity(tensor.name))
     first = None
     if tensor.nonfinite:
-        first = missing(ELEMENTS) if tensor.values is None else first_nonfinite(tensor.values)
+        held = tensor.values
+        first = missing(ELEMENTS) if held is None else int(np.isfinite(held).argmin())
     return LayerWeightAnalysis(
         name=tensor.name,
         layer_index=index,

@@ -67,12 +67,8 @@ def adapters_of(index: Index, names: set[str]) -> list[LoraAdapter]:
 
 def _base(target: str, names: set[str]) -> str | None:
     """`base_model.model.layers.0.q` → `layers.0.q.weight`, whichever ending the base knows."""
-    words = target.split(".")
-    for start in range(min(5, len(words))):
-        name = ".".join([*words[start:], "weight"])
-        if name in names:
-            return name
-    return None
+    possible = (f"{ending}.weight" for ending in _endings(target))
+    return next((name for name in possible if name in names), None)
 
 
 def _settings(path: Path) -> tuple[float | None, int | None]:

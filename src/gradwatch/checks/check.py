@@ -14,6 +14,7 @@ from gradwatch.run import Run
 from gradwatch.stats import Stat
 
 __all__ = [
+    "ELEMENTS",
     "Check",
     "Evidence",
     "Finding",
@@ -24,6 +25,9 @@ __all__ = [
     "Stat",
     "finding",
 ]
+
+ELEMENTS = "weight_elements"
+"""What a check needs that looks at the weights themselves, which few runs still have."""
 
 Outcome = Iterator[Finding | Skipped]
 """What a check yields: what is wrong, or why it could not look."""

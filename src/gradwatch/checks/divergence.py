@@ -32,8 +32,9 @@ def check(run: Run, *, times: float = 2.0, weak: float = 1.3, least: int = 8) ->
     final = float(np.median(loss.values[-3:])) if ctx.went_bad else loss.late
     blown = ctx.went_bad and float(loss.values[-3:].max()) > 10 * start
     severity = Severity.CRITICAL
-    if loss.late < 0 and _unbounded(loss):
-        limit, value, step = -20 * max(abs(loss.start), 1.0), loss.late, loss.steps[len(loss) // 2]
+    floor = -20 * max(abs(loss.start), 1.0)
+    if loss.late < floor and loss.gain(0.25) > 0 and len(loss) >= 8:
+        limit, value, step = floor, loss.late, loss.steps[len(loss) // 2]
         message = f"falls without bound, from {number(loss.start)} to {number(value)}"
     else:
         if not blown and len(loss) < least:
@@ -69,8 +70,3 @@ def _onset(loss: Curve, limit: float) -> int:
     settled = int(under[-1]) + 1 if len(under) else 0
     at = settled if settled < len(loss) else int(over[0]) if len(over) else len(loss) - 1
     return int(loss.steps[at])
-
-
-def _unbounded(loss: Curve) -> bool:
-    size = max(abs(loss.start), 1.0)
-    return loss.late < -20 * size and loss.gain(0.25) > 0 and len(loss) >= 8

@@ -22,15 +22,8 @@ from numpy.typing import NDArray
 from gradwatch.checkpoints.blocks import Access, ReadBytes, close_all
 from gradwatch.checkpoints.index import Index, TensorEntry
 from gradwatch.checkpoints.measure import TensorStats
-from gradwatch.checks.check import Outcome, Run, Severity, Stat
-from gradwatch.checks.tensors import (
-    ELEMENTS,
-    TensorFault,
-    checkpoint_of,
-    findings,
-    is_embedding,
-    is_matrix,
-)
+from gradwatch.checks.check import ELEMENTS, Outcome, Run, Severity, Stat
+from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_embedding, is_matrix
 from gradwatch.text import percent
 
 NAME = "duplicate-rows"

@@ -54,7 +54,6 @@ def check(
     steps = ctx.steps[item.rows]
     step = steps[int(np.nanargmax(run.series[Stat.GRAD_NORM][item.rows, peak]))]
     what = f"gradient norm {number(highest)} in {ctx.layer(peak)} at step {step}"
-    beyond = np.isfinite(item.limits)
     if item.rule is Rule.SUDDEN:
         times, past = number(growth * highest / limit), number(limit / growth)
         what += f", {times} times its own past of {past}, and nothing after it is lower"

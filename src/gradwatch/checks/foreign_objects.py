@@ -10,7 +10,7 @@ What helps: save the state_dict alone, best as safetensors.
 Threshold: none; a single name is mentioned, as information.
 """
 
-from gradwatch.checks.check import Finding, Outcome, Run, Severity, Stat
+from gradwatch.checks.check import Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.tensors import checkpoint_of
 
 NAME = "foreign-objects"
@@ -24,13 +24,13 @@ def check(run: Run) -> Outcome:
     if not names:
         return
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    yield Finding(
-        check=NAME,
-        severity=Severity.INFO,
-        layers=(),
-        first_step=checkpoint.step,
-        last_step=checkpoint.step,
-        message=f"the file refers to {', '.join(name[:60] for name in names[:4])}{more}",
+    yield finding(
+        NAME,
+        Severity.INFO,
+        (),
+        (checkpoint.step,),
+        f"the file refers to {', '.join(name[:60] for name in names[:4])}{more}",
+        (),
         cause="Something beside tensors was pickled into the checkpoint.",
         advice=("Save the state_dict alone, best as safetensors.",),
     )

@@ -254,7 +254,7 @@ def before_convergence(ctx: CheckContext) -> Rows:
 
 def vanishing_cells(ctx: CheckContext) -> Mask:
     """Steps on which a parameter that is judged vanishing was at or below its limit."""
-    cells = np.zeros(_shape(ctx), bool)
+    cells = np.zeros((len(ctx.steps), len(ctx.parameters)), bool)
     for item in vanishing(ctx):
         if item.severity < Severity.WARNING:
             continue
@@ -389,8 +389,7 @@ def _amplifiers(ctx: CheckContext) -> Rows:
     """At most two weights that amplify far more than the others."""
     gains = ctx.gains
     typical = float(np.nanmedian(gains)) if np.isfinite(gains).any() else np.nan
-    loud = np.flatnonzero(np.nan_to_num(gains) > max(4.0, 4 * np.nan_to_num(typical)))
-    return loud[np.argsort(-gains[loud], kind="stable")][:2]
+    return worst_first(np.nan_to_num(gains) > max(4.0, 4 * np.nan_to_num(typical)), gains)[:2]
 
 
 def exploding_cells(ctx: CheckContext) -> Mask:
@@ -398,7 +397,7 @@ def exploding_cells(ctx: CheckContext) -> Mask:
 
     A weight that is named because it amplifies is marked on the steps on which any other is.
     """
-    cells, item = np.zeros(_shape(ctx), bool), exploding(ctx)
+    cells, item = np.zeros((len(ctx.steps), len(ctx.parameters)), bool), exploding(ctx)
     if item is None or item.severity < Severity.WARNING:
         return cells
     for begin, norms in ctx.blocks(Stat.GRAD_NORM, item.rows):
@@ -443,11 +442,9 @@ def silent(
     """
     if not ctx.end:
         return None
-    empty, looked = _empty_cells(ctx)
-    counts, empties = looked.sum(axis=0), empty.sum(axis=0)
+    none, empty, looked = _empty_cells(ctx)
+    counts, empties, nones = looked.sum(axis=0), empty.sum(axis=0), none.sum(axis=0)
     fraction = empties / np.maximum(counts, 1)
-    none = ctx.run.state(Stat.GRAD_NORM)[: ctx.end] == State.NO_GRADIENT
-    nones = none.sum(axis=0)
     enough = (counts >= least) | ((nones == counts) & (counts >= least_none))
     alive = looked & ~empty
     last_alive = np.where(alive.any(axis=0), ctx.end - 1 - alive[::-1].argmax(axis=0), -1)
@@ -486,21 +483,15 @@ def _longest_rest(alive: Mask, looked: Mask) -> NDArray[np.int64]:
     return longest
 
 
-def _empty_cells(ctx: CheckContext) -> tuple[Mask, Mask]:
-    """Where there was no gradient, and where one was looked for; both up to the finite end."""
-    states = ctx.run.state(Stat.GRAD_NORM)[: ctx.end]
-    none = states == State.NO_GRADIENT
+def _empty_cells(ctx: CheckContext) -> tuple[Mask, Mask, Mask]:
+    """Where the gradient was None, where there was none, where one was looked for."""
+    none = ctx.run.state(Stat.GRAD_NORM)[: ctx.end] == State.NO_GRADIENT
     looked = none | ctx.run.measured(Stat.GRAD_NORM)[: ctx.end]
-    looked[ctx.skipped[: ctx.end] | _nothing_left(ctx)] = False
-    return (none | (ctx.run.series[Stat.GRAD_NORM][: ctx.end] == 0)) & looked, looked
-
-
-def _nothing_left(ctx: CheckContext) -> Mask:
-    """Steps on which the loss is zero: then no gradient is the right one (hinge losses)."""
-    if ctx.loss is None:
-        return np.zeros(ctx.end, bool)
-    losses = np.abs(ctx.run.scalars["loss"][: ctx.end])
-    return np.asarray(np.nan_to_num(losses, nan=1.0) <= 1e-6 * abs(ctx.loss.start), bool)
+    looked[ctx.skipped[: ctx.end]] = False
+    if ctx.loss is not None:  # where the loss is zero, no gradient is right (hinge losses)
+        losses = np.nan_to_num(np.abs(ctx.run.scalars["loss"][: ctx.end]), nan=1.0)
+        looked[losses <= 1e-6 * abs(ctx.loss.start)] = False
+    return none, (none | (ctx.run.series[Stat.GRAD_NORM][: ctx.end] == 0)) & looked, looked
 
 
 # -- non-finite ------------------------------------------------------------------------------------
@@ -531,10 +522,6 @@ def outputs_are_masks(ctx: CheckContext, share: float = MASK) -> bool:
 
 
 # -- helpers ---------------------------------------------------------------------------------------
-
-
-def _shape(ctx: CheckContext) -> tuple[int, int]:
-    return len(ctx.steps), len(ctx.parameters)
 
 
 def _positive(norms: Array) -> Array:

@@ -18,15 +18,8 @@ large tensors come from 32 columns or 64 rows.
 import numpy as np
 
 from gradwatch.checkpoints.measure import MatrixLines
-from gradwatch.checks.check import Outcome, Run, Severity, Stat
-from gradwatch.checks.tensors import (
-    ELEMENTS,
-    TensorFault,
-    checkpoint_of,
-    findings,
-    is_embedding,
-    is_matrix,
-)
+from gradwatch.checks.check import ELEMENTS, Outcome, Run, Severity, Stat
+from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_embedding, is_matrix
 from gradwatch.text import listed, number
 
 NAME = "outlier-channels"

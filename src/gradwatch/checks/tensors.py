@@ -19,8 +19,6 @@ from gradwatch.kernel import MOMENTS
 from gradwatch.run import Run
 from gradwatch.stats import Family, Stat, entry
 
-ELEMENTS = "weight_elements"
-"""What a check needs that looks at the weights themselves, which few runs still have."""
 _SHOWN = 8
 
 

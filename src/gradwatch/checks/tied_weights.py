@@ -17,14 +17,8 @@ from collections.abc import Iterable
 from gradwatch.checkpoints.blocks import Access, blocks, close_all
 from gradwatch.checkpoints.index import Index, TensorEntry
 from gradwatch.checkpoints.measure import TensorStats
-from gradwatch.checks.check import Outcome, Run, Severity, Stat
-from gradwatch.checks.tensors import (
-    ELEMENTS,
-    TensorFault,
-    checkpoint_of,
-    findings,
-    is_matrix,
-)
+from gradwatch.checks.check import ELEMENTS, Outcome, Run, Severity, Stat
+from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_matrix
 
 NAME = "tied-weights"
 NEEDS = frozenset({ELEMENTS})

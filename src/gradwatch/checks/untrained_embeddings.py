@@ -15,15 +15,8 @@ often padded to a round number.
 
 import numpy as np
 
-from gradwatch.checks.check import Outcome, Run, Severity, Stat
-from gradwatch.checks.tensors import (
-    ELEMENTS,
-    TensorFault,
-    checkpoint_of,
-    findings,
-    is_embedding,
-    is_matrix,
-)
+from gradwatch.checks.check import ELEMENTS, Outcome, Run, Severity, Stat
+from gradwatch.checks.tensors import TensorFault, checkpoint_of, findings, is_embedding, is_matrix
 from gradwatch.text import listed, percent
 
 NAME = "untrained-embeddings"

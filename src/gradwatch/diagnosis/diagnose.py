@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from gradwatch.checks import Check, checks_for, weights_only
+from gradwatch.checks.check import ELEMENTS
 from gradwatch.checks.context import CheckContext, Curve, context
-from gradwatch.checks.tensors import ELEMENTS, has_elements
+from gradwatch.checks.tensors import has_elements
 from gradwatch.diagnosis.folding import fold, importance
 from gradwatch.finding import MOST_FOLLOWING, SENTENCE, Finding, Severity, Skipped
 from gradwatch.notebook import details, items
@@ -193,12 +194,7 @@ def _healthy(run: Run, findings: tuple[Finding, ...]) -> bool | None:
 def with_batches(findings: Iterable[Finding], info: Mapping[str, Any]) -> list[Finding]:
     """The findings, each with the ids of the samples of its first step, where they were logged."""
     batches = _batches(info)
-    return [
-        replace(finding, batch=batches[finding.first_step])
-        if finding.first_step in batches
-        else finding
-        for finding in findings
-    ]
+    return [replace(item, batch=batches.get(item.first_step, item.batch)) for item in findings]
 
 
 def _batches(info: Mapping[str, Any]) -> dict[int, tuple[int | str, ...]]:

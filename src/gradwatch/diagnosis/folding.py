@@ -108,7 +108,6 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "update-ratio-too-large",
     ),
     "heavy-tailed-gradients": ("dead-units", "exploding-gradient", "divergence"),
-    "overfitting": (),
 }
 
 ANY_TIME = frozenset({"slow-convergence", "loss-oscillation", "update-ratio-too-small"})

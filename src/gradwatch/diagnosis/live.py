@@ -251,7 +251,7 @@ class LiveDiagnosis:
         self._past.add(step, rows, scalars)
         self._taken += 1
         self._logged_loss |= "loss" in scalars
-        bad = _nonfinite(scalars)
+        bad = any(scalars.get(name, 0.0) > 0 for name in ("loss_nonfinite", "input_nonfinite"))
         self._bad_steps = self._bad_steps + 1 if bad else 0
         first_bad = self._bad_steps == 1  # at once: the next steps may already hide the origin
         if first_bad or self._taken >= self._next:
@@ -316,8 +316,3 @@ class LiveDiagnosis:
             self.look(self._past.last_step)
         if self.findings and self.run_dir:
             log.warning("gradwatch: read more: gradwatch diagnose %s", self.run_dir)
-
-
-def _nonfinite(scalars: Mapping[str, float]) -> bool:
-    """Whether this step's loss or input was not finite: reason enough to look at once."""
-    return any(scalars.get(name, 0.0) > 0 for name in ("loss_nonfinite", "input_nonfinite"))

@@ -69,7 +69,8 @@ class Verdicts:
         return {
             layer: verdict
             for layer, items in self.by_layer.items()
-            if (verdict := _of_kind(items, trouble)) is not None
+            for verdict in reversed(items)  # the gravest stands in front and is put in last
+            if verdict.severity >= Severity.WARNING and verdict.trouble is trouble
         }
 
     def severity(self, layer: str) -> Severity | None:
@@ -113,8 +114,3 @@ def _collected(said: Iterable[tuple[str, Finding]]) -> dict[str, tuple[Verdict, 
         name: tuple(sorted(items, key=lambda item: -item.severity))
         for name, items in by_name.items()
     }
-
-
-def _of_kind(items: Iterable[Verdict], trouble: Trouble) -> Verdict | None:
-    grave = (item for item in items if item.severity >= Severity.WARNING)
-    return next((item for item in grave if item.trouble is trouble), None)
