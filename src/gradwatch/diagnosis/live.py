@@ -7,13 +7,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checks import CHECKS, nonfinite
+from gradwatch.checks import TRAINING_CHECKS, nonfinite
 from gradwatch.diagnosis.diagnose import diagnose
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import MemorySource, Run, Subject
@@ -172,32 +171,22 @@ class RecentPast:
 
 log = logging.getLogger("gradwatch")
 
-LIVE = frozenset(
+OF_WHOLE_RUNS = frozenset(
     {
-        "nonfinite",
-        "stale-gradients",
-        "norm-misuse",
-        "output-misuse",
-        "input-scale",
-        "not-updated",
-        "no-gradient",
-        "symmetric-weights",
-        "bad-init",
-        "dead-units",
-        "saturation",
-        "exploding-gradient",
-        "gradient-spikes",
-        "update-ratio-too-large",
-        "weight-explosion",
-        "weight-collapse",
-        "divergence",
-        "loss-spike",
-        "overfitting",
-        "loss-scale-overflow",
-        "stale-second-moment",
+        "vanishing-gradient",
+        "update-ratio-too-small",
+        "update-lost-to-rounding",
+        "loss-oscillation",
+        "slow-convergence",
+        "eps-dominated-adam",
+        "update-leads-loss",
+        "clipping-every-step",
+        "heavy-tailed-gradients",
+        "uneven-learning-speeds",
+        "replica-divergence",
     }
 )
-"""Checks that can judge a run that goes on; what passes (a silence, a spike) is cleared later."""
+"""Checks that cannot judge a run that goes on."""
 
 FIRST_LOOK = 3
 SHARE = 0.003
@@ -207,28 +196,21 @@ CLOSEST = 16
 """Steps between two looks at least."""
 
 
-class FindingState(StrEnum):
-    """Where one (check, layer) stands."""
-
-    RAISED = "raised"
-    CONTINUING = "continuing"
-    CLEARED = "cleared"
-
-
 class LiveDiagnosis:
     """Judges the recent past now and then; never raises into the training, never repeats itself."""
 
     def __init__(self, on_finding: Callable[[Finding], None] | None = None) -> None:
         self.on_finding = on_finding
-        self.states: dict[tuple[str, str], FindingState] = {}
         self.findings: list[Finding] = []
         """What was reported, in that order."""
         self.run_dir = ""
         """Where the run is kept, for the last line of the log; empty until known."""
         self.seconds = 0.0
         self.should_stop = False
+        self._reported: set[tuple[str, str]] = set()
+        """Check and layer of each."""
         self._past = RecentPast()
-        self._checks = tuple(check for check in CHECKS if check.NAME in LIVE)
+        self._checks = tuple(c for c in TRAINING_CHECKS if c.NAME not in OF_WHOLE_RUNS)
         self._began = time.perf_counter()
         self._next = FIRST_LOOK
         self._taken = 0
@@ -277,13 +259,10 @@ class LiveDiagnosis:
         }
         roots = {id(finding) for finding in diagnosis.findings}
         for key, finding in present.items():
-            before = self.states.get(key)
-            self.states[key] = FindingState.RAISED if before is None else FindingState.CONTINUING
-            if before is None:
+            if key not in self._reported:
+                self._reported.add(key)
                 grave = finding.severity is Severity.CRITICAL
                 self._report(finding, loud=grave or id(finding) in roots)
-        for key in self.states.keys() - present.keys():
-            self.states[key] = FindingState.CLEARED
         self.seconds += time.perf_counter() - began
 
     def _report(self, finding: Finding, *, loud: bool) -> None:
