@@ -217,6 +217,10 @@ def test_steps_must_increase() -> None:
         {"vanishing_threshold": 1.0, "exploding_threshold": 0.5},
         {"exploding_threshold": np.nan},
         {"rules": "mine"},
+        {"rules": "original", "max_frames": -1},
+        {"rules": "original", "max_frames": "x"},
+        {"rules": "original", "vanishing_threshold": "x"},
+        {"rules": "original", "exploding_threshold": np.nan},
     ],
 )
 def test_nonsense_is_refused(options) -> None:
@@ -295,6 +299,10 @@ def test_a_run_gives_the_same_frames() -> None:
     run = Run.from_arrays({name: [s[name] for s in steps] for name in ("a", "b")})
     assert GradientFlowAnimator.from_run(run).frames == animated(steps).frames
     assert len(GradientFlowAnimator.from_run(run, max_frames=2).frames) == 2
+    arrays = {name: [s[name] for s in steps] for name in ("a", "b")}
+    assert GradientFlowAnimator.from_run(arrays).frames == animated(steps).frames
+    with pytest.raises(GradwatchError, match=r"Expected a Run, .* got a float"):
+        GradientFlowAnimator.from_run(3.0)
 
 
 def test_norms_alone_are_judged_and_say_what_they_lack() -> None:

@@ -398,6 +398,11 @@ def test_the_original_rules_are_a_keyword_away() -> None:
     assert found.overall_statistics.entropy == pytest.approx(0.16096404744368126, rel=1e-6)
 
 
+def test_the_original_reads_complex_numbers_as_pairs() -> None:
+    whole = analyze_weights({"w": np.array([1 + 2j, 3 + 4j])}, rules="original")
+    assert whole == analyze_weights({"w": np.array([1.0, 2.0, 3.0, 4.0])}, rules="original")
+
+
 def test_the_original_rules_work_on_recorded_statistics_too() -> None:
     tensors = {name: tensor for name, tensor in TENSORS.items() if name != "heavy"}
     run = Run.from_arrays(weights={name: [tensor] for name, tensor in tensors.items()})

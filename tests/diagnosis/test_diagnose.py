@@ -3,11 +3,13 @@
 import json
 
 import numpy as np
+import pytest
 from tests.making import make_run
 
 from gradwatch.checks import TRAINING_CHECKS
 from gradwatch.cli.diagnose import lines
 from gradwatch.diagnosis import diagnose
+from gradwatch.errors import GradwatchError
 from gradwatch.finding import Finding, Severity
 from gradwatch.jsonio import dumps
 from gradwatch.run import Run
@@ -34,6 +36,16 @@ def test_a_healthy_run_is_healthy_and_says_what_was_checked() -> None:
     assert "exploding-gradient" in found.checked
     assert {item.check for item in found.skipped} >= {"overfitting", "saturation"}
     assert not set(found.checked) & {item.check for item in found.skipped}
+
+
+def test_plain_data_is_judged_like_the_run_it_makes() -> None:
+    norms = {"a": [1e-9] * 20, "b": [1.0] * 20}
+    found = diagnose(norms)
+    assert [item.layers for item in found.findings] == [("a",)]
+    assert found == diagnose(Run.from_norms(norms))
+    for data, word in ((norms["a"], "bare list"), ({"my.a": "text"}, "my.a"), (None, "NoneType")):
+        with pytest.raises(GradwatchError, match=word):
+            diagnose(data)
 
 
 def test_every_check_either_looked_or_says_why_not() -> None:

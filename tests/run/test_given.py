@@ -185,10 +185,25 @@ def test_steps_may_be_whole_numbers_of_any_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "scalars", [{"loss": [1.0]}, {"loss": ["a", "b"]}, {"loss": 3.0}, {"loss": [1j, 2j]}, [1, 2]]
+    "scalars", [{"loss": [1.0]}, {"loss": ["a", "b"]}, {"loss": 3.0}, {"loss": [1j, 2j]}]
 )
 def test_scalars_that_are_none_are_refused(scalars) -> None:
-    refuses(lambda: as_run({"a": [1.0, 2.0]}, scalars=scalars))
+    refuses(lambda: as_run({"a": [1.0, 2.0]}, scalars=scalars), "loss")
+
+
+@pytest.mark.parametrize("scalars", [[1, 2], np.ones(2), "loss", 3.0])
+def test_scalars_have_names(scalars) -> None:
+    refuses(lambda: as_run({"a": [1.0, 2.0]}, scalars=scalars), "scalars")
+
+
+def test_steps_of_no_layer_are_named() -> None:
+    refuses(lambda: Run.from_norms({"a": [1.0]}, steps={"a": [3], "my.b": [3]}), "my.b")
+
+
+@pytest.mark.parametrize("arrays", [np.ones(3), "text", 3.0])
+def test_arrays_of_a_run_have_names(arrays) -> None:
+    refuses(lambda: Run.from_arrays(arrays), "arrays by name")
+    refuses(lambda: Run.from_arrays(weights=arrays), "arrays by name")
 
 
 def test_random_norms_and_their_arrays_give_the_same_run() -> None:

@@ -28,7 +28,7 @@ from gradwatch.finding import Severity
 from gradwatch.kernel import MOMENTS, measure_arrays
 from gradwatch.original import GradientFlowAnimator as Original
 from gradwatch.result import AdviceCode, Result, missing
-from gradwatch.run import Run, Subject, as_array, choice, number, whole_number
+from gradwatch.run import Subject, as_array, as_run, choice, number, whole_number
 from gradwatch.run.given import by_name, refused
 from gradwatch.stats import Kind, Stat
 
@@ -161,11 +161,11 @@ class GradientFlowAnimator:
         """An animator, or the original's where `rules` asks for it."""
         if choice(Rules, rules, "rules") is Rules.GRADWATCH:
             return super().__new__(cls)
-        animator = Original(max_frames)
+        animator = Original(whole_number(max_frames, "max_frames", least=0))
         if vanishing_threshold is not None:
-            animator.with_vanishing_threshold(vanishing_threshold)
+            animator.with_vanishing_threshold(number(vanishing_threshold, "vanishing_threshold"))
         if exploding_threshold is not None:
-            animator.with_exploding_threshold(exploding_threshold)
+            animator.with_exploding_threshold(number(exploding_threshold, "exploding_threshold"))
         return animator
 
     def __init__(
@@ -218,16 +218,18 @@ class GradientFlowAnimator:
     @classmethod
     def from_run(
         cls,
-        run: Run,
+        run: Any,
         max_frames: int = 0,
         vanishing_threshold: float | None = None,
         exploding_threshold: float | None = None,
     ) -> "GradientFlowAnimator":
         """The gradients of a recorded run, in forward order; steps without any are left out.
 
+        Norms or arrays by name are made into a run, as `analyze_flow` does.
         Its layers are judged by the whole run, whatever `max_frames` keeps.
         """
         animator: GradientFlowAnimator = cls(max_frames, vanishing_threshold, exploding_threshold)
+        run = as_run(run)
         rows = np.flatnonzero(run.measured(Stat.GRAD_NORM).any(axis=1))
         animator.recorded = len(rows)
         animator._table = FrameTable(run, rows[-animator._most :] if animator._most else rows)

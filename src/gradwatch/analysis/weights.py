@@ -24,6 +24,7 @@ from gradwatch.analysis.elements import (
     from_run,
     named,
     scan,
+    singles,
     spread,
     with_elements,
 )
@@ -459,8 +460,7 @@ def _outlier(tensor: MeasuredTensor, index: int, at: int, z: float, limit: float
 
 def _original(tensors_or_run: Given | Run) -> Result:
     if not isinstance(tensors_or_run, Run):
-        arrays = named(tensors_or_run).values()
-        return original.analyze_weight_distribution([np.asarray(a, np.float32) for a in arrays])
+        return original.analyze_weight_distribution(list(singles(tensors_or_run).values()))
     return original.judge([_recorded(t) for t in from_run(tensors_or_run)], missing(ELEMENTS))
 
 

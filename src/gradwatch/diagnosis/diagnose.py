@@ -16,7 +16,7 @@ from gradwatch.checks.tensors import has_elements
 from gradwatch.diagnosis.folding import fold, importance
 from gradwatch.finding import MOST_FOLLOWING, SENTENCE, Finding, Severity, Skipped
 from gradwatch.notebook import details, items
-from gradwatch.run import Run
+from gradwatch.run import Run, as_run
 from gradwatch.stats import Kind, Stat, entry
 from gradwatch.text import markup
 
@@ -128,11 +128,13 @@ _HINTS = {
 }
 
 
-def diagnose(run: Run, checks: Iterable[Check] | None = None) -> Diagnosis:
+def diagnose(run: Any, checks: Iterable[Check] | None = None) -> Diagnosis:
     """What is wrong, since when, where it began, what to try; and what could not be seen.
 
-    Unless `checks` are given, those look that concern the run: a training's, or those of weights.
+    `run` may also be norms or arrays by name, as `Run.from_norms` and `Run.from_arrays` take them.
+    Unless `checks` are given, those look that concern it: a training's, or those of weights.
     """
+    run = as_run(run)
     findings: list[Finding] = []
     skipped: list[Skipped] = []
     checked: list[str] = []

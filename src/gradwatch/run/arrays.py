@@ -35,9 +35,10 @@ def source_from_arrays(gradients: Any, weights: Any, steps: Any, scalars: Any) -
     """Measure every array and lay the statistics out by step and parameter."""
     tables = {
         family: {
-            name: each_step(item, name) for name, item in by_name(given, "arrays by name").items()
+            name: each_step(item, name)
+            for name, item in by_name({} if given is None else given, "arrays by name").items()
         }
-        for family, given in ((Family.GRAD, gradients or {}), (Family.WEIGHT, weights or {}))
+        for family, given in ((Family.GRAD, gradients), (Family.WEIGHT, weights))
     }
     grid = as_steps(steps, _length(tables), "the arrays")
     names = dict.fromkeys((*tables[Family.GRAD], *tables[Family.WEIGHT]))

@@ -219,6 +219,8 @@ def source_from_norms(norms: Any, steps: Any, scalars: Any) -> MemorySource:
     """Lay gradient norms out on the union of all steps, with a state for every cell."""
     listed = {name: _norms(item, name) for name, item in by_name(norms, "norms by name").items()}
     own = dict(steps) if isinstance(steps, Mapping) else dict.fromkeys(listed, steps)
+    if unknown := own.keys() - listed.keys():
+        raise refused("steps of names that have norms", min(map(str, unknown)))
     # Layers that share their steps share the array too, however many they are.
     known: dict[tuple[int, int], NDArray[np.int64]] = {}
     layer_steps = {}
@@ -308,6 +310,8 @@ def as_steps(steps: Any, length: int, entry: str) -> NDArray[np.int64]:
 def as_scalars(scalars: Any, length: int) -> dict[str, NDArray[np.float64]]:
     """Logged numbers by name, one for each step; None: nothing was logged there."""
     table = {}
+    if scalars is not None and not isinstance(scalars, Mapping):
+        raise refused("numbers by name as scalars ({'loss': [number, …]})", scalars)
     for name, item in by_name(scalars or {}, "scalars by name").items():
         listed = [np.nan if number is None else number for number in each_step(item, name)]
         given = as_array(listed, name) if listed else np.empty(0)

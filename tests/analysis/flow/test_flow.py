@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.analysis.flow.runs import noise, residual, run_of
 
-from gradwatch.analysis.flow import ColorScheme, analyze_flow
+from gradwatch.analysis.flow import ColorScheme, GradientFlow, analyze_flow
 from gradwatch.analysis.flow.network import EdgeType
 from gradwatch.errors import GradwatchError
 from gradwatch.result import dumps
@@ -127,3 +127,9 @@ def test_a_run_that_went_nan_is_described_up_to_there() -> None:
     assert set(flow.layer_flows["b"].gradient_magnitudes) == {2.0}
     assert not flow.exploding_regions
     assert analyze_flow({"a": np.ones(20)}).non_finite_since is None
+
+
+def test_layers_without_elements_have_no_flow() -> None:
+    flow = analyze_flow({"a": [np.ones(0)] * 3, "b": [np.ones(0)] * 3})
+    assert [edge.flow_strength for edge in flow.flow_network.edges] == [None]
+    assert GradientFlow.from_json(flow.to_json()) == flow

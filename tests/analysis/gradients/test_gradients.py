@@ -136,11 +136,12 @@ def test_the_deepest_looks_at_thirds_and_tensors() -> None:
     assert low < math.fsum(merged) / 80 < high
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.5])
-def test_the_interval_of_the_mean_holds_it(memory: float) -> None:
+@pytest.mark.parametrize("length", [40, 100])
+@pytest.mark.parametrize("memory", [0.0, 0.5, 0.8])
+def test_the_interval_of_the_mean_holds_it(memory: float, length: int) -> None:
     rng = np.random.default_rng(4)
-    logs = rng.normal(size=(100, 1000))
-    for step in range(1, 100):
+    logs = rng.normal(size=(length, 1000))
+    for step in range(1, length):
         logs[step] = memory * logs[step - 1] + math.sqrt(1 - memory**2) * logs[step]
     run = Run.from_norms({f"l{i}": np.exp(0.3 * column) for i, column in enumerate(logs.T)})
     details = analyze_gradients(run, depth="comprehensive").layer_details.values()

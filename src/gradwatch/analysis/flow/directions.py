@@ -123,6 +123,8 @@ def sketches_of(run: Run, series: LayerSeries, last: Recent) -> Sketches | None:
     if Stat.GRAD_SKETCH not in run.recorded or not last.rows.size:
         return None
     rows = np.unique(last.rows[last.rows >= 0])
+    if not len(rows):
+        return None
     at = np.searchsorted(rows, last.rows)  # where a layer has fewer samples: any
     vectors = np.empty((*at.shape, run.series[Stat.GRAD_SKETCH].shape[2]))
     known = np.empty(at.shape, bool)

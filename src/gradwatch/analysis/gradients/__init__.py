@@ -14,7 +14,7 @@ from gradwatch.errors import Exit, GradwatchError
 from gradwatch.finding import Severity
 from gradwatch.original import EnhancedGradientAnalyzer
 from gradwatch.result import Result, missing
-from gradwatch.run import Run, as_run, choice, whole_number
+from gradwatch.run import Run, as_run, choice, number, whole_number
 
 
 class AnalysisDepth(StrEnum):
@@ -98,8 +98,9 @@ def analyze_gradients(
 
 
 def _share(value: Any, option: str) -> float:
-    if isinstance(value, int | float) and 0 <= value <= 1:
-        return float(value)
+    share = number(value, option, least=0)
+    if share <= 1:
+        return share
     raise GradwatchError(f"Expected a {option} between 0 and 1, got {value!r}.", Exit.USAGE)
 
 

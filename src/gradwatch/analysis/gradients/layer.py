@@ -214,19 +214,36 @@ def potentials(recent: LayerSeries) -> Array:
 
 
 def mean_intervals(recent: LayerSeries) -> list[Any]:
-    """From the means of `BATCHES` parts of the window: what hangs together lies in one of them."""
+    """From the means of `BATCHES` parts of the window: what hangs together lies in one of them.
+
+    Not less wide than what each sample foretells of the next asks for: of a short window the parts
+    hang together too.
+    """
     too_few = missing(f"fewer than {4 * BATCHES} samples in the window")
     size = len(recent.steps) // BATCHES
     if size < 4:
         return [too_few] * len(recent.names)
-    parts = recent.norms[-size * BATCHES :].reshape(BATCHES, size, -1)
+    norms = recent.norms[-size * BATCHES :]
     with np.errstate(over="ignore", invalid="ignore"):
-        means = parts.mean(axis=1)
+        means = norms.reshape(BATCHES, size, -1).mean(axis=1)
         mean, std, _, _ = trends.moments(means)
-        half = STUDENT_9 * std / np.sqrt(BATCHES - 1)
+        half = np.maximum(STUDENT_9 * std / np.sqrt(BATCHES - 1), _with_memory(norms))
     whole = np.isfinite(means).all(axis=0) & np.isfinite(mean + half)
     bounds = zip((mean - half).tolist(), (mean + half).tolist(), strict=True)
     return [pair if complete else too_few for pair, complete in zip(bounds, whole, strict=True)]
+
+
+def _with_memory(norms: Array) -> Array:
+    """Half the width of the interval of each mean, by how much a sample foretells the next."""
+    mean, std, _, _ = trends.moments(norms)
+    count = len(norms)
+    r = trends.autocorrelations((norms - mean) / np.where(std > 0, std, 1.0))
+    r = np.clip(r + (2 + 4 * r) / count, 0.0, 0.95)  # of few samples it comes out too low
+    inflation = (1 + r) / (1 - r)
+    freedom = np.maximum(count / inflation - 1, 2.0)
+    quantile = np.array([trends.student_95(value) for value in freedom.tolist()])
+    half: Array = quantile * std * np.sqrt(inflation / (count - 1))
+    return half
 
 
 def stages(series: LayerSeries) -> list[tuple[GradientStatistics, ...]]:
