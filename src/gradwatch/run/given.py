@@ -237,11 +237,20 @@ def source_from_norms(norms: Any, steps: Any, scalars: Any) -> MemorySource:
     }
     norm = np.full((len(grid), len(listed)), np.nan)
     states = np.full(norm.shape, State.NOT_SAMPLED, np.uint8)
-    for column, (name, (given, gone)) in enumerate(listed.items()):
+    # NaN and Inf are measurements (the gradient was not finite), not gaps: they are counted apart.
+    values: dict[Stat, NDArray[Any]] = {
+        Stat.GRAD_NAN: np.zeros(norm.shape, bool),
+        Stat.GRAD_INF: np.zeros(norm.shape, bool),
+        Stat.GRAD_NORM: norm,
+    }
+    for column, (name, (given, state)) in enumerate(listed.items()):
         at = rows[id(layer_steps[name])]
+        states[at, column] = state
+        if not np.isfinite(given).all():
+            values[Stat.GRAD_NAN][at, column] = np.isnan(given) & (state == State.MEASURED)
+            values[Stat.GRAD_INF][at, column] = np.isinf(given)
+            given = np.where(np.isinf(given), np.nan, given)
         norm[at, column] = given
-        states[at, column] = State.MEASURED if gone is None else _STATES[gone.astype(np.intp)]
-    values = _split(norm, states == State.MEASURED)
     return MemorySource(
         grid,
         tuple(Subject(Kind.PARAMETER, name, name) for name in listed),
@@ -251,33 +260,14 @@ def source_from_norms(norms: Any, steps: Any, scalars: Any) -> MemorySource:
     )
 
 
-_STATES = np.array([State.MEASURED, State.NO_GRADIENT], np.uint8)
-
-
-def _split(norm: NDArray[np.float64], measured: NDArray[np.bool_]) -> dict[Stat, NDArray[Any]]:
-    """Finite norms, and apart from them where one was NaN or infinite.
-
-    Those are measurements (the gradient was not finite), not gaps.
-    """
-    if measured.all() and np.isfinite(norm).all():
-        none = np.broadcast_to(0.0, norm.shape)  # takes no memory, however long the run
-        return {Stat.GRAD_NORM: norm, Stat.GRAD_NAN: none, Stat.GRAD_INF: none}
-    infinite = np.isinf(norm)
-    values = {
-        Stat.GRAD_NAN: np.where(measured, np.isnan(norm), np.nan),
-        Stat.GRAD_INF: np.where(measured, infinite, np.nan),
-    }
-    norm[infinite] = np.nan
-    return {Stat.GRAD_NORM: norm, **values}
-
-
-def _norms(item: Any, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Norms, and where there was no gradient (None, and the norm NaN), if anywhere."""
-    listed, gone = each_step(item, name), None
+def _norms(item: Any, name: str) -> tuple[NDArray[Any], Any]:
+    """Norms, and the state of all or of each: no gradient where one is None (the norm is NaN)."""
+    listed = each_step(item, name)
+    state: Any = State.MEASURED
     if not isinstance(listed, np.ndarray) or listed.dtype == object:
         none = [norm is None for norm in listed]
         if any(none):
-            gone = np.array(none)
+            state = np.where(none, np.uint8(State.NO_GRADIENT), np.uint8(State.MEASURED))
             listed = [math.nan if norm is None else norm for norm in listed]
     given = as_array(listed, name) if len(listed) else np.empty(0)
     if given.ndim != 1 or given.dtype.kind == "c":
@@ -287,7 +277,7 @@ def _norms(item: Any, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None
         raise GradwatchError(
             f"Expected norms of at least 0 in {name!r}, got {least:g}.", Exit.USAGE
         )
-    return given, gone
+    return given, state
 
 
 def as_steps(steps: Any, length: int, entry: str) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gradwatch.graph import Graph
 from gradwatch.run.downsample import Downsampled
 from gradwatch.run.subject import Event, Histogram, Subject
-from gradwatch.stats import Family, Stat
+from gradwatch.stats import HAS_VALUE, Family, Stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,8 @@ class Source(Protocol):
 class MemorySource:
     """Everything in memory: runs made from arrays, tests, live windows, scans.
 
-    `values` and `states` are [step, subject of the kind].
+    `values` and `states` are [step, subject of the kind]. Counts that are 0 or 1 may be truth
+    values: an eighth of the memory until somebody asks for them.
     """
 
     steps: NDArray[np.int64]
@@ -90,11 +91,15 @@ class MemorySource:
 
     def load(self, stat: Stat) -> Loaded:
         """The given arrays; without states every value counts as measured."""
-        values = self.values[stat].astype(np.float64, copy=False)
-        states = self.states.get(stat)
+        values, states = self.values[stat], self.states.get(stat)
         if states is None:
             states = np.zeros(values.shape[:2], np.uint8)
-        return Loaded(values, states)
+        if values.dtype == bool:
+            measured = HAS_VALUE[states]
+            if measured.all() and not values.any():
+                return Loaded(np.broadcast_to(0.0, values.shape), states)  # takes no memory
+            values = np.where(measured, values, np.nan)
+        return Loaded(values.astype(np.float64, copy=False), states)
 
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
         """The exact column where one was given, else the floats, with 0 for NaN."""
