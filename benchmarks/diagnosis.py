@@ -7,7 +7,7 @@ import numpy as np
 from gradwatch.diagnosis import diagnose
 from gradwatch.graph import Graph
 from gradwatch.run import MemorySource, Run, Subject
-from gradwatch.stats import ENTRIES, Kind, Stat
+from gradwatch.stats import Kind, Stat
 
 STEPS, TENSORS = 10_000, 500
 
@@ -29,9 +29,9 @@ def long_run(steps: int = STEPS, tensors: int = TENSORS) -> Run:
     }
     zero = np.zeros((steps, tensors))
     values = {
-        item.stat: usual[item.stat] * noise if item.stat in usual else zero
-        for item in ENTRIES
-        if item.width == 1 and item.kind in (Kind.PARAMETER, Kind.LAYER)
+        stat: usual[stat] * noise if stat in usual else zero
+        for stat in Stat
+        if stat.width == 1 and stat.kind in (Kind.PARAMETER, Kind.LAYER)
     }
     values[Stat.WEIGHT_HASH] = np.broadcast_to(np.arange(steps, dtype=float)[:, None], noise.shape)
     weight = {"shape": (64, 64), "dtype": "float32", "count": 4096, "group": 0, "module": "Linear"}

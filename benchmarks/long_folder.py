@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gradwatch.graph import Graph
 from gradwatch.run import Event, EventKind, Subject
-from gradwatch.stats import Family, Kind, Stat, entry, row_dtype
+from gradwatch.stats import Family, Kind, Stat, row_dtype
 from gradwatch.store.column_format import STATE, ChunkHead, ColumnPart
 from gradwatch.store.format import SCALAR_ROW, Head, Type, pack, pack_event, pack_names, to_json
 from gradwatch.store.journal import Journal
@@ -138,7 +138,7 @@ class LongFolder:
             (VALUED, ColumnPart.VALUE): np.zeros(shape, np.uint8),
         }
         for name in row_dtype(family).names or ():
-            if entry(Stat(name)).width == 1:
+            if Stat(name).width == 1:
                 self._draw(table, name, shape, each)
         for spike in self.spikes if family is Family.GRAD else ():
             if steps[0] <= spike.step <= steps[-1]:
@@ -161,14 +161,14 @@ class LongFolder:
             table[name, part] = self.rng.integers(0, each, shape, dtype=np.uint16)
 
     def _values(self, name: str, shape: tuple[int, int]) -> NDArray[Any]:
-        item = entry(Stat(name))
-        if item.dtype.endswith("u8"):
+        stat = Stat(name)
+        if stat.dtype.endswith("u8"):
             counted = name.endswith("_count")
             return np.full(shape, 65536 if counted else 0, np.uint64)
-        if item.unit == "fraction":
-            return (0.2 * self.rng.random(shape)).astype(item.dtype)
+        if stat.unit == "fraction":
+            return (0.2 * self.rng.random(shape)).astype(stat.dtype)
         usual = 1e-2 * (1 + np.arange(shape[1]) % 7)
-        return (usual * np.exp(0.2 * self.rng.standard_normal(shape))).astype(item.dtype)
+        return (usual * np.exp(0.2 * self.rng.standard_normal(shape))).astype(stat.dtype)
 
     # -- the newest rows, in full ----------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class LongFolder:
     ) -> NDArray[np.void]:
         rows = np.zeros((len(steps), len(ids)), row_dtype(family))
         for name in rows.dtype.names or ():
-            if entry(Stat(name)).width == 1:
+            if Stat(name).width == 1:
                 rows[name] = self._values(name, rows.shape)
         for spike in self.spikes if family is Family.GRAD else ():
             if steps[0] <= spike.step <= steps[-1]:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from gradwatch.graph import Graph
 from gradwatch.run import Event, MemorySource, Run, Subject
-from gradwatch.stats import Kind, Stat, State, entry
+from gradwatch.stats import Kind, Stat, State
 
 
 def make_run(
@@ -38,7 +38,7 @@ def make_run(
         )
     given = {Stat(stat): np.asarray(table, np.uint8) for stat, table in (states or {}).items()}
     for stat, table in values.items():
-        plain = table if entry(stat).width == 1 else table[..., 0]
+        plain = table if stat.width == 1 else table[..., 0]
         given.setdefault(
             stat, np.where(np.isnan(plain), State.NOT_SAMPLED, State.MEASURED).astype(np.uint8)
         )

@@ -1,6 +1,6 @@
 """`docs/what-is-recorded.md`, made from the catalogue: `python -m tools.what_is_recorded`."""
 
-from gradwatch.stats.catalogue import Cadence, Entry, Family, State, family_stats
+from gradwatch.stats.catalogue import Cadence, Family, Stat, State, family_stats
 
 _HEAD = """\
 # What is recorded
@@ -115,13 +115,13 @@ def _family(family: Family) -> str:
     if family in _NOTES:
         parts.append(f"{_NOTES[family]}\n")
     parts += ["| statistic | unit | meaning |", "|---|---|---|"]
-    parts += [_row(entry) for entry in family_stats(family)]
+    parts += map(_row, family_stats(family))
     return "\n".join(parts) + "\n"
 
 
-def _row(entry: Entry) -> str:
-    meaning = entry.meaning.replace("|", r"\|")
-    return f"| `{entry.stat}` | {entry.unit or '–'} | {meaning} |"
+def _row(stat: Stat) -> str:
+    meaning = stat.meaning.replace("|", r"\|")
+    return f"| `{stat}` | {stat.unit or '–'} | {meaning} |"
 
 
 def _scalars() -> str:

@@ -13,7 +13,7 @@ from gradwatch.checks import CHECKS
 from gradwatch.checks.explain import summary, text
 from gradwatch.diagnosis import diagnose
 from gradwatch.run import Run
-from gradwatch.stats import ENTRIES, Kind, State
+from gradwatch.stats import Kind, Stat, State
 
 TAXONOMY = """nonfinite exploding-gradient vanishing-gradient gradient-spikes no-gradient
 not-updated dead-units saturation symmetric-weights bad-init weight-collapse weight-explosion
@@ -51,14 +51,14 @@ def odd_runs(draw: st.DrawFn) -> Run:
     steps = draw(st.integers(0, 70))
     width = draw(st.integers(0, 3))
     random = np.random.default_rng(draw(st.integers(0, 1000)))
-    chosen = draw(st.sets(st.sampled_from(ENTRIES), max_size=12))
+    chosen = draw(st.sets(st.sampled_from(Stat), max_size=12))
     palette = np.array(draw(st.lists(ODD, min_size=1, max_size=6)))
     series, states = {}, {}
-    for item in chosen:
-        count = {Kind.PARAMETER: width, Kind.LAYER: width, Kind.GROUP: 0}[item.kind]
-        shape = (steps, count) if item.width == 1 else (steps, count, item.width)
-        series[item.stat] = random.choice(palette, shape)
-        states[item.stat] = random.integers(0, len(State), (steps, count))
+    for stat in chosen:
+        count = {Kind.PARAMETER: width, Kind.LAYER: width, Kind.GROUP: 0}[stat.kind]
+        shape = (steps, count) if stat.width == 1 else (steps, count, stat.width)
+        series[stat] = random.choice(palette, shape)
+        states[stat] = random.integers(0, len(State), (steps, count))
     names = draw(st.sets(st.sampled_from(["loss", "val_loss", "stale", "skipped", "input_rms"])))
     return make_run(
         series,

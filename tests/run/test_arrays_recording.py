@@ -58,12 +58,12 @@ def compare(run: Run, sink, family: Family, column: int, name: str) -> None:
     recorded = [sink.rows[family, step, name] for step in range(STEPS)][steps]
     rows, states = (np.array(part) for part in zip(*recorded, strict=True))
     measured = states == State.MEASURED
-    for item in family_stats(family):
-        assert (run.state(item.stat)[steps, column] == states).all()
-        found = run.series[item.stat][steps, column]
+    for stat in family_stats(family):
+        assert (run.state(stat)[steps, column] == states).all()
+        found = run.series[stat][steps, column]
         assert np.isnan(found[~measured]).all()
-        if item.stat is not Stat.WEIGHT_HASH:
-            np.testing.assert_array_equal(found[measured], rows[item.stat][measured], item.stat)
+        if stat is not Stat.WEIGHT_HASH:
+            np.testing.assert_array_equal(found[measured], rows[stat][measured], stat)
         elif run.parameters[column].dtype != "bfloat16":
             # Of the bits: those of a bfloat16 are others than those of the float32 it is read as.
-            assert (run.integers(item.stat)[steps, column] == rows[item.stat]).all()
+            assert (run.integers(stat)[steps, column] == rows[stat]).all()

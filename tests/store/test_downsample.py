@@ -5,7 +5,7 @@ import pytest
 from tests.store.trial import Trial, sealing_at
 
 from gradwatch.run import downsample
-from gradwatch.stats import Family
+from gradwatch.stats import Family, Stat
 from gradwatch.store import Retention, open_run
 
 
@@ -38,7 +38,7 @@ def test_short_runs_are_thinned_from_rows(tmp_path):
     trial = Trial(tmp_path / "run", families=(Family.GRAD,)).steps(range(90))
     trial.close()
     run = open_run(tmp_path / "run")
-    assert run.source.downsample("grad_norm", 0, 89, 10) is None
+    assert run.source.downsample(Stat.GRAD_NORM, 0, 89, 10) is None
     assert len(run.window(points=10).stat("grad_norm").first_steps) <= 10
 
 

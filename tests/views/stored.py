@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from gradwatch.run import Run, Subject
-from gradwatch.stats import Family, State, entry, row_dtype
+from gradwatch.stats import Family, State, row_dtype
 from gradwatch.store import Writer
 
 
@@ -38,7 +38,7 @@ class Stored:
         assert self.writer.flush()
 
     def _family(self, family: Family, row: int) -> None:
-        stats = [stat for stat in self.run.recorded if entry(stat).family is family]
+        stats = [stat for stat in self.run.recorded if stat.family is family]
         subjects = self.run.by_kind[family.kind]
         if not stats or not subjects:
             return

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.run import Run, Subject
-from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, entry
+from gradwatch.stats import HAS_VALUE, Family, Kind, Stat
 from gradwatch.stats.medians import Array, medians, thinned
 
 
@@ -269,7 +269,7 @@ class CheckContext:
         """Rows of the finite part in which anything of this statistic was measured."""
         if stat not in self._rows:
             if stat in self.run.recorded:
-                one_more = entry(stat).family is Family.WEIGHT and self._weights_finite_at_end
+                one_more = stat.family is Family.WEIGHT and self._weights_finite_at_end
                 states = self.run.state(stat)[: self.end + one_more]
                 self._rows[stat] = np.flatnonzero(HAS_VALUE[states].any(axis=1))
             else:

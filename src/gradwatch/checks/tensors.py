@@ -17,7 +17,7 @@ from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.kernel import MOMENTS
 from gradwatch.run import Run
-from gradwatch.stats import Family, Stat, entry
+from gradwatch.stats import Family, Stat
 
 _SHOWN = 8
 
@@ -27,7 +27,7 @@ _SHOWN = 8
 
 def weights_only(run: Run) -> bool:
     """Whether a run is no training: a checkpoint, or a series of weights without any gradient."""
-    families = {entry(stat).family for stat in run.recorded}
+    families = {stat.family for stat in run.recorded}
     return families == {Family.WEIGHT} and not run.scalars
 
 

@@ -17,7 +17,7 @@ from gradwatch.diagnosis.folding import fold, importance
 from gradwatch.finding import MOST_FOLLOWING, SENTENCE, Finding, Severity, Skipped
 from gradwatch.notebook import details, items
 from gradwatch.run import Run, as_run
-from gradwatch.stats import Kind, Stat, entry
+from gradwatch.stats import Kind, Stat
 from gradwatch.text import markup
 
 FORMAT = 1
@@ -250,13 +250,13 @@ def _of_layers(
     near, usual = compared
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.nan_to_num(ctx.values(stat, near) / usual, posinf=0.0)
-    if entry(stat).kind is Kind.PARAMETER:
+    if stat.kind is Kind.PARAMETER:
         ratio[:, ~ctx.weights] = 0.0
     high = ratio > times
     columns = np.flatnonzero(high.any(axis=0))
     first = high.argmax(axis=0)
     columns = columns[np.argsort(first[columns], kind="stable")][:2]
-    subjects = ctx.run.by_kind[entry(stat).kind]
+    subjects = ctx.run.by_kind[stat.kind]
     names = [subject.layer or subject.name for subject in subjects]
     return [
         Onset(int(ctx.steps[near[first[c]]]), word, names[c], float(ratio[first[c], c]))

@@ -16,7 +16,7 @@ from gradwatch.checks import TRAINING_CHECKS, nonfinite
 from gradwatch.diagnosis.diagnose import diagnose
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import MemorySource, Run, Subject
-from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, entry, row_dtype
+from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, row_dtype
 
 FIRST, LAST = 16, 496
 KEPT: tuple[Stat, ...] = (
@@ -43,9 +43,7 @@ KEPT: tuple[Stat, ...] = (
     Stat.PROBE_TRAINING,
     Stat.LR,
 )
-_FIELDS = {
-    family: [str(stat) for stat in KEPT if entry(stat).family is family] for family in Family
-}
+_FIELDS = {family: [str(stat) for stat in KEPT if stat.family is family] for family in Family}
 
 
 class RecordedRows(Protocol):

@@ -15,7 +15,7 @@ from gradwatch.kernel import Batch, batch_of, hashes, measure, row_spread, step
 from gradwatch.run.given import Listed, as_array, as_scalars, as_steps, by_name, each_step
 from gradwatch.run.source import MemorySource
 from gradwatch.run.subject import Subject, with_known_shapes
-from gradwatch.stats import HAS_VALUE, SKETCH_WIDTH, Family, Kind, Stat, State, entry, family_stats
+from gradwatch.stats import HAS_VALUE, SKETCH_WIDTH, Family, Kind, Stat, State, family_stats
 from gradwatch.stats.rows import (
     RowMemory,
     blank,
@@ -105,15 +105,15 @@ class _Series:
         """What one family has on one step."""
         if family not in self._states:
             self._states[family] = np.full(self._shape, State.NOT_SAMPLED, np.uint8)
-            for item in family_stats(family):
+            for stat in family_stats(family):
                 # Sketches are many numbers: they stay in the 32 bits they were measured in.
-                wide = item.width > 1
-                shape = (*self._shape, item.width) if wide else self._shape
-                self._values[item.stat] = np.full(shape, np.nan, "f4" if wide else "f8")
+                wide = stat.width > 1
+                shape = (*self._shape, stat.width) if wide else self._shape
+                self._values[stat] = np.full(shape, np.nan, "f4" if wide else "f8")
         self._states[family][row] = states
         has = HAS_VALUE[states]
-        for item in family_stats(family):
-            self._values[item.stat][row, has] = rows[item.stat][has]
+        for stat in family_stats(family):
+            self._values[stat][row, has] = rows[stat][has]
         if family is Family.WEIGHT:
             self._hashes[row] = rows[Stat.WEIGHT_HASH]
 
@@ -121,7 +121,7 @@ class _Series:
         self, grid: NDArray[np.int64], scalars: Mapping[str, NDArray[np.float64]]
     ) -> MemorySource:
         """Everything that was put."""
-        states = {stat: self._states[entry(stat).family] for stat in self._values}
+        states = {stat: self._states[stat.family] for stat in self._values}
         exact = {Stat.WEIGHT_HASH: self._hashes} if Stat.WEIGHT_HASH in self._values else {}
         return MemorySource(grid, self._subjects, self._values, states, exact, scalars)
 

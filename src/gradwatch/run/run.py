@@ -15,7 +15,7 @@ from gradwatch.run.downsample import Window
 from gradwatch.run.given import series_by_name, source_from_norms
 from gradwatch.run.source import Loaded, Source
 from gradwatch.run.subject import Event, Histogram, Subject
-from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, entry
+from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
 from gradwatch.text import markup
 
 CHART_POINTS = 120
@@ -130,7 +130,7 @@ class Run:
     def column(self, stat: Stat | str, name: str) -> NDArray[np.float64]:
         """One subject's series."""
         stat = _stat(stat)
-        return self.series[stat][:, self.index(name, entry(stat).kind)]
+        return self.series[stat][:, self.index(name, stat.kind)]
 
     def measured(self, stat: Stat | str) -> NDArray[np.bool_]:
         """Where a value was really measured (sampled, partial and clipped ones included)."""
@@ -153,8 +153,8 @@ class Run:
         return self._loaded[stat]
 
     def _absent(self, stat: Stat) -> Loaded:
-        shape = (len(self.steps), len(self.by_kind[entry(stat).kind]))
-        wide = shape if entry(stat).width == 1 else (*shape, entry(stat).width)
+        shape = (len(self.steps), len(self.by_kind[stat.kind]))
+        wide = shape if stat.width == 1 else (*shape, stat.width)
         # One number seen from everywhere: what was not recorded takes no memory.
         none, unsampled = np.broadcast_to(np.nan, wide), np.uint8(State.NOT_SAMPLED)
         return Loaded(none, np.broadcast_to(unsampled, shape))

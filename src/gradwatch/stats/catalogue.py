@@ -4,9 +4,9 @@ Columns on disk, rows of the recorder, the documentation page and titles of the 
 off this one table.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cache
+from typing import Self
 
 import numpy as np
 
@@ -59,300 +59,207 @@ class Cadence(StrEnum):
 class Family(StrEnum):
     """Statistics that are measured together and share a cadence and a row on disk."""
 
-    GRAD = "grad"
-    WEIGHT = "weight"
-    UPDATE = "update"
-    OPTIM = "optim"
-    ACT = "act"
-    PROBE = "probe"
-    GROUP = "group"
+    _value_: str
+    kind: Kind
+    cadence: Cadence
 
-    @property
-    def kind(self) -> Kind:
-        """What the family is measured on: parameters, layers or optimizer groups."""
-        return _FAMILY_KIND[self]
+    def __new__(cls, name: str, kind: Kind = Kind.PARAMETER, cadence: Cadence = Cadence.K) -> Self:
+        """The name is the member's value; what it is measured on and how often hang on it."""
+        family = str.__new__(cls, name)
+        family._value_, family.kind, family.cadence = name, kind, cadence
+        return family
 
-    @property
-    def cadence(self) -> Cadence:
-        """How often the family is recorded."""
-        return _FAMILY_CADENCE[self]
+    GRAD = "grad", Kind.PARAMETER, Cadence.K
+    WEIGHT = "weight", Kind.PARAMETER, Cadence.K16
+    UPDATE = "update", Kind.PARAMETER, Cadence.K4
+    OPTIM = "optim", Kind.PARAMETER, Cadence.K4
+    ACT = "act", Kind.LAYER, Cadence.K16
+    PROBE = "probe", Kind.LAYER, Cadence.STEP
+    GROUP = "group", Kind.GROUP, Cadence.K
 
 
-_FAMILY_KIND = {
-    Family.GRAD: Kind.PARAMETER,
-    Family.WEIGHT: Kind.PARAMETER,
-    Family.UPDATE: Kind.PARAMETER,
-    Family.OPTIM: Kind.PARAMETER,
-    Family.ACT: Kind.LAYER,
-    Family.PROBE: Kind.LAYER,
-    Family.GROUP: Kind.GROUP,
-}
-_FAMILY_CADENCE = {
-    Family.GRAD: Cadence.K,
-    Family.WEIGHT: Cadence.K16,
-    Family.UPDATE: Cadence.K4,
-    Family.OPTIM: Cadence.K4,
-    Family.ACT: Cadence.K16,
-    Family.PROBE: Cadence.STEP,
-    Family.GROUP: Cadence.K,
-}
+_COUNT, _ROWS, _BITS = ("<u8", "elements"), ("<u8", "rows"), ("<u8", "")
+_SHARE, _SINGLE, _DOUBLE = ("<f4", "fraction"), ("<f4", ""), ("<f8", "")
+"""numpy's code of the column on disk (counts and hashes are exact in 64 bits), and the unit."""
 
 
 class Stat(StrEnum):
-    """Every series a run can have. `Stat("grad_norm")` turns a user's word into a member."""
+    """Every series a run can have. `Stat("grad_norm")` turns a user's word into a member.
 
-    GRAD_COUNT = "grad_count"
-    GRAD_NORM = "grad_norm"
-    GRAD_MEAN = "grad_mean"
-    GRAD_STD = "grad_std"
-    GRAD_SKEWNESS = "grad_skewness"
-    GRAD_KURTOSIS = "grad_kurtosis"
-    GRAD_ABS_MEAN = "grad_abs_mean"
-    GRAD_ABS_MAX = "grad_abs_max"
-    GRAD_MIN = "grad_min"
-    GRAD_MAX = "grad_max"
-    GRAD_ZERO_FRACTION = "grad_zero_fraction"
-    GRAD_NAN = "grad_nan"
-    GRAD_INF = "grad_inf"
-    GRAD_ZERO_ROWS = "grad_zero_rows"
-    GRAD_DEAD_ROWS = "grad_dead_rows"
-    GRAD_UNTOUCHED_ROWS = "grad_untouched_rows"
-    GRAD_COSINE = "grad_cosine"
-    GRAD_SKETCH = "grad_sketch"
+    Each is one row of the catalogue: name, how it is stored, what it means and, where it is many
+    numbers, how many. In a family they stand in the order of its columns; those that gradients and
+    weights have in common in the order the kernel gives them.
+    """
 
-    WEIGHT_COUNT = "weight_count"
-    WEIGHT_NORM = "weight_norm"
-    WEIGHT_MEAN = "weight_mean"
-    WEIGHT_STD = "weight_std"
-    WEIGHT_SKEWNESS = "weight_skewness"
-    WEIGHT_KURTOSIS = "weight_kurtosis"
-    WEIGHT_ABS_MEAN = "weight_abs_mean"
-    WEIGHT_ABS_MAX = "weight_abs_max"
-    WEIGHT_MIN = "weight_min"
-    WEIGHT_MAX = "weight_max"
-    WEIGHT_ZERO_FRACTION = "weight_zero_fraction"
-    WEIGHT_NAN = "weight_nan"
-    WEIGHT_INF = "weight_inf"
-    WEIGHT_ZERO_ROWS = "weight_zero_rows"
-    WEIGHT_ROW_SPREAD = "weight_row_spread"
-    WEIGHT_HASH = "weight_hash"
-
-    UPDATE_NORM = "update_norm"
-    UPDATE_RATIO = "update_ratio"
-    UPDATE_LOST_FRACTION = "update_lost_fraction"
-
-    OPTIM_RATIO_RMS = "optim_ratio_rms"
-    OPTIM_EPS_FRACTION = "optim_eps_fraction"
-
-    ACT_COUNT = "act_count"
-    ACT_MEAN = "act_mean"
-    ACT_STD = "act_std"
-    ACT_ABS_MAX = "act_abs_max"
-    ACT_ZERO_FRACTION = "act_zero_fraction"
-    ACT_NONFINITE = "act_nonfinite"
-    ACT_GATE_ZERO_FRACTION = "act_gate_zero_fraction"
-    ACT_FLAT_FRACTION = "act_flat_fraction"
-    ACT_ENTROPY = "act_entropy"
-
-    PROBE_NONFINITE = "probe_nonfinite"
-    PROBE_INPUT_NONFINITE = "probe_input_nonfinite"
-    PROBE_TRAINING = "probe_training"
-
-    LR = "lr"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One row of the catalogue."""
-
-    stat: Stat
+    _value_: str
     family: Family
     dtype: str
-    """numpy's code of the column on disk; counts and hashes are exact in 64 bits."""
     unit: str
     meaning: str
-    width: int = 1
+    width: int
+
+    def __new__(
+        cls, name: str, stored: tuple[str, str] = _DOUBLE, meaning: str = "", width: int = 1
+    ) -> Self:
+        """The name is the member's value; the rest of the row hangs on it as attributes.
+
+        Every row gives them: the defaults let a type checker see that `Stat("lr")` finds a member.
+        """
+        stat = str.__new__(cls, name)
+        stat._value_, stat.meaning, stat.width = name, meaning, width
+        stat.dtype, stat.unit = stored
+        stat.family = Family.GROUP if name == "lr" else Family(name.partition("_")[0])
+        return stat
 
     @property
     def kind(self) -> Kind:
         """What the statistic is measured on: parameters, layers or optimizer groups."""
         return self.family.kind
 
-
-_F, _D, _U = "<f4", "<f8", "<u8"
-
-
-def _tensor_entries(family: Family, what: str) -> tuple[Entry, ...]:
-    """The statistics gradients and weights have in common, in the order the kernel gives them."""
-    p = family.value
-    rows = (
-        ("count", _U, "elements", f"elements of the {what}, NaN and Inf included"),
-        ("norm", _D, "", f"Euclidean norm of the finite elements of the {what}"),
-        ("mean", _D, "", f"mean of the finite elements of the {what}"),
-        ("std", _D, "", f"population standard deviation of the {what}"),
-        ("skewness", _F, "", f"skewness of the {what}"),
-        ("kurtosis", _F, "", f"excess kurtosis of the {what}: 0 for a Gaussian"),
-        ("abs_mean", _D, "", f"mean absolute value of the {what}"),
-        ("abs_max", _D, "", f"largest absolute value of the {what}"),
-        ("min", _D, "", f"smallest finite element of the {what}"),
-        ("max", _D, "", f"largest finite element of the {what}"),
-        ("zero_fraction", _F, "fraction", f"share of elements of the {what} that are exactly zero"),
-        ("nan", _U, "elements", f"NaN elements of the {what}"),
-        ("inf", _U, "elements", f"infinite elements of the {what}"),
-        ("zero_rows", _U, "rows", f"rows of the {what} (dim 0) that are all zero"),
+    GRAD_COUNT = "grad_count", _COUNT, "elements of the gradient, NaN and Inf included"
+    GRAD_NORM = "grad_norm", _DOUBLE, "Euclidean norm of the finite elements of the gradient"
+    GRAD_MEAN = "grad_mean", _DOUBLE, "mean of the finite elements of the gradient"
+    GRAD_STD = "grad_std", _DOUBLE, "population standard deviation of the gradient"
+    GRAD_SKEWNESS = "grad_skewness", _SINGLE, "skewness of the gradient"
+    GRAD_KURTOSIS = "grad_kurtosis", _SINGLE, "excess kurtosis of the gradient: 0 for a Gaussian"
+    GRAD_ABS_MEAN = "grad_abs_mean", _DOUBLE, "mean absolute value of the gradient"
+    GRAD_ABS_MAX = "grad_abs_max", _DOUBLE, "largest absolute value of the gradient"
+    GRAD_MIN = "grad_min", _DOUBLE, "smallest finite element of the gradient"
+    GRAD_MAX = "grad_max", _DOUBLE, "largest finite element of the gradient"
+    GRAD_ZERO_FRACTION = (
+        "grad_zero_fraction",
+        _SHARE,
+        "share of elements of the gradient that are exactly zero",
     )
-    return tuple(
-        Entry(Stat(f"{p}_{name}"), family, dtype, unit, meaning)
-        for name, dtype, unit, meaning in rows
-    )
-
-
-ENTRIES: tuple[Entry, ...] = (
-    *_tensor_entries(Family.GRAD, "gradient"),
-    Entry(
-        Stat.GRAD_DEAD_ROWS,
-        Family.GRAD,
-        _U,
-        "rows",
+    GRAD_NAN = "grad_nan", _COUNT, "NaN elements of the gradient"
+    GRAD_INF = "grad_inf", _COUNT, "infinite elements of the gradient"
+    GRAD_ZERO_ROWS = "grad_zero_rows", _ROWS, "rows of the gradient (dim 0) that are all zero"
+    GRAD_DEAD_ROWS = (
+        "grad_dead_rows",
+        _ROWS,
         "rows whose gradient was zero on every recorded step of the window (64 steps)",
-    ),
-    Entry(
-        Stat.GRAD_UNTOUCHED_ROWS,
-        Family.GRAD,
-        _U,
-        "rows",
+    )
+    GRAD_UNTOUCHED_ROWS = (
+        "grad_untouched_rows",
+        _ROWS,
         "rows whose gradient has been zero on every recorded step so far",
-    ),
-    Entry(
-        Stat.GRAD_COSINE,
-        Family.GRAD,
-        _F,
-        "",
+    )
+    GRAD_COSINE = (
+        "grad_cosine",
+        _SINGLE,
         "cosine between this gradient's sketch and the one recorded before it",
-    ),
-    Entry(
-        Stat.GRAD_SKETCH,
-        Family.GRAD,
-        _F,
-        "",
+    )
+    GRAD_SKETCH = (
+        "grad_sketch",
+        _SINGLE,
         "32 signed sums of the gradient (of more than 65,536 elements one in eight): "
         "inner products between sketches estimate those between gradients",
         SKETCH_WIDTH,
-    ),
-    *_tensor_entries(Family.WEIGHT, "weight"),
-    Entry(
-        Stat.WEIGHT_ROW_SPREAD,
-        Family.WEIGHT,
-        _F,
-        "",
+    )
+
+    WEIGHT_COUNT = "weight_count", _COUNT, "elements of the weight, NaN and Inf included"
+    WEIGHT_NORM = "weight_norm", _DOUBLE, "Euclidean norm of the finite elements of the weight"
+    WEIGHT_MEAN = "weight_mean", _DOUBLE, "mean of the finite elements of the weight"
+    WEIGHT_STD = "weight_std", _DOUBLE, "population standard deviation of the weight"
+    WEIGHT_SKEWNESS = "weight_skewness", _SINGLE, "skewness of the weight"
+    WEIGHT_KURTOSIS = "weight_kurtosis", _SINGLE, "excess kurtosis of the weight: 0 for a Gaussian"
+    WEIGHT_ABS_MEAN = "weight_abs_mean", _DOUBLE, "mean absolute value of the weight"
+    WEIGHT_ABS_MAX = "weight_abs_max", _DOUBLE, "largest absolute value of the weight"
+    WEIGHT_MIN = "weight_min", _DOUBLE, "smallest finite element of the weight"
+    WEIGHT_MAX = "weight_max", _DOUBLE, "largest finite element of the weight"
+    WEIGHT_ZERO_FRACTION = (
+        "weight_zero_fraction",
+        _SHARE,
+        "share of elements of the weight that are exactly zero",
+    )
+    WEIGHT_NAN = "weight_nan", _COUNT, "NaN elements of the weight"
+    WEIGHT_INF = "weight_inf", _COUNT, "infinite elements of the weight"
+    WEIGHT_ZERO_ROWS = "weight_zero_rows", _ROWS, "rows of the weight (dim 0) that are all zero"
+    WEIGHT_ROW_SPREAD = (
+        "weight_row_spread",
+        _SINGLE,
         "largest distance of up to 16 fixed rows from row 0, relative to the largest row norm; "
         "0 means all of them are equal",
-    ),
-    Entry(
-        Stat.WEIGHT_HASH,
-        Family.WEIGHT,
-        _U,
-        "",
+    )
+    WEIGHT_HASH = (
+        "weight_hash",
+        _BITS,
         "sum of mixed bit patterns: equal where and only where (but for chance) the bits are",
-    ),
-    Entry(Stat.UPDATE_NORM, Family.UPDATE, _D, "", "norm of weight after minus weight before"),
-    Entry(
-        Stat.UPDATE_RATIO, Family.UPDATE, _D, "", "update norm divided by the weight's norm before"
-    ),
-    Entry(
-        Stat.UPDATE_LOST_FRACTION,
-        Family.UPDATE,
-        _F,
-        "fraction",
+    )
+
+    UPDATE_NORM = "update_norm", _DOUBLE, "norm of weight after minus weight before"
+    UPDATE_RATIO = "update_ratio", _DOUBLE, "update norm divided by the weight's norm before"
+    UPDATE_LOST_FRACTION = (
+        "update_lost_fraction",
+        _SHARE,
         "share of coordinates with a non-zero gradient whose weight did not change by a bit",
-    ),
-    Entry(
-        Stat.OPTIM_RATIO_RMS,
-        Family.OPTIM,
-        _F,
-        "",
+    )
+
+    OPTIM_RATIO_RMS = (
+        "optim_ratio_rms",
+        _SINGLE,
         "RMS of g/(√v̂+ε) with the second moment the step used (Adam family)",
-    ),
-    Entry(
-        Stat.OPTIM_EPS_FRACTION,
-        Family.OPTIM,
-        _F,
-        "fraction",
+    )
+    OPTIM_EPS_FRACTION = (
+        "optim_eps_fraction",
+        _SHARE,
         "share of coordinates with √v̂ < ε: there Adam is no longer adaptive",
-    ),
-    Entry(Stat.ACT_COUNT, Family.ACT, _U, "elements", "elements of the layer's output"),
-    Entry(Stat.ACT_MEAN, Family.ACT, _D, "", "mean of the layer's finite outputs"),
-    Entry(Stat.ACT_STD, Family.ACT, _D, "", "population standard deviation of the outputs"),
-    Entry(Stat.ACT_ABS_MAX, Family.ACT, _D, "", "largest absolute output"),
-    Entry(Stat.ACT_ZERO_FRACTION, Family.ACT, _F, "fraction", "share of outputs exactly zero"),
-    Entry(Stat.ACT_NONFINITE, Family.ACT, _U, "elements", "NaN and infinite outputs"),
-    Entry(
-        Stat.ACT_GATE_ZERO_FRACTION,
-        Family.ACT,
-        _F,
-        "fraction",
+    )
+
+    ACT_COUNT = "act_count", _COUNT, "elements of the layer's output"
+    ACT_MEAN = "act_mean", _DOUBLE, "mean of the layer's finite outputs"
+    ACT_STD = "act_std", _DOUBLE, "population standard deviation of the outputs"
+    ACT_ABS_MAX = "act_abs_max", _DOUBLE, "largest absolute output"
+    ACT_ZERO_FRACTION = "act_zero_fraction", _SHARE, "share of outputs exactly zero"
+    ACT_NONFINITE = "act_nonfinite", _COUNT, "NaN and infinite outputs"
+    ACT_GATE_ZERO_FRACTION = (
+        "act_gate_zero_fraction",
+        _SHARE,
         "share of zeros after the ReLU that this layer feeds (module or function)",
-    ),
-    Entry(
-        Stat.ACT_FLAT_FRACTION,
-        Family.ACT,
-        _F,
-        "fraction",
+    )
+    ACT_FLAT_FRACTION = (
+        "act_flat_fraction",
+        _SHARE,
         "share of outputs in the flat part of the tanh or sigmoid that this layer feeds "
         "(|tanh| > 0.97, sigmoid outside 0.03 … 0.97)",
-    ),
-    Entry(
-        Stat.ACT_ENTROPY,
-        Family.ACT,
-        _F,
-        "fraction",
+    )
+    ACT_ENTROPY = (
+        "act_entropy",
+        _SHARE,
         "mean row entropy of the softmax or attention this layer feeds, divided by ln n",
-    ),
-    Entry(
-        Stat.PROBE_NONFINITE,
-        Family.PROBE,
-        _U,
-        "elements",
+    )
+
+    PROBE_NONFINITE = (
+        "probe_nonfinite",
+        _COUNT,
         "non-finite elements among at most 4,096 of the layer's output (all after the first hit)",
-    ),
-    Entry(
-        Stat.PROBE_INPUT_NONFINITE,
-        Family.PROBE,
-        _U,
-        "elements",
+    )
+    PROBE_INPUT_NONFINITE = (
+        "probe_input_nonfinite",
+        _COUNT,
         "non-finite elements among at most 4,096 of the layer's first input",
-    ),
-    Entry(
-        Stat.PROBE_TRAINING,
-        Family.PROBE,
-        _F,
-        "",
+    )
+    PROBE_TRAINING = (
+        "probe_training",
+        _SINGLE,
         "1 while the layer is in training mode, 0 in evaluation mode",
-    ),
-    Entry(Stat.LR, Family.GROUP, _D, "", "learning rate of the parameter group"),
-)
+    )
 
-_BY_STAT = {item.stat: item for item in ENTRIES}
-
-
-def entry(stat: Stat) -> Entry:
-    """The catalogue's row of one statistic."""
-    return _BY_STAT[stat]
+    LR = "lr", _DOUBLE, "learning rate of the parameter group"
 
 
 @cache
-def family_stats(family: Family) -> tuple[Entry, ...]:
+def family_stats(family: Family) -> tuple[Stat, ...]:
     """The statistics of one family, in the order of their columns."""
-    return tuple(item for item in ENTRIES if item.family is family)
+    return tuple(stat for stat in Stat if stat.family is family)
 
 
 @cache
 def row_dtype(family: Family) -> np.dtype[np.void]:
     """The packed record of one subject on one step: the recorder fills it, the ring copies it."""
-    fields: list[tuple[str, str] | tuple[str, str, int]] = [
-        (str(item.stat), item.dtype)
-        if item.width == 1
-        else (str(item.stat), item.dtype, item.width)
-        for item in family_stats(family)
-    ]
-    return np.dtype(fields)
+    return np.dtype(
+        [
+            (str(stat), stat.dtype) if stat.width == 1 else (str(stat), stat.dtype, stat.width)
+            for stat in family_stats(family)
+        ]
+    )

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.stats.catalogue import HAS_VALUE, Family, entry, family_stats, row_dtype
+from gradwatch.stats.catalogue import HAS_VALUE, Family, family_stats, row_dtype
 
 _SCALED = ("norm", "mean", "std", "abs_mean", "abs_max", "min", "max")
 _COPIED = ["count", "nan", "zero_rows", "skewness", "kurtosis", *_SCALED]
@@ -89,9 +89,9 @@ def update_rows(records: NDArray[np.void], states: NDArray[np.uint8]) -> NDArray
 
 def _empty_row(family: Family) -> NDArray[np.void]:
     row = np.zeros((), row_dtype(family))
-    for item in family_stats(family):
-        if np.dtype(entry(item.stat).dtype).kind == "f":
-            row[str(item.stat)] = np.nan
+    for stat in family_stats(family):
+        if np.dtype(stat.dtype).kind == "f":
+            row[str(stat)] = np.nan
     return row
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.stats import Family, Stat, entry
+from gradwatch.stats import Family, Stat
 from gradwatch.store.chunks import narrowed
 from gradwatch.store.format import (
     FAMILY_CODES,
@@ -292,7 +292,7 @@ def row_columns(rows: NDArray[np.void], states: NDArray[np.uint8]) -> Iterator[C
 def shape_of(stat: Stat | None, head: ChunkHead) -> tuple[int, ...]:
     """How a column's flat values are laid out on disk: [subject, step or bucket(, width)]."""
     length = len(head.sizes) or len(head.steps)
-    width = entry(stat).width if stat else 1
+    width = stat.width if stat else 1
     return (len(head.ids), length) if width == 1 else (len(head.ids), length, width)
 
 

@@ -280,7 +280,7 @@ def _unpack_step(head: Head, payload: memoryview, offset: int) -> StepRecord | N
 
 def built_in(family: Family) -> Layout:
     """The columns this version writes."""
-    return tuple((str(item.stat), item.dtype, item.width) for item in family_stats(family))
+    return tuple((str(stat), stat.dtype, stat.width) for stat in family_stats(family))
 
 
 @lru_cache(maxsize=64)

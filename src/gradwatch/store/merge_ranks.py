@@ -20,7 +20,7 @@ from gradwatch.run.downsample import Downsampled
 from gradwatch.run.run import Run
 from gradwatch.run.source import Loaded
 from gradwatch.run.subject import Event, Histogram, Subject
-from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, entry
+from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
 from gradwatch.store.chunks import distinct
 from gradwatch.store.rank import RankSource
 
@@ -110,11 +110,11 @@ class MergedSource:
 
     def load(self, stat: Stat) -> Loaded:
         """One statistic of the whole model, shards joined by the rule in `RULES`."""
-        return self._of(entry(stat).kind).load(stat)
+        return self._of(stat.kind).load(stat)
 
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
         """Exact sums over the shards of a 64-bit column."""
-        return self._of(entry(stat).kind).integers(stat)
+        return self._of(stat.kind).integers(stat)
 
     def histograms(self, family: Family, name: str) -> Mapping[int, Histogram]:
         """Only of steps on which every shard has one: a part would pass for the whole."""
@@ -251,7 +251,7 @@ class Shards:
         def get(other: Stat) -> NDArray[np.float64]:
             if other not in cache:
                 # Updates and optimizer statistics count no elements: sizes of shards do instead.
-                sized = other is Stat.WEIGHT_COUNT and entry(stat).family is not Family.WEIGHT
+                sized = other is Stat.WEIGHT_COUNT and stat.family is not Family.WEIGHT
                 cache[other] = self._sizes() if sized else self._parts(other)
             return cache[other]
 
@@ -264,9 +264,8 @@ class Shards:
 
     def _parts(self, stat: Stat) -> NDArray[np.float64]:
         """[shard, step, subject(, width)]: what the chosen rank of each shard has."""
-        item = entry(stat)
         shape = (self._most, len(self._steps), len(self._names))
-        out = np.full(shape if item.width == 1 else (*shape, item.width), np.nan)
+        out = np.full(shape if stat.width == 1 else (*shape, stat.width), np.nan)
         chosen = self._chosen(self._states(stat))
         for position, rank in enumerate(self._ranks):
             if stat not in rank.recorded:

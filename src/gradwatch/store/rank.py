@@ -14,7 +14,7 @@ from gradwatch.run.downsample import Downsampled, downsample
 from gradwatch.run.run import Run
 from gradwatch.run.source import Loaded
 from gradwatch.run.subject import Event, EventKind, Histogram, Subject
-from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, entry
+from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
 from gradwatch.store.attempt import LOOKS, Attempt
 from gradwatch.store.chunks import Chunk, Damage, Vanished, distinct, lay
 from gradwatch.store.downsample import RangeBuckets, joined_buckets, level_for
@@ -237,16 +237,15 @@ class RankSource:
         """From the rollups, where one attempt has all steps of the range and it is long enough."""
         begin, end = np.searchsorted(self.steps, [first, last + 1]).tolist()
         owners = self.owners[begin:end]
-        item = entry(stat)
         alone = len(owners) > 0 and bool((owners == owners[0]).all())
-        if not alone or item.width > 1 or str(stat) in LAST_ONLY:
+        if not alone or stat.width > 1 or str(stat) in LAST_ONLY:
             return None
         attempt = self.attempts[int(owners[0])]
         level = level_for(end - begin, points)
-        if not level or item.family not in attempt.rollup_index:
+        if not level or stat.family not in attempt.rollup_index:
             return self._downsample_rows(stat, begin, end, points)
-        chunks = attempt.chunk_index.meeting(item.family, first, last)
-        rollups = attempt.rollup_index.meeting(item.family, first, last)
+        chunks = attempt.chunk_index.meeting(stat.family, first, last)
+        rollups = attempt.rollup_index.meeting(stat.family, first, last)
         reading = RangeBuckets(stat, first, last, level, attempt.index.cache)
         try:
             parts = reading.collect(chunks, rollups)
@@ -256,8 +255,8 @@ class RankSource:
             return None
         names = self._named(attempt)
         ids = {number for part in parts for number in part.ids.tolist()}
-        columns = {n: self.columns[item.kind, _name_of(names, n, item.kind)] for n in ids}
-        return joined_buckets(parts, columns, self._width(item.kind), points)
+        columns = {n: self.columns[stat.kind, _name_of(names, n, stat.kind)] for n in ids}
+        return joined_buckets(parts, columns, self._width(stat.kind), points)
 
     def _downsample_rows(self, stat: Stat, begin: int, end: int, points: int) -> Downsampled | None:
         """A short range of a long run is read alone, not with all the rest."""
@@ -270,7 +269,7 @@ class RankSource:
     def never(self, stat: Stat) -> bool:
         """Whether rollups show, at little cost, that a count is zero in the whole run."""
         if stat not in self._zero:
-            covered = all(entry(stat).family in attempt.rollup_index for attempt in self.attempts)
+            covered = all(stat.family in attempt.rollup_index for attempt in self.attempts)
             ends = (int(self.steps[0]), int(self.steps[-1])) if len(self.steps) else (0, 0)
             point = self.downsample(stat, *ends, 1) if covered else None
             self._zero[stat] = point is not None and not (point.high > 0).any()
@@ -278,12 +277,11 @@ class RankSource:
 
     def _filled(self, stat: Stat, dtype: type, fill: float, rows: slice = slice(None)) -> _Table:
         """Values and states of all steps, or of those in `rows`."""
-        item = entry(stat)
         for _ in range(LOOKS):
             steps, owners = self.steps[rows], self.owners[rows]
-            shape = (len(steps), self._width(item.kind))
-            self._refuse_sparse(item.family, *shape)
-            full = shape if item.width == 1 else (*shape, item.width)
+            shape = (len(steps), self._width(stat.kind))
+            self._refuse_sparse(stat.family, *shape)
+            full = shape if stat.width == 1 else (*shape, stat.width)
             states = np.full(shape, State.NOT_SAMPLED, np.uint8)
             table = _Table(steps, owners, np.full(full, fill, dtype), states)
             # A writer seals and deletes beside us. Where a file went, its rows are in another by
@@ -303,7 +301,7 @@ class RankSource:
     def _fill(self, stat: Stat, table: _Table) -> None:
         if not len(table.steps):
             return
-        family = entry(stat).family
+        family = stat.family
         first, last = int(table.steps[0]), int(table.steps[-1])
         for position, attempt in enumerate(self.attempts):
             for chunk in attempt.chunks_near(family, first, last):

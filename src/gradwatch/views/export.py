@@ -22,7 +22,7 @@ from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import write_whole
 from gradwatch.jsonio import dumps
 from gradwatch.run import Histogram, Run
-from gradwatch.stats import HAS_VALUE, Family, Stat, State, entry
+from gradwatch.stats import HAS_VALUE, Family, Stat, State
 
 JSON_FORMAT = 1
 HEAD = "step,kind,name,statistic,value,state\r\n"
@@ -36,7 +36,7 @@ _LINES = 20_000
 
 def exported(run: Run, wanted: Sequence[Stat] = ()) -> list[Stat]:
     """The statistics to write: those asked for, or all that have one number per cell."""
-    return [*wanted] or [stat for stat in run.series if entry(stat).width == 1]
+    return [*wanted] or [stat for stat in run.series if stat.width == 1]
 
 
 # -- the long table --------------------------------------------------------------------------------
@@ -72,18 +72,17 @@ def _recorded(run: Run, stats: Sequence[Stat], tick: Tick) -> Iterator[RecordedV
 
 
 def _recorded_stat(run: Run, stat: Stat) -> Iterator[RecordedValues]:
-    item = entry(stat)
     states = run.state(stat)
     rows, columns = np.nonzero(states != State.NOT_SAMPLED)
     steps, states = run.steps[rows], states[rows, columns]
-    subjects = [subject.name for subject in run.by_kind[item.kind]]
-    table = run.integers(stat) if item.dtype == "<u8" and item.width == 1 else run.series[stat]
+    subjects = [subject.name for subject in run.by_kind[stat.kind]]
+    table = run.integers(stat) if stat.dtype == "<u8" and stat.width == 1 else run.series[stat]
     cells = table[rows, columns]
     parts = [(str(stat), cells)]
-    if item.width > 1:
-        parts = [(f"{stat}[{part}]", cells[:, part]) for part in range(item.width)]
+    if stat.width > 1:
+        parts = [(f"{stat}[{part}]", cells[:, part]) for part in range(stat.width)]
     for name, values in parts:
-        yield RecordedValues(name, str(item.kind), subjects, steps, columns, values, states)
+        yield RecordedValues(name, str(stat.kind), subjects, steps, columns, values, states)
 
 
 def write_csv(
@@ -213,13 +212,13 @@ def _front(run: Run) -> dict[str, Any]:
 
 
 def _series(run: Run, stat: Stat) -> dict[str, Any]:
-    exact = entry(stat).dtype == "<u8"
+    exact = stat.dtype == "<u8"
     table = (run.integers(stat) if exact else run.series[stat]).tolist()
     values = [
         [value if there else None for value, there in zip(row, mask, strict=True)]
         for row, mask in zip(table, run.measured(stat).tolist(), strict=True)
     ]
-    return {"kind": str(entry(stat).kind), "values": values, "states": run.state(stat).tolist()}
+    return {"kind": str(stat.kind), "values": values, "states": run.state(stat).tolist()}
 
 
 def _logged(values: NDArray[np.float64]) -> list[Any]:

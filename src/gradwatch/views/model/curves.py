@@ -8,7 +8,7 @@ import numpy as np
 from gradwatch.errors import GradwatchError
 from gradwatch.finding import Evidence
 from gradwatch.run import Downsampled, Histogram, Run
-from gradwatch.stats import Family, Kind, Stat, entry
+from gradwatch.stats import Family, Kind, Stat
 from gradwatch.views.model.heat import Columns
 from gradwatch.views.model.titles import numbers, rounded, shown
 
@@ -64,7 +64,7 @@ def evidence_chart(run: Run, item: Evidence, first: int, last: int) -> dict[str,
             return None
         title, unit, curve = item.stat.replace("_", " "), "", _curve(window.scalar(item.stat), 0)
     else:
-        if item.stat not in {str(stat) for stat in run.recorded if entry(stat).width == 1}:
+        if item.stat not in {str(stat) for stat in run.recorded if stat.width == 1}:
             return None
         what = shown(item.stat)
         names = [subject.name for subject in run.by_kind[what.kind]]

@@ -15,7 +15,7 @@ from gradwatch.checks import CHECKS
 from gradwatch.diagnosis import Diagnosis
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import EventKind, Run
-from gradwatch.stats import ENTRIES, Family, Stat
+from gradwatch.stats import Family, Stat
 from gradwatch.views.model.curves import evidence_chart
 from gradwatch.views.model.titles import rounded
 
@@ -206,7 +206,7 @@ def _finite(value: Any) -> float | None:
 
 def not_recorded(run: Run) -> list[str]:
     """What was not recorded: whole families first, then what the recorder and the store say."""
-    families = {item.family for item in ENTRIES if item.stat in run.recorded}
+    families = {stat.family for stat in run.recorded}
     missing = [
         f"not recorded: {word}" for family, word in _FAMILY_WORDS.items() if family not in families
     ]
@@ -218,14 +218,14 @@ def signals(run: Run) -> list[dict[str, Any]]:
     """Every recorded statistic, for the table of signals."""
     return [
         {
-            "name": str(item.stat),
-            "of": str(item.kind),
-            "cadence": str(item.family.cadence),
-            "unit": item.unit,
-            "meaning": item.meaning,
+            "name": str(stat),
+            "of": str(stat.kind),
+            "cadence": str(stat.family.cadence),
+            "unit": stat.unit,
+            "meaning": stat.meaning,
         }
-        for item in ENTRIES
-        if item.stat in run.recorded
+        for stat in Stat
+        if stat in run.recorded
     ]
 
 

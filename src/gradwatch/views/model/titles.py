@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.stats import Kind, Stat, entry
+from gradwatch.stats import Kind, Stat
 
 GRAD_RMS = "grad_rms"
 """The one derived series: gradient norm / √count, so that tensors of all sizes compare."""
@@ -104,20 +104,19 @@ def shown(name: str) -> Shown:
             f"There is no statistic named {name!r}. Try one of {GRAD_RMS}, {', '.join(Stat)}.",
             Exit.USAGE,
         ) from None
-    row = entry(stat)
-    if row.width > 1:
-        raise GradwatchError(f"{name} has {row.width} numbers per step: no map of it.", Exit.USAGE)
-    fraction = row.unit == "fraction"
+    if stat.width > 1:
+        raise GradwatchError(f"{name} has {stat.width} numbers per step: no map of it.", Exit.USAGE)
+    fraction = stat.unit == "fraction"
     signed = stat.rpartition("_")[2] in _SIGNED and not stat.endswith("abs_max")
     title = _TITLES.get(stat, stat.replace("_", " ").replace("grad ", "gradient ", 1))
     return Shown(
         name=str(stat),
         title=title,
-        unit=row.unit,
+        unit=stat.unit,
         log=not (fraction or signed),
         value=BucketValue.LAST if signed else BucketValue.HIGHEST,
         stat=stat,
-        kind=row.kind,
+        kind=stat.kind,
     )
 
 
