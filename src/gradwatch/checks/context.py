@@ -215,7 +215,7 @@ class CheckContext:
 
     def counted(self, *stats: Stat) -> Mask:
         """Where any of these counters is above zero, [row, column]."""
-        cells = np.zeros((len(self.steps), len(self.run.by_kind[entry(stats[0]).kind])), bool)
+        cells = np.zeros((len(self.steps), len(self.run.by_kind[stats[0].kind])), bool)
         for stat in stats:
             if stat in self.run.recorded:
                 cells |= self.run.series[stat] > 0
