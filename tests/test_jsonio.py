@@ -37,6 +37,8 @@ def test_every_value_is_strict_json_and_comes_back(value: object, text: str) -> 
 def test_arrays_enums_sets_and_strangers_have_a_plain_form() -> None:
     value = {Colour.RED: np.array([1.0, np.nan]), "set": {2, 1}, "odd": object, 3: np.float32(0.5)}
     plain = jsonio.loads(jsonio.dumps(value))
+    assert jsonio.dumps(frozenset({"b", "a", Colour.RED})) == '["a","b","red"]'
+    assert jsonio.dumps((np.int64(3), np.bool_(True))) == "[3,true]"
     assert plain["set"] == [1, 2]
     assert plain["3"] == 0.5
     assert plain["odd"] == str(object)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from gradwatch.errors import GradwatchError
-from gradwatch.result import AdviceCode, Result, dumps, loads, missing, plain
+from gradwatch.jsonio import dumps, loads
+from gradwatch.result import AdviceCode, Result, missing
 
 
 class Level(StrEnum):
@@ -97,17 +98,6 @@ def test_strict_json_brings_non_finite_values_and_their_names_back() -> None:
 @pytest.mark.parametrize("word", ["NaN", "\\NaN", "\\\\Infinity", "-Infinity", "plain", ""])
 def test_words_survive_the_spelling(word: str) -> None:
     assert loads(dumps([word])) == [word]
-
-
-def test_numpy_and_enum_values_become_plain() -> None:
-    assert plain({Level.LOW: np.float32(0.5)}) == {"Low": 0.5}
-    assert plain((np.int64(3), np.bool_(True))) == [3, True]
-    assert plain(frozenset({"b", "a"})) == ["a", "b"]
-
-
-def test_an_object_without_plain_form_is_refused() -> None:
-    with pytest.raises(TypeError, match="may not hold a object"):
-        plain(object())
 
 
 def test_what_was_written_comes_back_equal_and_of_the_same_types() -> None:

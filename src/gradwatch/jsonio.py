@@ -11,12 +11,15 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DEEPEST = 64
+_KNOWN = (dict, list, tuple, str, int, float, NoneType)
+"""What JSON has a form for."""
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*":?|NaN|-?Infinity')
 """What can hold a word: texts (names of fields with their colon, which stay) and bare words."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -24,17 +27,16 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def dumps(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
-    """Strict JSON of plain values, enums and arrays; anything else becomes its text."""
-    separators = (",", ":") if indent is None else None
+    """Strict JSON of plain values, enums, arrays and results; else a value becomes its text."""
     write = partial(
         json.dumps,
         indent=indent,
-        separators=separators,
+        separators=(",", ":") if indent is None else None,
         ensure_ascii=ascii_only,
         check_circular=False,
     )
     try:
-        text = write(value)
+        text = write(value, default=_plain)
         # Most texts hold none of the words; spelling them in the text is faster than in the tree.
         if "NaN" in text or "Infinity" in text:
             text = _TOKENS.sub(_strict, text)
@@ -66,21 +68,32 @@ def spelled(value: Any, depth: int = 0) -> Any:
     """
     if depth > _DEEPEST:
         return "…"
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    elif isinstance(value, Enum):
-        value = value.value
+    if not isinstance(value, _KNOWN):
+        value = _plain(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, str):
         return "\\" + value if value.lstrip("\\") in _WORDS else value
-    if isinstance(value, Mapping):
-        return {_key(key): spelled(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, dict):
+        return {str(_plain(key)): spelled(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [spelled(item, depth + 1) for item in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know, in what it does."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
     if isinstance(value, set | frozenset):
-        return sorted((spelled(item, depth + 1) for item in value), key=lambda x: (str(type(x)), x))
-    return value if value is None or isinstance(value, bool | int | float) else str(value)
+        return sorted(map(_plain, value), key=lambda item: (str(type(item)), item))
+    if isinstance(value, _KNOWN):
+        return value
+    return value.to_dict() if hasattr(type(value), "to_dict") else str(value)
 
 
 def unspelled(tree: Any) -> Any:
@@ -94,7 +107,3 @@ def unspelled(tree: Any) -> Any:
     if isinstance(tree, list):
         return [unspelled(item) for item in tree]
     return tree
-
-
-def _key(key: Any) -> str:
-    return str(key.value if isinstance(key, Enum) else key)

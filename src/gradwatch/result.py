@@ -21,7 +21,6 @@ import numpy as np
 
 import gradwatch.jsonio as jsonio
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.jsonio import loads as loads
 from gradwatch.notebook import as_html, as_line, as_outline
 from gradwatch.text import shortened
 
@@ -140,30 +139,6 @@ class Result:
                 Exit.USAGE,
             ) from None
         return cls.from_dict(data)
-
-
-def plain(value: Any) -> Any:
-    """A result, or lists and maps of results and plain values, as plain Python."""
-    if isinstance(value, Result):
-        return value.to_dict()
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return {str(plain(key)): plain(item) for key, item in value.items()}
-    if isinstance(value, set | frozenset):
-        return sorted(map(plain, value))
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(f"A result may not hold a {type(value).__name__}: it has no plain form.")
-
-
-def dumps(value: Any, *, indent: int | None = None) -> str:
-    """Strict JSON of a result, or of anything `plain` takes."""
-    return jsonio.dumps(plain(value), indent=indent)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -19,7 +19,7 @@ from gradwatch.analysis.animator import (
 from gradwatch.checks.limits import Trouble
 from gradwatch.diagnosis.verdict import verdicts
 from gradwatch.errors import GradwatchError
-from gradwatch.result import loads
+from gradwatch.jsonio import loads
 from gradwatch.run import Run
 
 RNG = np.random.default_rng(21)

@@ -13,7 +13,7 @@ from gradwatch.analysis.weights import (
     analyze_weights,
 )
 from gradwatch.errors import GradwatchError
-from gradwatch.result import dumps
+from gradwatch.jsonio import dumps
 from gradwatch.run import Run
 
 RNG = np.random.default_rng(5)

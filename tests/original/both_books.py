@@ -15,8 +15,8 @@ from gradwatch.analysis.explosion import detect_gradient_explosion
 from gradwatch.analysis.flow import analyze_flow
 from gradwatch.analysis.gradients import analyze_gradients
 from gradwatch.analysis.weights import analyze_weights
+from gradwatch.jsonio import dumps, loads
 from gradwatch.original import animation, flow, gradients, weights
-from gradwatch.result import plain
 from gradwatch.run import Run
 
 IDENTITY = ("layer_index", "layer_name", "name", "target_name", "step")
@@ -75,7 +75,7 @@ def seen(file: str, output: Any) -> Any:
 
 def original(file: str, case: dict[str, Any]) -> Any:
     """The same output by our copy of the original's rules."""
-    return plain(ORIGINAL[file](case))
+    return loads(dumps(ORIGINAL[file](case)))
 
 
 def _distribution(case: dict[str, Any]) -> Any:
@@ -138,7 +138,7 @@ ORIGINAL: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 def ours(file: str, case: dict[str, Any]) -> Any:
     """Our result for the same input, as a tree of maps."""
-    return keyed(plain(_OURS[file](case)))
+    return keyed(loads(dumps(_OURS[file](case))))
 
 
 def _run(case: dict[str, Any]) -> Run:

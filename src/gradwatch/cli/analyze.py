@@ -27,7 +27,7 @@ from gradwatch.checks.context import context
 from gradwatch.diagnosis import verdicts
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.finding import Severity
-from gradwatch.result import dumps
+from gradwatch.jsonio import dumps
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.store import open_run

@@ -20,7 +20,6 @@ from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import refuse_taken, write_whole
 from gradwatch.finding import Severity
 from gradwatch.jsonio import dumps
-from gradwatch.result import plain as as_data
 from gradwatch.run import Run
 from gradwatch.text import number, plain, shortened
 from gradwatch.views.model import build
@@ -74,7 +73,7 @@ def command(
         data = {
             **as_dict(checkpoint, run.steps.tolist()),
             **{key: said[key] for key in ("verdict", "findings", "skipped")},
-            "analysis": as_data(analysis),
+            "analysis": analysis,
         }
         click.echo(dumps(data, indent=2))
     else:

@@ -9,7 +9,7 @@ from tests.analysis.flow.runs import noise, residual, run_of
 from gradwatch.analysis.flow import ColorScheme, GradientFlow, analyze_flow
 from gradwatch.analysis.flow.network import EdgeType
 from gradwatch.errors import GradwatchError
-from gradwatch.result import dumps
+from gradwatch.jsonio import dumps
 from gradwatch.run import Run
 
 # -- options and invariances ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from gradwatch.analysis.gradients.groups import (
     hierarchy,
 )
 from gradwatch.analysis.layers import LayerSeries
-from gradwatch.result import dumps
+from gradwatch.jsonio import dumps
 from gradwatch.run import Run, Subject
 from gradwatch.stats import Kind
 

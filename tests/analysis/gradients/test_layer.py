@@ -13,7 +13,7 @@ from gradwatch.analysis.gradients import analyze_gradients
 from gradwatch.analysis.gradients.layer import MOST_SIMILAR, LayerHealth, Trait
 from gradwatch.diagnosis.verdict import verdicts
 from gradwatch.finding import Severity
-from gradwatch.result import dumps
+from gradwatch.jsonio import dumps
 from gradwatch.run import Run
 
 
