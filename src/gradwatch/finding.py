@@ -1,7 +1,7 @@
 """What a check says: findings with their evidence, and checks that could not look."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -102,47 +102,27 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON; `from_dict` brings it back."""
-        return {
-            "check": self.check,
-            "severity": self.severity.word,
-            "layers": list(self.layers),
-            "first_step": self.first_step,
-            "last_step": self.last_step,
-            "message": self.message,
-            "evidence": [
-                {
-                    "stat": item.stat,
-                    "subject": item.subject,
-                    "step": item.step,
-                    "measured": item.measured,
-                    "limit": item.limit,
-                }
-                for item in self.evidence
-            ],
-            "cause": self.cause,
-            "advice": list(self.advice),
-            "consequences": [item.to_dict() for item in self.consequences],
-            "tensors": list(self.tensors),
-            "batch": list(self.batch),
-        }
+        values = {name: getattr(self, name) for name in self.__slots__}
+        lists = {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
+        return (
+            values
+            | lists
+            | {
+                "severity": self.severity.word,
+                "evidence": [asdict(item) for item in self.evidence],
+                "consequences": [item.to_dict() for item in self.consequences],
+            }
+        )
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Finding":
         """The finding that `to_dict` wrote."""
-        return cls(
-            check=str(data["check"]),
-            severity=Severity[str(data["severity"]).upper()],
-            layers=tuple(str(layer) for layer in data["layers"]),
-            first_step=int(data["first_step"]),
-            last_step=int(data["last_step"]),
-            message=str(data["message"]),
-            evidence=tuple(Evidence(**item) for item in data["evidence"]),
-            cause=str(data["cause"]),
-            advice=tuple(str(line) for line in data["advice"]),
-            consequences=tuple(cls.from_dict(item) for item in data["consequences"]),
-            tensors=tuple(str(name) for name in data.get("tensors", ())),
-            batch=tuple(data.get("batch", ())),
-        )
+        lists = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
+        values: dict[str, Any] = {**data, **lists}
+        values["severity"] = Severity[data["severity"].upper()]
+        values["evidence"] = tuple(Evidence(**item) for item in data["evidence"])
+        values["consequences"] = tuple(map(cls.from_dict, data["consequences"]))
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)

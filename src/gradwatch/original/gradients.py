@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, compress
 from typing import Literal
 
 from gradwatch.original.arithmetic import (
@@ -261,6 +261,11 @@ class EnhancedGradientAnalyzer:
         details = []
         for name, numbers in statistics.items():
             flow = _flow_characteristics(norms[name], numbers)
+            wanted = (
+                numbers.mean < 1e-5,
+                numbers.mean > 10.0,
+                flow.oscillation_frequency > 0.5,
+            )
             details.append(
                 LayerGradientDetails(
                     layer_name=name,
@@ -269,7 +274,7 @@ class EnhancedGradientAnalyzer:
                     health_metrics=_health_metrics(
                         norms[name], numbers.mean, flow, self.convergence_window
                     ),
-                    optimization_suggestions=_suggestions(numbers.mean, flow),
+                    optimization_suggestions=tuple(compress(SUGGESTIONS, wanted)),
                     comparative_analysis=_comparison(name, means),
                 )
             )
@@ -378,7 +383,7 @@ def _health_metrics(
         flow.stability_measure < 0.5,
         flow.oscillation_frequency > 0.5,
     )
-    risks = tuple(risk for risk, is_there in zip(RISKS, present, strict=True) if is_there)
+    risks = tuple(compress(RISKS, present))
     activity = mean(norms)  # NaN without a norm, where the statistics say 0
     return LayerHealthMetrics(
         overall_health="Critical" if len(risks) >= 3 else "Warning" if risks else "Healthy",
@@ -397,13 +402,6 @@ def _convergence_indicator(norms: Sequence[float], window: int) -> float:
     newest_first = norms[::-1][:window]
     trend = slope(newest_first) if len(newest_first) >= 3 else 0.0
     return least(-trend, 1.0) if trend < 0 else 0.0
-
-
-def _suggestions(
-    centre: float, flow: FlowCharacteristics
-) -> tuple[LayerOptimizationSuggestion, ...]:
-    wanted = (centre < 1e-5, centre > 10.0, flow.oscillation_frequency > 0.5)
-    return tuple(s for s, is_wanted in zip(SUGGESTIONS, wanted, strict=True) if is_wanted)
 
 
 def _comparison(layer: str, means: Mapping[str, float]) -> ComparativeAnalysis:
@@ -614,7 +612,7 @@ def _priority(layer: LayerGradientDetails, typical: float) -> OptimizationPriori
         priority_score=least(score, 1.0),
         urgency_level=_urgency(health.overall_health, stability),
         optimization_potential=potential,
-        recommended_actions=tuple(a for a, do in zip(ACTIONS, wanted, strict=True) if do),
+        recommended_actions=tuple(compress(ACTIONS, wanted)),
     )
 
 

@@ -76,15 +76,10 @@ def _last_finite(
     picked = values[ends]
     gaps = np.isnan(picked).any(axis=0)
     if gaps.any():
-        picked[:, gaps] = _looked_back(values[:, gaps], starts)
+        values = values[:, gaps]
+        # The number of each finite row, −1 for the others: the largest of a bucket is its last.
+        rows = np.arange(len(values), dtype=np.int32)[:, None]
+        last = np.maximum.reduceat(np.where(np.isnan(values), -1, rows), starts, axis=0)
+        found = np.take_along_axis(values, np.maximum(last, 0), axis=0)
+        picked[:, gaps] = np.where(last >= 0, found, np.nan)
     return picked
-
-
-def _looked_back(values: NDArray[np.float64], starts: NDArray[np.intp]) -> NDArray[np.float64]:
-    """The last finite value of each bucket, wherever in it that is; NaN where it has none."""
-    # The number of each finite row, −1 for the others: the largest of a bucket is its last.
-    rows = np.arange(len(values), dtype=np.int32).reshape((-1,) + (1,) * (values.ndim - 1))
-    at = np.where(np.isnan(values), -1, rows)
-    last = np.maximum.reduceat(at, starts, axis=0)
-    picked = np.take_along_axis(values, np.maximum(last, 0), axis=0)
-    return np.where(last >= 0, picked, np.nan)

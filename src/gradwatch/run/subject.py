@@ -5,7 +5,7 @@ A subject is everything that has a series: a parameter, a layer, a group of an o
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -55,7 +55,7 @@ class Subject:
 
     def to_dict(self) -> dict[str, Any]:
         """Only what differs from the defaults, so that tables stay small."""
-        data = {k: v for k, v in asdict(self).items() if v != _DEFAULTS.get(k, ...)}
+        data = {k: v for k, v in asdict(self).items() if v != _DEFAULTS[k]}
         data["kind"] = str(self.kind)
         return data
 
@@ -85,18 +85,7 @@ class Subject:
         )
 
 
-_DEFAULTS: dict[str, Any] = {
-    "layer": "",
-    "shape": (),
-    "dtype": "",
-    "count": 0,
-    "group": None,
-    "frozen": False,
-    "tied_to": (),
-    "order": None,
-    "module": "",
-    "placement": None,
-}
+_DEFAULTS = {item.name: item.default for item in fields(Subject)}
 
 
 def with_known_shapes(subjects: Sequence[Subject]) -> tuple[Subject, ...]:

@@ -38,12 +38,10 @@ def median(values: Array) -> float:
 def rolling_median(values: Array, window: int) -> Array:
     """Median of the `window` values before each one (itself excluded); NaN for the first ten."""
     out = np.full(len(values), np.nan)
-    if len(values) <= window:
-        for row in range(min(10, window), len(values)):
-            out[row] = np.median(values[:row])
-        return out
-    for row in range(min(10, window), window):
+    for row in range(min(10, window), min(window, len(values))):
         out[row] = np.median(values[:row])
+    if len(values) <= window:
+        return out
     views = np.lib.stride_tricks.sliding_window_view(values, window)[:-1]
     for begin in range(0, len(views), 4096):  # bounded memory on long runs
         part = views[begin : begin + 4096]
