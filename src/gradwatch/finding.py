@@ -102,17 +102,12 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON; `from_dict` brings it back."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        lists = {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
-        return (
-            values
-            | lists
-            | {
-                "severity": self.severity.word,
-                "evidence": [asdict(item) for item in self.evidence],
-                "consequences": [item.to_dict() for item in self.consequences],
-            }
-        )
+        data = {name: getattr(self, name) for name in self.__slots__}
+        data |= {name: list(value) for name, value in data.items() if isinstance(value, tuple)}
+        data["severity"] = self.severity.word
+        data["evidence"] = [asdict(item) for item in self.evidence]
+        data["consequences"] = [item.to_dict() for item in self.consequences]
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Finding":

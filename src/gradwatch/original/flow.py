@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Literal
 
@@ -157,7 +157,7 @@ class FlowAnalysis(Result):
 class GradientFlowVisualizer:
     """The original's visualizer, which draws nothing."""
 
-    config: GradientVisualizationConfig = GradientVisualizationConfig()
+    config: GradientVisualizationConfig = field(default_factory=GradientVisualizationConfig)
 
     def generate_visualization(
         self, gradient_histories: Histories, current_step: int
