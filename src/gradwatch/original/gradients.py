@@ -261,11 +261,7 @@ class EnhancedGradientAnalyzer:
         details = []
         for name, numbers in statistics.items():
             flow = _flow_characteristics(norms[name], numbers)
-            wanted = (
-                numbers.mean < 1e-5,
-                numbers.mean > 10.0,
-                flow.oscillation_frequency > 0.5,
-            )
+            wanted = (numbers.mean < 1e-5, numbers.mean > 10.0, flow.oscillation_frequency > 0.5)
             details.append(
                 LayerGradientDetails(
                     layer_name=name,

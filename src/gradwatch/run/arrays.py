@@ -43,8 +43,7 @@ def source_from_arrays(gradients: Any, weights: Any, steps: Any, scalars: Any) -
     grid = as_steps(steps, _length(tables), "the arrays")
     names = dict.fromkeys((*tables[Family.GRAD], *tables[Family.WEIGHT]))
     subjects = with_known_shapes([_subject(name, tables) for name in names])
-    series = _Series(len(grid), subjects)
-    recorder = _ArrayRecorder(subjects, series)
+    recorder = _ArrayRecorder(len(grid), subjects)
     before: list[Arrays] | None = None
     for row in range(len(grid)):
         # The arrays of one step are read together; of those that had to be copied (lists, integers,
@@ -57,7 +56,7 @@ def source_from_arrays(gradients: Any, weights: Any, steps: Any, scalars: Any) -
         if before and all(tables.values()) and grid[row] == grid[row - 1] + 1:
             recorder.updates(row - 1, before[1], now[1], before[0])
         before = now
-    return series.source(grid, as_scalars(scalars, len(grid)))
+    return recorder.source(grid, as_scalars(scalars, len(grid)))
 
 
 def _length(tables: Tables) -> int:
@@ -90,19 +89,57 @@ def _arrays(table: Mapping[str, Listed], names: Mapping[str, None], row: int) ->
     ]
 
 
-class _Series:
-    """Values and states by step and parameter, filled row by row."""
+class _ArrayRecorder:
+    """Measures the arrays of one step after another, as the recorder does those of a model.
+
+    Values and states by step and parameter are filled row by row. What `_batch` copied has to stay
+    while the kernel reads it: `_owners` holds it until the end of each method.
+    """
 
     def __init__(self, steps: int, subjects: Sequence[Subject]) -> None:
         self._shape, self._subjects = (steps, len(subjects)), subjects
         self._values: dict[Stat, NDArray[Any]] = {}
         self._states: dict[Family, NDArray[np.uint8]] = {}
         self._hashes = np.zeros(self._shape, np.uint64)
+        self._seeds = np.array([name_seed(subject.name) for subject in subjects], np.uint64)
+        shapes = (subject.shape if subject.count else () for subject in subjects)
+        self._memory = RowMemory([shape[0] if len(shape) > 1 else 0 for shape in shapes])
+        self._last_sketch = np.full((len(subjects), SKETCH_WIDTH), np.nan, np.float32)
 
-    def put(
+    def gradients(self, row: int, arrays: Arrays) -> None:
+        batch, _owners, states = _batch(arrays, State.NO_GRADIENT)
+        touched = self._memory.fresh(batch.rows)
+        records, _, sketches = measure(batch, seeds=self._seeds, touched=touched)
+        rows = moment_rows(Family.GRAD, records, states)
+        rows["grad_dead_rows"], rows["grad_untouched_rows"] = self._memory.remember()
+        assert sketches is not None
+        fill_sketches(rows, sketches, 1.0, batch.counts > 0, self._last_sketch, cosines=True)
+        self._put(Family.GRAD, row, blank(Family.GRAD, rows, states), states)
+
+    def weights(self, row: int, arrays: Arrays) -> None:
+        batch, _owners, states = _batch(arrays, State.NOT_SAMPLED)
+        rows = moment_rows(Family.WEIGHT, measure(batch).records, states)
+        rows["weight_row_spread"] = row_spread(batch)
+        rows["weight_hash"] = hashes(batch, np.zeros(len(batch)))
+        self._put(Family.WEIGHT, row, blank(Family.WEIGHT, rows, states), states)
+        self._hashes[row] = rows[Stat.WEIGHT_HASH]
+
+    def updates(self, row: int, before: Arrays, after: Arrays, gradients: Arrays) -> None:
+        """What the step at this row changed: its weights against those of the step after."""
+        fits = [_alike(a, b) for a, b in zip(before, after, strict=True)]
+        held = [
+            fit and grad is not None and array is not None and grad.shape == array.shape
+            for fit, array, grad in zip(fits, before, gradients, strict=True)
+        ]
+        old, _old_owners, states = _batch(_only(before, fits), State.NOT_SAMPLED)
+        new, _new_owners, _ = _batch(_only(after, fits), State.NOT_SAMPLED)
+        grads, _grad_owners, _ = _batch(_only(gradients, held), State.NO_GRADIENT)
+        records, _ = step(old, new, grads)
+        self._put(Family.UPDATE, row, update_rows(records, states), states)
+
+    def _put(
         self, family: Family, row: int, rows: NDArray[np.void], states: NDArray[np.uint8]
     ) -> None:
-        """What one family has on one step."""
         if family not in self._states:
             self._states[family] = np.full(self._shape, State.NOT_SAMPLED, np.uint8)
             for stat in family_stats(family):
@@ -114,60 +151,14 @@ class _Series:
         has = HAS_VALUE[states]
         for stat in family_stats(family):
             self._values[stat][row, has] = rows[stat][has]
-        if family is Family.WEIGHT:
-            self._hashes[row] = rows[Stat.WEIGHT_HASH]
 
     def source(
         self, grid: NDArray[np.int64], scalars: Mapping[str, NDArray[np.float64]]
     ) -> MemorySource:
-        """Everything that was put."""
+        """Everything that was measured."""
         states = {stat: self._states[stat.family] for stat in self._values}
         exact = {Stat.WEIGHT_HASH: self._hashes} if Stat.WEIGHT_HASH in self._values else {}
         return MemorySource(grid, self._subjects, self._values, states, exact, scalars)
-
-
-class _ArrayRecorder:
-    """Measures the arrays of one step after another, as the recorder does those of a model."""
-
-    def __init__(self, subjects: Sequence[Subject], series: _Series) -> None:
-        self._series = series
-        self._seeds = np.array([name_seed(subject.name) for subject in subjects], np.uint64)
-        shapes = (subject.shape if subject.count else () for subject in subjects)
-        self._memory = RowMemory([shape[0] if len(shape) > 1 else 0 for shape in shapes])
-        self._last_sketch = np.full((len(subjects), SKETCH_WIDTH), np.nan, np.float32)
-
-    def gradients(self, row: int, arrays: Arrays) -> None:
-        batch, owners, states = _batch(arrays, State.NO_GRADIENT)
-        touched = self._memory.fresh(batch.rows)
-        records, _, sketches = measure(batch, seeds=self._seeds, touched=touched)
-        rows = moment_rows(Family.GRAD, records, states)
-        rows["grad_dead_rows"], rows["grad_untouched_rows"] = self._memory.remember()
-        assert sketches is not None
-        fill_sketches(rows, sketches, 1.0, batch.counts > 0, self._last_sketch, cosines=True)
-        del owners
-        self._series.put(Family.GRAD, row, blank(Family.GRAD, rows, states), states)
-
-    def weights(self, row: int, arrays: Arrays) -> None:
-        batch, owners, states = _batch(arrays, State.NOT_SAMPLED)
-        rows = moment_rows(Family.WEIGHT, measure(batch).records, states)
-        rows["weight_row_spread"] = row_spread(batch)
-        rows["weight_hash"] = hashes(batch, np.zeros(len(batch)))
-        del owners
-        self._series.put(Family.WEIGHT, row, blank(Family.WEIGHT, rows, states), states)
-
-    def updates(self, row: int, before: Arrays, after: Arrays, gradients: Arrays) -> None:
-        """What the step at this row changed: its weights against those of the step after."""
-        fits = [_alike(a, b) for a, b in zip(before, after, strict=True)]
-        held = [
-            fit and grad is not None and array is not None and grad.shape == array.shape
-            for fit, array, grad in zip(fits, before, gradients, strict=True)
-        ]
-        old, old_owners, states = _batch(_only(before, fits), State.NOT_SAMPLED)
-        new, new_owners, _ = _batch(_only(after, fits), State.NOT_SAMPLED)
-        grads, grad_owners, _ = _batch(_only(gradients, held), State.NO_GRADIENT)
-        records, _ = step(old, new, grads)
-        del old_owners, new_owners, grad_owners
-        self._series.put(Family.UPDATE, row, update_rows(records, states), states)
 
 
 def _alike(first: NDArray[Any] | None, second: NDArray[Any] | None) -> bool:

@@ -221,19 +221,17 @@ def source_from_norms(norms: Any, steps: Any, scalars: Any) -> MemorySource:
     own = dict(steps) if isinstance(steps, Mapping) else dict.fromkeys(listed, steps)
     if unknown := own.keys() - listed.keys():
         raise refused("steps of names that have norms", min(map(str, unknown)))
-    # Layers that share their steps share the array too, however many they are.
+    # Layers that share their steps are looked at once, however many they are.
+    keys = {name: (id(own.get(name)), len(given)) for name, (given, _) in listed.items()}
     known: dict[tuple[int, int], NDArray[np.int64]] = {}
-    layer_steps = {}
-    for name, (given, _) in listed.items():
-        key = id(own.get(name)), len(given)
+    for name, key in keys.items():
         if key not in known:
-            known[key] = as_steps(own.get(name), len(given), name)
-        layer_steps[name] = known[key]
+            known[key] = as_steps(own.get(name), key[1], name)
     grid = np.unique(np.concatenate([*known.values(), np.empty(0, np.int64)]))
     # Where a layer has every step, a slice: it is written several times as fast as by index.
     rows = {
-        id(numbers): np.searchsorted(grid, numbers) if len(numbers) < len(grid) else slice(None)
-        for numbers in known.values()
+        key: np.searchsorted(grid, numbers) if len(numbers) < len(grid) else slice(None)
+        for key, numbers in known.items()
     }
     norm = np.full((len(grid), len(listed)), np.nan)
     states = np.full(norm.shape, State.NOT_SAMPLED, np.uint8)
@@ -244,7 +242,7 @@ def source_from_norms(norms: Any, steps: Any, scalars: Any) -> MemorySource:
         Stat.GRAD_NORM: norm,
     }
     for column, (name, (given, state)) in enumerate(listed.items()):
-        at = rows[id(layer_steps[name])]
+        at = rows[keys[name]]
         states[at, column] = state
         if not np.isfinite(given).all():
             values[Stat.GRAD_NAN][at, column] = np.isnan(given) & (state == State.MEASURED)
