@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -23,13 +23,11 @@ class Advice(AdviceCode):
     CLIP = "clip", "Clip the norm."
 
 
-@dataclass(frozen=True)
 class Inner(Result):
     level: Level
     score: float | None
 
 
-@dataclass(frozen=True)
 class Outer(Result):
     layers: dict[str, Inner]
     values: tuple[float, ...]
@@ -187,7 +185,6 @@ def test_text_that_is_not_json_is_refused() -> None:
 
 
 def test_a_field_that_could_not_be_read_back_is_refused() -> None:
-    @dataclass(frozen=True)
     class Odd(Result):
         values: np.ndarray
 

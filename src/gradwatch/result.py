@@ -15,7 +15,17 @@ from functools import cache
 from itertools import cycle
 from operator import attrgetter, methodcaller
 from types import NoneType, UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
@@ -49,25 +59,25 @@ class AdviceCode(StrEnum):
         return member
 
 
-_NUMPY_SCALARS = frozenset(np.sctypeDict.values())
-_REPLACED = _NUMPY_SCALARS | {Missing}
+_REPLACED = frozenset({*np.sctypeDict.values(), Missing})
 """Types of values that a result is handed but does not keep."""
 
 
+@dataclass_transform(frozen_default=True)
 class Result:
-    """Mixin of frozen dataclasses (without slots): reasons for what is None, and JSON both ways.
+    """Base of what analyses hand back: every subclass is a frozen dataclass (without slots).
 
-    Two are equal if they have the same type, fields and reasons; NaN equals NaN. A subclass with a
-    `__post_init__` of its own calls `Result.__post_init__(self)`.
+    It gives reasons for what is None, and JSON both ways. Two are equal if they have the same type,
+    fields and reasons; NaN equals NaN. A subclass with a `__post_init__` of its own calls
+    `Result.__post_init__(self)`.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     missing: Mapping[str, str]
     """Name of the field → why it is None."""
 
     def __init_subclass__(cls) -> None:
-        # `dataclass` leaves alone what stands in the class itself, and would not look at ours.
-        for name in ("__eq__", "__hash__", "__repr__"):
-            setattr(cls, name, getattr(Result, name))
+        dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
 
     def __post_init__(self) -> None:
         # There can be a million results of one analysis: most have nothing missing.

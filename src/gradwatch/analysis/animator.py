@@ -10,7 +10,7 @@ import itertools
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,6 @@ ADVICE = {
 }
 
 
-@dataclass(frozen=True)
 class LayerGradientInfo(Result):
     """None where the layer had no gradient (no elements) or no finite one."""
 
@@ -104,7 +103,6 @@ class LayerGradientInfo(Result):
     inf_count: int
 
 
-@dataclass(frozen=True)
 class GradientFrame(Result):
     """One recorded step."""
 
@@ -113,7 +111,6 @@ class GradientFrame(Result):
     """In the order in which they were first recorded."""
 
 
-@dataclass(frozen=True)
 class GradientFlowSummary(Result):
     """What the retained frames say together."""
 
@@ -132,7 +129,6 @@ class GradientFlowSummary(Result):
     exploding_threshold: float | None
 
 
-@dataclass(frozen=True)
 class Recording(Result):
     """What `export_json` writes."""
 

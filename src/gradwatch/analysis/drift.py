@@ -47,7 +47,6 @@ _LIMITS = (
 )
 
 
-@dataclass(frozen=True)
 class LayerDrift(Result):
     """How one tensor moved."""
 
@@ -66,7 +65,6 @@ class LayerDrift(Result):
     nonfinite_after: int
 
 
-@dataclass(frozen=True)
 class WeightDriftAnalysis(Result):
     """The result of `analyze_drift`."""
 

@@ -75,7 +75,6 @@ _OVERALL = (
 )
 
 
-@dataclass(frozen=True)
 class ExplodingLayer(Result):
     """One layer above the limit."""
 
@@ -91,7 +90,6 @@ class ExplodingLayer(Result):
     recommended_action: str
 
 
-@dataclass(frozen=True)
 class GradientExplosionAnalysis(Result):
     """The result of `detect_gradient_explosion`."""
 

@@ -6,7 +6,6 @@ run keeps only the moments: what needs the elements is then missing. Health is w
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, overload
 
@@ -85,7 +84,6 @@ class DistributionHealthStatus(StrEnum):
     UNKNOWN = "Unknown"
 
 
-@dataclass(frozen=True)
 class WeightStatistics(Result):
     """Of the finite elements; what is NaN or infinite is counted beside them."""
 
@@ -109,7 +107,6 @@ class WeightStatistics(Result):
     inf_count: int
 
 
-@dataclass(frozen=True)
 class LayerWeightAnalysis(Result):
     """Everything the analysis has about one tensor."""
 
@@ -131,7 +128,6 @@ class LayerWeightAnalysis(Result):
     recommendations: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class DistributionHealth(Result):
     """The weights of the whole network, scored within the band of the gravest finding of all."""
 
@@ -139,7 +135,6 @@ class DistributionHealth(Result):
     status: DistributionHealthStatus
 
 
-@dataclass(frozen=True)
 class WeightOutlier(Result):
     """An element far from the rest of its tensor."""
 
@@ -153,7 +148,6 @@ class WeightOutlier(Result):
     severity: OutlierSeverity
 
 
-@dataclass(frozen=True)
 class LayerOutliers(Result):
     """Outliers of one tensor, counted."""
 
@@ -164,7 +158,6 @@ class LayerOutliers(Result):
     """Robust distance from which an element counts: 3.5, more in large tensors."""
 
 
-@dataclass(frozen=True)
 class OutlierDetection(Result):
     """Outliers of all tensors."""
 
@@ -175,7 +168,6 @@ class OutlierDetection(Result):
     layers: dict[str, LayerOutliers]
 
 
-@dataclass(frozen=True)
 class WeightDistributionAnalysis(Result):
     """The result of `analyze_weights`."""
 

@@ -5,7 +5,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import reduce
 from pathlib import Path
 from typing import Literal, Self
@@ -29,7 +29,6 @@ ADVICE: dict[GradientHealth, str] = {
 }
 
 
-@dataclass(frozen=True)
 class LayerGradientInfo(Result):
     name: str
     mean_abs_grad: float
@@ -40,13 +39,11 @@ class LayerGradientInfo(Result):
     flow_intensity: float
 
 
-@dataclass(frozen=True)
 class GradientFrame(Result):
     step: int
     layers: tuple[LayerGradientInfo, ...]
 
 
-@dataclass(frozen=True)
 class GradientFlowSummary(Result):
     total_steps: int
     layers_with_vanishing_grads: tuple[str, ...]

@@ -29,7 +29,6 @@ RecoveryPotential = Literal["Medium", "Low"]
 Norms = Mapping[str, Sequence[float]]
 
 
-@dataclass(frozen=True)
 class GradientDirection(Result):
     step: int
     direction_vector: tuple[float]
@@ -37,7 +36,6 @@ class GradientDirection(Result):
     consistency_score: float
 
 
-@dataclass(frozen=True)
 class GradientLayerFlow(Result):
     layer_name: str
     gradient_magnitudes: tuple[float, ...]
@@ -47,7 +45,6 @@ class GradientLayerFlow(Result):
     information_flow_rate: float
 
 
-@dataclass(frozen=True)
 class TemporalGradientFlow(Result):
     step: int
     layer_name: str
@@ -56,7 +53,6 @@ class TemporalGradientFlow(Result):
     stability_score: float
 
 
-@dataclass(frozen=True)
 class FlowNode(Result):
     layer_name: str
     node_type: NodeType
@@ -65,7 +61,6 @@ class FlowNode(Result):
     influence_score: float
 
 
-@dataclass(frozen=True)
 class FlowEdge(Result):
     from_layer: str
     to_layer: str
@@ -74,7 +69,6 @@ class FlowEdge(Result):
     edge_type: EdgeType
 
 
-@dataclass(frozen=True)
 class NetworkMetrics(Result):
     overall_flow_efficiency: float
     network_connectivity: float
@@ -83,14 +77,12 @@ class NetworkMetrics(Result):
     information_propagation_speed: float
 
 
-@dataclass(frozen=True)
 class FlowNetwork(Result):
     nodes: tuple[FlowNode, ...]
     edges: tuple[FlowEdge, ...]
     network_metrics: NetworkMetrics
 
 
-@dataclass(frozen=True)
 class CriticalPath(Result):
     path_id: str
     layers: tuple[str, ...]
@@ -101,7 +93,6 @@ class CriticalPath(Result):
     optimization_potential: float
 
 
-@dataclass(frozen=True)
 class RegionExtent(Result):
     start_layer: str
     end_layer: str
@@ -109,7 +100,6 @@ class RegionExtent(Result):
     duration_steps: int
 
 
-@dataclass(frozen=True)
 class ProblemRegion(Result):
     region_id: str
     affected_layers: tuple[str, ...]
@@ -118,7 +108,6 @@ class ProblemRegion(Result):
     mitigation_suggestions: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class GradientDeadZone(Result):
     zone_id: str
     affected_layers: tuple[str, ...]
@@ -127,7 +116,6 @@ class GradientDeadZone(Result):
     intervention_required: bool
 
 
-@dataclass(frozen=True)
 class GradientVisualizationConfig(Result):
     """Handed back as it is; nothing in the original reads it."""
 
@@ -139,7 +127,6 @@ class GradientVisualizationConfig(Result):
     flow_threshold: float = 0.01
 
 
-@dataclass(frozen=True)
 class FlowAnalysis(Result):
     """`GradientFlowVisualization` there."""
 

@@ -41,7 +41,6 @@ ActionType = Literal["ParameterAdjustment", "OptimizationTechnique", "LearningRa
 ImplementationEffort = Literal["Minimal", "Low", "Moderate"]
 
 
-@dataclass(frozen=True)
 class GradientStatistics(Result):
     mean: float = 0.0
     std: float = 0.0
@@ -54,7 +53,6 @@ class GradientStatistics(Result):
     kurtosis: float = 0.0
 
 
-@dataclass(frozen=True)
 class FlowCharacteristics(Result):
     consistency_score: float
     smoothness_index: float
@@ -63,7 +61,6 @@ class FlowCharacteristics(Result):
     stability_measure: float
 
 
-@dataclass(frozen=True)
 class LayerHealthMetrics(Result):
     overall_health: LayerHealth
     gradient_stability: float
@@ -73,7 +70,6 @@ class LayerHealthMetrics(Result):
     risk_factors: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class LayerOptimizationSuggestion(Result):
     suggestion_type: SuggestionType
     description: str
@@ -83,7 +79,6 @@ class LayerOptimizationSuggestion(Result):
     side_effects: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class ComparativeAnalysis(Result):
     relative_performance: float
     rank_among_layers: int
@@ -92,7 +87,6 @@ class ComparativeAnalysis(Result):
     optimization_potential: float
 
 
-@dataclass(frozen=True)
 class LayerGradientDetails(Result):
     layer_name: str
     gradient_statistics: GradientStatistics
@@ -102,7 +96,6 @@ class LayerGradientDetails(Result):
     comparative_analysis: ComparativeAnalysis
 
 
-@dataclass(frozen=True)
 class GradientDistribution(Result):
     mean_gradient_norm: float
     gradient_variance: float
@@ -112,7 +105,6 @@ class GradientDistribution(Result):
     distribution_type: DistributionType
 
 
-@dataclass(frozen=True)
 class LayerInteraction(Result):
     layer1: str
     layer2: str
@@ -121,7 +113,6 @@ class LayerInteraction(Result):
     impact_score: float
 
 
-@dataclass(frozen=True)
 class ConvergenceIndicators(Result):
     gradient_convergence_score: float
     parameter_convergence_score: float
@@ -130,7 +121,6 @@ class ConvergenceIndicators(Result):
     estimated_steps_to_convergence: int | None
 
 
-@dataclass(frozen=True)
 class PlateauDetection(Result):
     is_plateau: bool
     plateau_duration: int
@@ -138,7 +128,6 @@ class PlateauDetection(Result):
     suggested_actions: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class TrainingDynamics(Result):
     learning_phase: LearningPhase
     gradient_momentum: float
@@ -147,7 +136,6 @@ class TrainingDynamics(Result):
     plateau_detection: PlateauDetection
 
 
-@dataclass(frozen=True)
 class InstabilitySource(Result):
     source_type: InstabilityType
     affected_layers: tuple[str, ...]
@@ -155,7 +143,6 @@ class InstabilitySource(Result):
     description: str
 
 
-@dataclass(frozen=True)
 class StabilityForecast(Result):
     short_term_outlook: StabilityOutlook
     long_term_outlook: StabilityOutlook
@@ -163,7 +150,6 @@ class StabilityForecast(Result):
     recommended_monitoring: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class StabilityAssessment(Result):
     overall_stability: float
     stability_trend: StabilityTrend
@@ -171,7 +157,6 @@ class StabilityAssessment(Result):
     stability_forecast: StabilityForecast
 
 
-@dataclass(frozen=True)
 class NetworkLevelAnalysis(Result):
     overall_gradient_health: LayerHealth
     gradient_distribution: GradientDistribution
@@ -181,7 +166,6 @@ class NetworkLevelAnalysis(Result):
     stability_assessment: StabilityAssessment
 
 
-@dataclass(frozen=True)
 class GroupCharacteristics(Result):
     average_gradient_norm: float
     gradient_synchronization: float
@@ -189,7 +173,6 @@ class GroupCharacteristics(Result):
     optimization_difficulty: OptimizationDifficulty
 
 
-@dataclass(frozen=True)
 class LayerGroup(Result):
     group_name: str
     layers: tuple[str, ...]
@@ -197,7 +180,6 @@ class LayerGroup(Result):
     internal_coherence: float
 
 
-@dataclass(frozen=True)
 class HierarchyLevel(Result):
     level_id: int
     level_name: str
@@ -206,14 +188,12 @@ class HierarchyLevel(Result):
     optimization_impact: float
 
 
-@dataclass(frozen=True)
 class GradientHierarchy(Result):
     layer_groups: tuple[LayerGroup, ...]
     hierarchy_levels: tuple[HierarchyLevel, ...]
     cross_level_interactions: tuple[()]
 
 
-@dataclass(frozen=True)
 class RecommendedAction(Result):
     action_name: str
     action_type: ActionType
@@ -222,7 +202,6 @@ class RecommendedAction(Result):
     prerequisites: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class OptimizationPriority(Result):
     target_name: str
     target_type: OptimizationTarget
@@ -232,7 +211,6 @@ class OptimizationPriority(Result):
     recommended_actions: tuple[RecommendedAction, ...]
 
 
-@dataclass(frozen=True)
 class GradientAnalysis(Result):
     """`EnhancedLayerGradientAnalysis` there."""
 

@@ -5,7 +5,7 @@ for large tensors.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -68,7 +68,6 @@ OVERALL_SEVERITY: dict[ExplosionSeverity, tuple[float, float]] = {
 """Share of the layers; largest norm over the threshold."""
 
 
-@dataclass(frozen=True)
 class ExplodingLayer(Result):
     layer_index: int
     gradient_norm: float
@@ -76,7 +75,6 @@ class ExplodingLayer(Result):
     recommended_action: str
 
 
-@dataclass(frozen=True)
 class GradientExplosionAnalysis(Result):
     exploding_layers: tuple[ExplodingLayer, ...]
     max_gradient_norm: float
@@ -156,7 +154,6 @@ STATUS: dict[DistributionHealthStatus, float] = {
 }
 
 
-@dataclass(frozen=True)
 class WeightStatistics(Result):
     mean: float = 0.0
     std_dev: float = 0.0
@@ -168,7 +165,6 @@ class WeightStatistics(Result):
     zero_fraction: float = 0.0
 
 
-@dataclass(frozen=True)
 class LayerWeightAnalysis(Result):
     layer_index: int
     statistics: WeightStatistics
@@ -177,13 +173,11 @@ class LayerWeightAnalysis(Result):
     recommendations: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class DistributionHealth(Result):
     score: float
     status: DistributionHealthStatus
 
 
-@dataclass(frozen=True)
 class WeightOutlier(Result):
     layer_index: int
     weight_index: int
@@ -192,7 +186,6 @@ class WeightOutlier(Result):
     severity: OutlierSeverity
 
 
-@dataclass(frozen=True)
 class WeightDistributionAnalysis(Result):
     layer_analyses: tuple[LayerWeightAnalysis, ...]
     overall_statistics: WeightStatistics
@@ -308,7 +301,6 @@ def _outliers(index: int, values: Singles) -> list[WeightOutlier]:
 DRIFT_SEVERITY: dict[WeightDriftSeverity, float] = {"High": 0.1, "Medium": 0.05, "Low": 0.01}
 
 
-@dataclass(frozen=True)
 class WeightDriftAnalysis(Result):
     """Declared by the original, which has no function for it."""
 

@@ -1,6 +1,5 @@
 """`analyze_flow`: how gradients travel through the network and through time."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -63,7 +62,6 @@ PALETTES = {
 """From low to high, each growing lighter; maps, flows and moving pictures are drawn in them."""
 
 
-@dataclass(frozen=True)
 class FlowConfig(Result):
     """The options that led to a result, and the colours its scheme stands for."""
 
@@ -76,7 +74,6 @@ class FlowConfig(Result):
     flow_threshold: float
 
 
-@dataclass(frozen=True)
 class GradientFlow(Result):
     """The result of `analyze_flow`."""
 

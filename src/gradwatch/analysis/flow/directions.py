@@ -29,7 +29,6 @@ _POINTING = ("direction_vector", "direction_cosine", "compared_with_step")
 _UNSKETCHED = dict.fromkeys(_POINTING, NO_SKETCH)
 
 
-@dataclass(frozen=True)
 class GradientDirection(Result):
     """Size and direction of a layer's gradient on one step."""
 

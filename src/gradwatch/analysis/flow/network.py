@@ -8,7 +8,6 @@ passes: 0. Layers without parameters are stepped over.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -64,7 +63,6 @@ class EdgeType(StrEnum):
     UNKNOWN = "Unknown"
 
 
-@dataclass(frozen=True)
 class FlowNode(Result):
     """One layer of the network."""
 
@@ -78,7 +76,6 @@ class FlowNode(Result):
     """Share of the squared norm of the whole gradient."""
 
 
-@dataclass(frozen=True)
 class FlowEdge(Result):
     """The connection of two layers."""
 
@@ -93,7 +90,6 @@ class FlowEdge(Result):
     """The order of registration, not a seen connection."""
 
 
-@dataclass(frozen=True)
 class NetworkMetrics(Result):
     """Numbers of the network as a whole."""
 
@@ -108,7 +104,6 @@ class NetworkMetrics(Result):
     """Transmission per layer from the last to the first: (first RMS / last RMS)^(1/depth)."""
 
 
-@dataclass(frozen=True)
 class FlowNetwork(Result):
     """Layers, their connections, and the whole in numbers."""
 

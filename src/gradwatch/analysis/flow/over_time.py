@@ -1,7 +1,6 @@
 """Each layer by itself over time: its magnitudes, and how they move over the last samples."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
 
@@ -40,7 +39,6 @@ class FlowDirection(StrEnum):
     UNKNOWN = "Unknown"
 
 
-@dataclass(frozen=True)
 class GradientLayerFlow(Result):
     """The gradient of one layer over the run."""
 
@@ -61,7 +59,6 @@ class GradientLayerFlow(Result):
     """Mean change of ln norm from one sample to the next, without its sign."""
 
 
-@dataclass(frozen=True)
 class TemporalGradientFlow(Result):
     """How the magnitude of one layer's gradient moves over the last samples."""
 

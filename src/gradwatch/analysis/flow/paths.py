@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gradwatch.analysis.flow.network import LARGEST_LOG, EdgeType, FlowEdge
@@ -15,7 +14,6 @@ LOST = -300 * DECADE
 """ln of a transmission of zero, for sums and ranks: three hundred decades, more than any other."""
 
 
-@dataclass(frozen=True)
 class CriticalGradientPath(Result):
     """One way through the network, from a first layer to a last one."""
 

@@ -65,7 +65,6 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True)
 class RegionExtent(Result):
     """Where a region lies, in layers and in steps."""
 
@@ -77,7 +76,6 @@ class RegionExtent(Result):
     end_step: int
 
 
-@dataclass(frozen=True)
 class Region(Result):
     """Neighbouring layers whose gradients vanish or explode together."""
 
@@ -90,7 +88,6 @@ class Region(Result):
     mitigation_suggestions: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class GradientDeadZone(Result):
     """Neighbouring layers without any gradient."""
 

@@ -1,6 +1,5 @@
 """`analyze_gradients`: every layer, the network, its groups, and what to look at first."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -35,7 +34,6 @@ class AnalysisDepth(StrEnum):
         return missing(f"depth={self.value} does not compute it")
 
 
-@dataclass(frozen=True)
 class NetworkLevelAnalysis(Result):
     """What holds for all layers together; None what the depth does not compute."""
 
@@ -49,7 +47,6 @@ class NetworkLevelAnalysis(Result):
     """What to try against findings that name no layer."""
 
 
-@dataclass(frozen=True)
 class GradientAnalysis(Result):
     """The result of `analyze_gradients`."""
 

@@ -70,7 +70,6 @@ class ImplementationEffort(StrEnum):
     EXTENSIVE = "Extensive"
 
 
-@dataclass(frozen=True)
 class LayerOptimizationSuggestion(Result):
     """Something to try for one layer, and the finding that asks for it."""
 
@@ -86,7 +85,6 @@ class LayerOptimizationSuggestion(Result):
     side_effects: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class RecommendedAction(Result):
     """What to do about a layer, a group or the network."""
 

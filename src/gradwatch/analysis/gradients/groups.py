@@ -61,7 +61,6 @@ class Difficulty(StrEnum):
     VERY_DIFFICULT = "VeryDifficult"
 
 
-@dataclass(frozen=True)
 class GradientDistribution(Result):
     """How magnitude is spread over the layers."""
 
@@ -73,7 +72,6 @@ class GradientDistribution(Result):
     distribution_type: DistributionType
 
 
-@dataclass(frozen=True)
 class GroupCharacteristics(Result):
     """What the layers of a group have in common."""
 
@@ -87,7 +85,6 @@ class GroupCharacteristics(Result):
     """Share of the squared norm of the whole gradient."""
 
 
-@dataclass(frozen=True)
 class LayerGroup(Result):
     """Layers that belong together."""
 
@@ -98,7 +95,6 @@ class LayerGroup(Result):
     """1 − variance of log10 RMS within the group over the variance of all layers."""
 
 
-@dataclass(frozen=True)
 class HierarchyLevel(Result):
     """One way of dividing all layers into groups."""
 
@@ -111,7 +107,6 @@ class HierarchyLevel(Result):
     """Share of the squared norm of the whole gradient that its strongest group holds."""
 
 
-@dataclass(frozen=True)
 class GradientHierarchy(Result):
     """The groups, the ways of grouping, and blocks that move together."""
 

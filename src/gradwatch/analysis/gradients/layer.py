@@ -4,7 +4,6 @@ The numbers describe, and none has a limit of its own: how well a layer is says 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
@@ -66,7 +65,6 @@ class Trait(StrEnum):
     OSCILLATING = "Oscillating"
 
 
-@dataclass(frozen=True)
 class GradientStatistics(Result):
     """Of the finite norms; percentiles interpolate linearly at q(n−1)."""
 
@@ -83,7 +81,6 @@ class GradientStatistics(Result):
     """Steps of the whole run on which the gradient held a NaN or Inf."""
 
 
-@dataclass(frozen=True)
 class FlowCharacteristics(Result):
     """Free of units: all of it is computed on ln norm."""
 
@@ -96,7 +93,6 @@ class FlowCharacteristics(Result):
     """Mean |Δ ln norm|: what the original called information flow rate."""
 
 
-@dataclass(frozen=True)
 class LayerHealthMetrics(Result):
     """How well a layer is by the diagnosis, and why not."""
 
@@ -111,7 +107,6 @@ class LayerHealthMetrics(Result):
     traits: tuple[Trait, ...]
 
 
-@dataclass(frozen=True)
 class ComparativeAnalysis(Result):
     """One layer among the others."""
 
@@ -126,7 +121,6 @@ class ComparativeAnalysis(Result):
     """Decades between this layer's RMS and the median layer's, halved, at most 1."""
 
 
-@dataclass(frozen=True)
 class LayerDetail(Result):
     """Everything the analysis has about one layer; None what its depth does not compute."""
 

@@ -5,7 +5,6 @@ Urgency comes before score, and what the diagnosis names first stands first.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -58,7 +57,6 @@ _BADNESS = {
 }
 
 
-@dataclass(frozen=True)
 class OptimizationPriority(Result):
     """How early a target should be looked at, and for which reasons."""
 

@@ -6,7 +6,6 @@ two layers that merely fall together, or noise that remembers itself, would else
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -56,7 +55,6 @@ class InteractionDirection(StrEnum):
     BIDIRECTIONAL = "Bidirectional"
 
 
-@dataclass(frozen=True)
 class LayerInteraction(Result):
     """Between layers only the norms can be compared: their gradients share no space."""
 
@@ -74,7 +72,6 @@ class LayerInteraction(Result):
     """1 − the chance of such a correlation anywhere among the pairs and lags searched."""
 
 
-@dataclass(frozen=True)
 class CrossLevelInteraction(Result):
     """Two blocks that move with each other; `from_level` is the earlier in forward order."""
 

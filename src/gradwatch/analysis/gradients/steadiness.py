@@ -4,7 +4,6 @@ Explosion and vanishing are the diagnosis's; the rest is described from the norm
 """
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -77,7 +76,6 @@ class Monitoring(AdviceCode):
     WATCH_LAYERS = "WatchLayers", "Watch these layers: they are the unsteady ones."
 
 
-@dataclass(frozen=True)
 class InstabilitySource(Result):
     """A layer that disturbs the training, and how much."""
 
@@ -89,7 +87,6 @@ class InstabilitySource(Result):
     description: str
 
 
-@dataclass(frozen=True)
 class MonitoringAdvice(Result):
     """Something to record or to watch, and for which layers (none: for the whole run)."""
 
@@ -98,7 +95,6 @@ class MonitoringAdvice(Result):
     description: str
 
 
-@dataclass(frozen=True)
 class StabilityForecast(Result):
     """Extrapolated from all stretches of the run, and kept only if the last ones bore it out."""
 
@@ -111,7 +107,6 @@ class StabilityForecast(Result):
     recommended_monitoring: tuple[MonitoringAdvice, ...]
 
 
-@dataclass(frozen=True)
 class StabilityAssessment(Result):
     """How steady the gradients are, whether that changes, what disturbs them."""
 

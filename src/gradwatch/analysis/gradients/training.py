@@ -67,7 +67,6 @@ class PlateauSeverity(StrEnum):
     SEVERE = "Severe"
 
 
-@dataclass(frozen=True)
 class ConvergenceIndicators(Result):
     """Gradient, parameters and loss: does each of them settle?"""
 
@@ -79,7 +78,6 @@ class ConvergenceIndicators(Result):
     """A 95 % interval of the steps until the gradient has fallen to 1 % of its start."""
 
 
-@dataclass(frozen=True)
 class PlateauDetection(Result):
     """Whether the loss stands still, and since when."""
 
@@ -90,7 +88,6 @@ class PlateauDetection(Result):
     suggested_actions: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class TrainingDynamics(Result):
     """Where the training stands."""
 
