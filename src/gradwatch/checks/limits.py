@@ -166,9 +166,9 @@ def vanishing(
     """
     judged = ctx.weights & ~ctx.embeddings
     low = _starved(ctx, judged, ratio, weak, faint, least)
-    named = low.columns if low is not None and low.severity > Severity.INFO else ()
     left = judged.copy()
-    left[np.asarray(named, np.intp)] = False
+    if low is not None and low.severity > Severity.INFO:
+        left[low.columns] = False
     fading = _faded(ctx, left, fade, least)
     return tuple(item for item in (low, fading) if item is not None)
 
@@ -181,9 +181,10 @@ def _starved(
     Over all of the time before convergence, or over its second half: a layer may starve late.
     """
     rows = before_convergence(ctx)
-    whole = _level(ctx, rows, judged, ratio, weak, faint) if len(rows) >= least else None
-    half = rows[len(rows) // 2 :]
-    late = _level(ctx, half, judged, ratio, weak, faint) if len(half) >= least else None
+    whole, late = (
+        _level(ctx, part, judged, ratio, weak, faint) if len(part) >= least else None
+        for part in (rows, rows[len(rows) // 2 :])
+    )
     if late is not None and late.severity > Severity.INFO:
         known = -1 if whole is None or whole.severity < late.severity else len(whole.columns)
         if len(late.columns) > known:
