@@ -216,3 +216,8 @@ def test_directions_behave_as_a_tuple() -> None:
     assert again.layer_flows["a"].gradient_directions[1].missing == listed[1].missing
     plain = analyze_flow({"a": [1.0, 2.0, 3.0], "b": [0.0, 0.0, 0.0]})
     assert GradientFlow.from_json(plain.to_json()) == plain
+    first = plain.layer_flows["a"].gradient_directions[0]
+    written = plain.to_dict()["layer_flows"]["a"]["gradient_directions"][0]
+    assert written == first.to_dict()  # what no step of the run has is left out
+    assert list(written) == ["step", "direction_vector", "magnitude", "consistency_score"]
+    assert (first.direction_cosine, first.compared_with_step) == (None, None)

@@ -38,9 +38,9 @@ class GradientDirection(Result):
     magnitude: float
     consistency_score: float
     """Of magnitude: 1 − |x − previous| / (x + previous); 1 for the first and between zeros."""
-    direction_cosine: float | None
+    direction_cosine: float | None = None
     """With the last known direction before it."""
-    compared_with_step: int | None
+    compared_with_step: int | None = None
     """The step of that direction."""
 
     def __post_init__(self) -> None:
@@ -49,10 +49,11 @@ class GradientDirection(Result):
             self.__dict__["missing"] = dict(_UNSKETCHED)
 
     def to_dict(self) -> dict[str, Any]:
-        """As of any result, without the reason that all steps of a run have in common."""
+        """As of any result; in a run without sketches, without what no step of it can have."""
         tree = Result.to_dict(self)
-        if self.missing == _UNSKETCHED:
-            del tree["missing"]  # `direction_consistency` of the layer says it, once
+        if self.missing == _UNSKETCHED:  # `direction_consistency` of the layer says it, once
+            for name in ("missing", *_POINTING[1:]):
+                del tree[name]
         return tree
 
 
@@ -233,8 +234,6 @@ class Directions(Sequence[GradientDirection]):
                 "direction_vector": None,
                 "magnitude": norm,
                 "consistency_score": consistency,
-                "direction_cosine": None,
-                "compared_with_step": None,
             }
             for step, norm, consistency in zip(*numbers, strict=True)
         ]
@@ -248,6 +247,7 @@ class Directions(Sequence[GradientDirection]):
         columns = (table[self._column, part].tolist() for table in tables)
         steps = self._last.steps[self._column]
         for row, vector, reason, cosine, earlier in zip(rows, *columns, strict=True):
+            row["direction_cosine"] = row["compared_with_step"] = None
             if reason:
                 row["missing"] = dict.fromkeys(_POINTING, REASONS[reason])
                 continue
