@@ -36,12 +36,10 @@ def markup(text: str, width: int) -> str:
 
 def number(value: float) -> str:
     """Three significant digits, in at most eight characters."""
-    if math.isnan(value):
-        return "nan"
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
     if value == 0:
         return "0"
+    if not math.isfinite(value):
+        return f"{value:g}"  # nan, inf, -inf
     size = abs(value)
     if 1e-2 <= size < 1e4:
         return f"{value:.3g}" if size < 999.5 else f"{value:.0f}"  # never "1e+03"

@@ -70,9 +70,8 @@ class Run:
             # Layers that no forward pass has met come last.
             position = subject.order if subject.order is not None else 1 << 30
             positions[layer] = min(positions.get(layer, position), position)
-        return tuple(
-            sorted(positions, key=positions.__getitem__)
-        )  # sorted is stable: then as registered
+        # `sorted` is stable: those of the same position stay as they were registered.
+        return tuple(sorted(positions, key=positions.__getitem__))
 
     @property
     def recorded(self) -> frozenset[Stat]:
