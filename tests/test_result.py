@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import FrozenInstanceError, fields, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -73,6 +73,13 @@ def test_plain_form_keeps_order_names_and_reasons() -> None:
     assert tree["missing"] == {"inner": "there is one"}
     assert tree["extent"] == [3, 9]
     assert type(tree["advice"][0]) is str
+
+
+def test_every_result_is_a_frozen_dataclass() -> None:
+    inner = Inner(Level.LOW, 0.5)
+    assert replace(inner, score=1.0) == Inner(Level.LOW, 1.0)
+    with pytest.raises(FrozenInstanceError):
+        inner.score = 1.0  # type: ignore[misc]
 
 
 def test_numbers_of_numpy_are_kept_as_pythons() -> None:

@@ -1,6 +1,7 @@
 """What people hand in: arrays of every kind, norms, steps, options; and what is refused."""
 
 import math
+import tracemalloc
 from enum import StrEnum
 
 import numpy as np
@@ -253,3 +254,17 @@ def test_whole_numbers_of_an_option() -> None:
     assert whole_number(np.int64(3), "window", least=3) == 3
     for wrong in (2, 3.0, "3", None, math.nan, [3], np.ones(2)):
         refuses(lambda wrong=wrong: whole_number(wrong, "window", least=3), "for window")
+
+
+@pytest.mark.parametrize("odd", [1.0, math.nan, math.inf])
+def test_norms_of_a_long_run_take_little_more_than_themselves(odd: float) -> None:
+    norms = {str(layer): np.ones(20_000) for layer in range(50)}
+    norms["7"][5] = odd
+    tracemalloc.start()
+    run = Run.from_norms(norms)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 12.5 * 50 * 20_000  # the norm's eight bytes, a state, two truth values
+    assert run.series["grad_nan"][5, 7] == math.isnan(odd)
+    assert run.series["grad_inf"][5, 7] == math.isinf(odd)
+    assert run.series["grad_nan"].sum() + run.series["grad_inf"].sum() == (odd != 1.0)
