@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from tests.checkpoints.files import floats, safetensors_bytes
 
-from gradwatch.cli.main import main
+from gradwatch.analysis.drift import analyze_drift
+from gradwatch.cli.main import gradwatch, main
 
 RNG = np.random.default_rng(9)
 
@@ -152,3 +155,19 @@ def test_the_table_fits_eighty_columns(tmp_path, capsys, monkeypatch) -> None:
         table = [line for line in lines if "1024×64" in line]
         assert len(table) == 3
         assert all(len(line) <= 80 and "f32" in line for line in table)
+
+
+def test_drift_says_how_far_the_weights_moved(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    before = {f"l{i}.weight": random.normal(0, 0.05, (16, 16)) for i in range(4)}
+    after = {name: 1.01 * array for name, array in before.items()}
+    after["l1.weight"] *= 1.5
+    for name, tensors in (("before", before), ("after", after)):
+        np.savez(tmp_path / f"{name}.npz", **tensors)
+    paths = [str(tmp_path / "before.npz"), str(tmp_path / "after.npz")]
+    done = CliRunner().invoke(gradwatch, ["drift", *paths])
+    assert "52 % at most (High); furthest: l1.weight" in done.output
+    told = json.loads(CliRunner().invoke(gradwatch, ["drift", *paths, "--json"]).stdout)
+    arrays = analyze_drift(before, after)
+    assert told["analysis"]["affected_layers"] == list(arrays.affected_layers)
+    assert told["analysis"]["mean_drift"] == pytest.approx(arrays.mean_drift)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gradwatch.analysis import Rules
 from gradwatch.analysis.elements import ELEMENTS, Given, named
+from gradwatch.checkpoints.compare import Drift
 from gradwatch.checks.tensors import last_rows
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.original import weights as original
@@ -120,6 +121,23 @@ def analyze_drift(
             f"{sorted(new)[:3]} after.",
             Exit.USAGE,
         )
+    return summary(
+        layers,
+        added=tuple(name for name in new if name not in old),
+        removed=tuple(name for name in old if name not in new),
+    )
+
+
+def of_checkpoints(drift: Drift) -> WeightDriftAnalysis:
+    """The same of two checkpoints that were compared in place."""
+    layers = {tensor.name: _described(tensor.sums) for tensor in drift.tensors}
+    return summary(layers, added=drift.added, removed=drift.missing)
+
+
+def summary(
+    layers: dict[str, LayerDrift], *, added: tuple[str, ...], removed: tuple[str, ...]
+) -> WeightDriftAnalysis:
+    """All tensors together: how far on average and at most, which of them, which not at all."""
     moved = {n: d.relative_change for n, d in layers.items() if d.relative_change is not None}
     sizes = {n: layers[n].count for n in moved if layers[n].count}
     mean = None
@@ -135,8 +153,8 @@ def analyze_drift(
         affected_layers=_affected(layers, moved),
         unmoved_layers=tuple(n for n, d in layers.items() if d.count and d.changed_fraction == 0),
         nonfinite_layers=nonfinite,
-        added_layers=tuple(name for name in new if name not in old),
-        removed_layers=tuple(name for name in old if name not in new),
+        added_layers=added,
+        removed_layers=removed,
     )
 
 
@@ -154,6 +172,10 @@ def _between_arrays(name: str, before: NDArray[Any], after: NDArray[Any]) -> Lay
     for begin in range(0, a.size, CHUNK):
         x, y = (values[begin : begin + CHUNK].astype(np.float64) for values in (a, b))
         sums.add(x, y, scale=scale)
+    return _described(sums)
+
+
+def _described(sums: DriftSums) -> LayerDrift:
     count, change = max(sums.count, 1), sums.relative_change
     # One root of the product, which scaled sums allow: 1 exactly for a tensor that did not move.
     length = math.sqrt(sums.before * sums.after)

@@ -6,13 +6,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from gradwatch.analysis.drift import of_checkpoints
 from gradwatch.checkpoints import Drift, ScanOptions, drift
 from gradwatch.cli.diagnose import fail_on
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.errors import Exit
 from gradwatch.finding import Severity
 from gradwatch.jsonio import dumps
-from gradwatch.text import number, plain, shortened
+from gradwatch.text import number, percent, plain, several, shortened
 
 _SHOWN = 40
 
@@ -35,7 +36,7 @@ def command(
     with bytes_bar() as progress:
         found = drift(before, after, options=ScanOptions(workers, dask, progress))
     if as_json:
-        click.echo(dumps(found.to_dict(), indent=2))
+        click.echo(dumps({**found.to_dict(), "analysis": of_checkpoints(found)}, indent=2))
     else:
         _show(found)
     grave = any(finding.severity >= limit for finding in found.findings)
@@ -44,7 +45,7 @@ def command(
 
 def _show(found: Drift) -> None:
     moved = sum(tensor.moved for tensor in found.tensors)
-    click.echo(f"{moved} of {len(found.tensors)} tensors moved")
+    click.echo(f"{moved} of {len(found.tensors)} tensors moved{_drifted(found)}")
     for finding in found.findings:
         click.echo(f"{finding.severity.word:<8} {finding.check}: {plain(finding.message)}")
         click.echo(f"  Why: {finding.cause}")
@@ -63,6 +64,17 @@ def _show(found: Drift) -> None:
             click.echo(f"{title}: {plain(name)}")
         if len(names) > 8:
             click.echo(f"{title}: … and {len(names) - 8} more")
+
+
+def _drifted(found: Drift) -> str:
+    """How far on average and at most, and which moved further than the others."""
+    analysis = of_checkpoints(found)
+    if analysis.mean_drift is None or analysis.max_drift is None:
+        return ""
+    mean, most = percent(analysis.mean_drift), percent(analysis.max_drift)
+    text = f"; by {mean} on average, {most} at most ({analysis.severity.value})"
+    affected = [shortened(name, 30) for name in analysis.affected_layers]
+    return f"{text}; furthest: {several(affected)}" if affected else text
 
 
 def _table(found: Drift) -> Table:

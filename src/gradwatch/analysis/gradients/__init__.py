@@ -111,7 +111,7 @@ def _analysis(run: Run, window: int, threshold: float, depth: AnalysisDepth) -> 
     network = [depth.left_out] * 6
     hierarchy = depth.left_out
     if depth.reaches(AnalysisDepth.STANDARD):
-        hierarchy = groups.hierarchy(run, recent)
+        hierarchy = groups.hierarchy(run, series, recent)
         network = [
             groups.distribution(series, recent),
             relations.interactions(recent),

@@ -176,8 +176,8 @@ def _two_groups(x: Array) -> bool:
 # -- groups ----------------------------------------------------------------------------------------
 
 
-def hierarchy(run: Run, recent: LayerSeries) -> GradientHierarchy:
-    """Group the layers three ways and measure each group."""
+def hierarchy(run: Run, series: LayerSeries, recent: LayerSeries) -> GradientHierarchy:
+    """Group the layers three ways and measure each group; shares are those over the whole run."""
     modules = {s.layer: s.module for s in run.parameters if s.module}
     levels = {
         "block": _grouped(recent.names, block_of),
@@ -191,7 +191,7 @@ def hierarchy(run: Run, recent: LayerSeries) -> GradientHierarchy:
     for i, (level, members) in enumerate(levels.items()):
         segments = Segments.of(members)
         coherence, explained = _coherence(segments, recent.decades)
-        made = _measured(recent, segments, fresh, *sensitivities)
+        made = _measured(recent, series.squares, segments, fresh, *sensitivities)
         names = tuple(f"{level} {key}" for key in members)
         shares = [item.importance for item in made if item.importance is not None]
         strongest = max(shares) if shares else missing("no finite sample")
@@ -265,6 +265,7 @@ class Segments:
 
 def _measured(
     recent: LayerSeries,
+    squares: Array,
     segments: Segments,
     fresh: tuple[Array, NDArray[np.bool_]],
     sensitivities: Array,
@@ -274,7 +275,7 @@ def _measured(
     present = np.isfinite(recent.means)
     top = float(recent.means[present].max(initial=0.0)) or 1.0
     scaled = np.where(present, recent.means / top, 0.0)  # the sum of large norms leaves the range
-    shares = segments.sums(recent.squares) / (float(recent.squares.sum()) or np.nan)
+    shares = segments.sums(squares) / (float(squares.sum()) or np.nan)
     away = np.abs(segments.medians(recent.decades) - median(recent.decades))
     gone = "no finite sample"
     return list(

@@ -84,6 +84,8 @@ class CrossLevelInteraction(Result):
     """Recorded steps by which `from_level` leads; negative where it follows."""
     confidence: float
     """1 − the chance of such a correlation anywhere among the pairs and lags searched."""
+    opposed: bool
+    """Whether one rises where the other falls."""
 
 
 def interactions(recent: LayerSeries) -> tuple[LayerInteraction, ...]:
@@ -124,6 +126,7 @@ def between_blocks(names: Sequence[str], moves: Array) -> tuple[CrossLevelIntera
             _direction(pair.by_lag, pair.lag),
             pair.lag,
             1 - pair.chance,
+            pair.correlation < 0,
         )
         for pair in _pairs(innovations(moves))
         if pair.chance < CHANCE

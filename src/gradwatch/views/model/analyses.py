@@ -356,9 +356,11 @@ def _between(item: CrossLevelInteraction) -> str:
         first, second = second, first
     strength = number(item.interaction_strength)
     if item.interaction_direction is InteractionDirection.BIDIRECTIONAL:
-        return f"{first} and {second} move together ({strength})"
+        how = "against each other" if item.opposed else "together"
+        return f"{first} and {second} move {how} ({strength})"
     later = "a recorded step" if abs(item.lag) == 1 else f"{abs(item.lag)} recorded steps"
-    return f"{second} follows {first} {later} later ({strength})"
+    verb = "answers" if item.opposed else "follows"
+    return f"{second} {verb} {first} {later} later ({strength})"
 
 
 # -- weights ---------------------------------------------------------------------------------------
