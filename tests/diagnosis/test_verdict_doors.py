@@ -1,7 +1,8 @@
 """No door contradicts another: all say of a layer what the findings of the diagnosis say.
 
 320 made runs, healthy and sick, short and long, from norms and from arrays, with and without a
-loss, are shown to the diagnosis, the gradient analysis, the flow, the animator and the heat map.
+loss, are shown to the diagnosis, the gradient analysis, the flow, the animator (as a run and step
+by step), the heat map and `gradwatch analyze`.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from gradwatch import GradientFlowAnimator, analyze_flow, analyze_gradients
+from gradwatch.cli.main import gradwatch
 from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.finding import Severity
 from gradwatch.run import Run
@@ -25,6 +28,17 @@ KINDS = {
     "nonfinite": "NonFinite",
 }
 WELL = {"Healthy", "Good", "Excellent"}
+WORDS = {
+    None: {"Healthy", "Unknown"},
+    Severity.WARNING: {"Warning"},
+    Severity.CRITICAL: {"Critical"},
+}
+ANIMATED = {
+    None: {"Healthy", "Unknown"},
+    Severity.INFO: {"Healthy", "MinorIssues"},
+    Severity.WARNING: {"ProblemsDetected"},
+    Severity.CRITICAL: {"Critical"},
+}
 RUNS, BATCH = 320, 40
 Column = np.ndarray
 
@@ -82,6 +96,10 @@ LOSSES: dict[str, Callable[[int], Column | None]] = {
 }
 
 
+ARRAYS: dict[int, dict[str, list[Column | None]]] = {}
+"""The runs that were made from arrays."""
+
+
 @cache
 def made(seed: int) -> Run:
     """A run of one to six layers; half of the runs have one shape throughout, half a mixture."""
@@ -103,7 +121,8 @@ def made(seed: int) -> Run:
         return Run.from_norms(
             {name: columns[:, i] for i, name in enumerate(names)}, scalars=scalars
         )
-    return Run.from_arrays(arrays(names, columns, random), scalars=scalars)
+    ARRAYS[seed] = arrays(names, columns, random)
+    return Run.from_arrays(ARRAYS[seed], scalars=scalars)
 
 
 def arrays(
@@ -137,6 +156,16 @@ def named(seed: int, check: str | None = None) -> set[str]:
     }
 
 
+def worst(seed: int, check: str | None = None) -> dict[str, Severity]:
+    """Layer → the gravest finding about it at warning or above, of one check or of all."""
+    severities: dict[str, Severity] = {}
+    for item in judged(seed).everything():
+        if item.severity >= Severity.WARNING and check in {None, item.check}:
+            for layer in item.layers:
+                severities[layer] = max(item.severity, severities.get(layer, item.severity))
+    return severities
+
+
 def expected(seed: int) -> dict[str, set[str]]:
     return {kind: named(seed, check) for check, kind in KINDS.items()}
 
@@ -153,9 +182,9 @@ def gradient_analysis(seed: int) -> Iterator[str]:
     risks = {name: {str(risk) for risk in item.risk_factors} for name, item in health.items()}
     said = {kind: {n for n, words in risks.items() if kind in words} for kind in KINDS.values()}
     yield from differences(seed, said)
+    severities = worst(seed)
     for name, item in health.items():
-        grave = str(item.overall_health) in {"Warning", "Critical"}
-        if grave != (name in named(seed)):
+        if str(item.overall_health) not in WORDS[severities.get(name)]:
             yield f"run {seed}: {name} is {item.overall_health}"
     overall = str(result.network_level_analysis.overall_gradient_health)
     if judged(seed).worst is Severity.CRITICAL and overall in WELL:
@@ -173,18 +202,71 @@ def flow(seed: int) -> Iterator[str]:
         seed,
         {kind: {n for r in found for n in r.affected_layers} for kind, found in regions.items()},
     )
+    for check, found in (
+        ("vanishing-gradient", result.vanishing_regions),
+        ("exploding-gradient", result.exploding_regions),
+    ):
+        severities = worst(seed, check)
+        for region in found:
+            gravest = max(severities[name] for name in region.affected_layers)
+            if (region.severity_level == "Critical") != (gravest is Severity.CRITICAL):
+                yield f"run {seed}: {region.region_id} is {region.severity_level}"
 
 
 def animator(seed: int) -> Iterator[str]:
-    result = GradientFlowAnimator.from_run(made(seed)).summary()
-    said = {
+    result = GradientFlowAnimator.from_run(made(seed))
+    yield from differences(seed, animated(result))
+    if str(result.summary().overall_health) not in ANIMATED[judged(seed).worst]:
+        yield f"run {seed}: the animation is {result.summary().overall_health}"
+
+
+def animator_step_by_step(seed: int) -> Iterator[str]:
+    """It is shown the gradients alone, and says what is found in these."""
+    steps = len(made(seed).steps)
+    if (tables := ARRAYS.get(seed)) is None:
+        return
+    result = GradientFlowAnimator()
+    for step in range(steps):
+        result.record_step(step, {name: table[step] for name, table in tables.items()})
+    alone = diagnose(tables)
+    findings = [item for item in alone.everything() if item.severity >= Severity.WARNING]
+    for check, kind in KINDS.items():
+        layers = {name for item in findings if item.check == check for name in item.layers}
+        if animated(result)[kind] != layers:
+            yield f"run {seed}, {kind}: {animated(result)[kind]} for {layers}"
+    if str(result.summary().overall_health) not in ANIMATED[alone.worst]:
+        yield f"run {seed}: the animation is {result.summary().overall_health}"
+
+
+def animated(animator: GradientFlowAnimator) -> dict[str, set[str]]:
+    result = animator.summary()
+    return {
         "Vanishing": set(result.layers_with_vanishing_grads),
         "Exploding": set(result.layers_with_exploding_grads),
+        "Dead": set(result.layers_with_dead_grads),
         "NonFinite": set(result.layers_with_nonfinite_grads),
     }
-    yield from differences(seed, said)
-    if judged(seed).worst is Severity.CRITICAL and str(result.overall_health) in WELL:
-        yield f"run {seed}: the animation is {result.overall_health}"
+
+
+def terminal(seed: int) -> Iterator[str]:
+    """What is named first; and no word of health where something is critical."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gradwatch.cli.analyze.opened", lambda _: (made(seed), None))
+        done = CliRunner().invoke(gradwatch, ["analyze", "made"], env={"COLUMNS": "80"})
+    if done.exception:
+        yield f"run {seed}: {done.exception!r}"
+        return
+    lines = done.output.splitlines()
+    first = next((item for item in judged(seed).findings if item.severity > Severity.INFO), None)
+    where = "Nothing" if first is None else (*first.layers, "the whole run")[0]
+    if not lines[0].removeprefix("Look first at ").startswith(where):
+        yield f"run {seed}: {lines[0]}"
+    sick = worst(seed)
+    for line in lines if judged(seed).worst is Severity.CRITICAL else ():
+        head = line.split(" ")[0]
+        healthy = WELL & set(line.replace(".", "").split())
+        if healthy and (head in sick or head not in made(seed).names):
+            yield f"run {seed}: {line}"
 
 
 def heat_map(seed: int) -> Iterator[str]:
@@ -196,7 +278,7 @@ def heat_map(seed: int) -> Iterator[str]:
     yield from differences(seed, {"NonFinite": {made(seed).names[row] for row in marked}})
 
 
-DOORS = (gradient_analysis, flow, animator, heat_map)
+DOORS = (gradient_analysis, flow, animator, animator_step_by_step, heat_map, terminal)
 
 
 @pytest.mark.parametrize("begin", range(0, RUNS, BATCH))

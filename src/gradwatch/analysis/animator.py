@@ -203,8 +203,9 @@ class GradientFlowAnimator:
         }
         for name, array in arrays.items():
             if name not in self._first or not self._first[name].count:
+                shape = array.shape if array.size else ()  # without a gradient it is not known
                 self._first[name] = Subject(
-                    Kind.PARAMETER, name, name, array.shape, str(array.dtype), array.size
+                    Kind.PARAMETER, name, name, shape, str(array.dtype), array.size
                 )
         records = measure_arrays(list(arrays.values())) if arrays else np.empty(0, MOMENTS)
         self._kept.append(Recorded(step, tuple(arrays), records))
@@ -339,8 +340,6 @@ class GradientFlowAnimator:
 
 def _health(table: FrameTable) -> GradientHealth:
     """The gravest finding; of those that only inform, the ones about gradients count."""
-    if not table.seen.any():
-        return GradientHealth.UNKNOWN
     findings = list(verdicts(table.run).diagnosis.everything())
     worst = max((item.severity for item in findings), default=None)
     if worst is Severity.CRITICAL:
@@ -349,4 +348,4 @@ def _health(table: FrameTable) -> GradientHealth:
         return GradientHealth.PROBLEMS_DETECTED
     if any(item.check in TROUBLES for item in findings):
         return GradientHealth.MINOR_ISSUES
-    return GradientHealth.HEALTHY
+    return GradientHealth.HEALTHY if table.seen.any() else GradientHealth.UNKNOWN
