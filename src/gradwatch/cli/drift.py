@@ -1,6 +1,7 @@
 """`gradwatch drift`: what moved between two checkpoints, and what did not."""
 
 from pathlib import Path
+from textwrap import fill
 
 import click
 from rich.console import Console
@@ -45,7 +46,9 @@ def command(
 
 def _show(found: Drift) -> None:
     moved = sum(tensor.moved for tensor in found.tensors)
-    click.echo(f"{moved} of {len(found.tensors)} tensors moved{_drifted(found)}")
+    click.echo(f"{moved} of {len(found.tensors)} tensors moved")
+    if moved:
+        click.echo(fill(_drifted(found), 80))
     for finding in found.findings:
         click.echo(f"{finding.severity.word:<8} {finding.check}: {plain(finding.message)}")
         click.echo(f"  Why: {finding.cause}")
@@ -70,11 +73,11 @@ def _drifted(found: Drift) -> str:
     """How far on average and at most, and which moved further than the others."""
     analysis = of_checkpoints(found)
     if analysis.mean_drift is None or analysis.max_drift is None:
-        return ""
+        return "Drift: not measured in every tensor."
     mean, most = percent(analysis.mean_drift), percent(analysis.max_drift)
-    text = f"; by {mean} on average, {most} at most ({analysis.severity.value})"
+    text = f"Drift: {mean} on average, {most} at most ({analysis.severity.value})"
     affected = [shortened(name, 30) for name in analysis.affected_layers]
-    return f"{text}; furthest: {several(affected)}" if affected else text
+    return f"{text}; furthest: {several(affected)}." if affected else f"{text}."
 
 
 def _table(found: Drift) -> Table:
