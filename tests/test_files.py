@@ -6,7 +6,15 @@ from typing import BinaryIO
 import pytest
 
 from gradwatch.errors import GradwatchError
-from gradwatch.files import write_text, write_whole
+from gradwatch.files import paths_of, write_text, write_whole
+
+
+def test_paths_are_one_or_several_and_nothing_else() -> None:
+    assert paths_of("a") == paths_of(Path("a")) == [Path("a")]
+    assert paths_of(["a", Path("b")]) == [Path("a"), Path("b")]
+    for given in (None, 3.0, [1.0, 2.0], [None]):
+        with pytest.raises(GradwatchError, match="Expected the path of a file or folder"):
+            paths_of(given)
 
 
 def test_a_file_in_the_way_is_refused_unless_forced(tmp_path: Path) -> None:

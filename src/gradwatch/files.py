@@ -4,9 +4,21 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from gradwatch.errors import Exit, GradwatchError
+
+
+def paths_of(given: Any) -> list[Path]:
+    """One path, or several in order, as they are handed in."""
+    try:
+        several = [given] if isinstance(given, str | os.PathLike) else list(given)
+        return [Path(item) for item in several]
+    except TypeError:
+        raise GradwatchError(
+            f"Expected the path of a file or folder, or several, got {repr(given)[:60]}.",
+            Exit.USAGE,
+        ) from None
 
 
 def refuse_taken(path: Path, force: bool, remedy: str = "add --force") -> None:

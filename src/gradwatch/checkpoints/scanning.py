@@ -23,6 +23,7 @@ from gradwatch.checkpoints.readers.files import names_in
 from gradwatch.checkpoints.readers.folders import has_weights
 from gradwatch.checkpoints.spectrum import Spectrum, spectra
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.files import paths_of
 from gradwatch.run import Event, EventKind, Histogram, MemorySource, Run, Subject
 from gradwatch.stats import Family, Kind, Stat, State
 
@@ -99,7 +100,7 @@ _NUMBER = re.compile(r"(\d{1,15})(?=\D*$)")
 
 def _steps(path: Paths) -> list[tuple[int, Path]]:
     """(step, place) of each: the numbers in the names where they increase, else 0, 1, …"""
-    places = [Path(path)] if isinstance(path, str | Path) else [Path(item) for item in path]
+    places = paths_of(path)
     if not places:
         raise GradwatchError("Expected a checkpoint, got an empty list.", Exit.USAGE)
     if len(places) == 1:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwatch.errors import GradwatchError
+from gradwatch.files import paths_of
 from gradwatch.run.run import Run
 from gradwatch.run.source import Source
 from gradwatch.store.attempt import COARSEST, Attempt, FolderIndex
@@ -21,8 +22,7 @@ class Follower:
     """A run that may still grow; `refresh` reads only what is new."""
 
     def __init__(self, path: Paths, *, attempt: int | None = None) -> None:
-        paths = [path] if isinstance(path, str | os.PathLike) else list(path)
-        self._runs = [Path(item) for item in paths]
+        self._runs = paths_of(path)
         self._attempt = attempt
         self._indexes: dict[Path, FolderIndex] = {}
 
