@@ -270,6 +270,7 @@ def _of_animation(summary: GradientFlowSummary) -> Iterator[str]:
     )
     for word, layers in (
         ("NaN or Inf", summary.layers_with_nonfinite_grads),
+        ("No gradient", summary.layers_with_dead_grads),
         ("Exploding", summary.layers_with_exploding_grads),
         ("Vanishing", summary.layers_with_vanishing_grads),
     ):
