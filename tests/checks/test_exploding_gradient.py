@@ -93,6 +93,12 @@ def test_a_layer_used_to_such_jumps_does_not_explode_at_the_end() -> None:
     assert not said("exploding-gradient", gradients(1.0, column, 1.0))
 
 
+def test_a_jump_on_the_last_step_counts_from_a_hundredth_of_the_others_on() -> None:
+    finding = only("exploding-gradient", gradients(0.05, jump(60, 1, 0.04, 4.7e-6), 0.05))
+    assert (finding.layers, finding.first_step) == (("mid",), 59)
+    assert quiet("exploding-gradient", gradients(5.0, jump(60, 1, 0.04, 4.7e-6), 5.0))
+
+
 def test_a_jump_that_stays_below_the_others_is_no_explosion() -> None:
     assert not said("exploding-gradient", gradients(1.0, jump(60, 1, 1e-5, 1e-9), 1.0))
 

@@ -94,6 +94,9 @@ def explodes(run: Run, column: Samples, strongest: float) -> bool:
         return False
     highest = max((v for v, beyond in zip(values, over, strict=True) if not beyond), default=0.0)
     at_once = values[over.index(True)] > 100 * highest
+    near = rows.index(column[over.index(True)][0]) >= len(rows) - 3
+    if at_once and near and values[-1] > 1e-2 * strongest:
+        return True
     return (values[-1] > 10) + (values[-1] > strongest) + at_once >= 2
 
 

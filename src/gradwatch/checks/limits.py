@@ -53,6 +53,8 @@ SUDDEN = 100.0
 """At once: so many times the highest norm before."""
 PAST = 5
 """Samples a parameter's own past must have."""
+JUST_NOW = 3
+"""Samples before the end in which a sudden growth counts whatever its size."""
 
 SILENT = 0.95
 """No gradient: none, or exactly zero, on this share of the steps,"""
@@ -353,7 +355,8 @@ def _at_the_end(ctx: CheckContext, rows: Rows, seen: _Scan, usual: Array, past: 
 
     One sample is enough, so it has to be clear by two of three: above ten, above what any parameter
     usually has, at once. A branch that starts at nothing grows to what the others have, and a
-    network leaving a saddle grows slowly: neither explodes.
+    network leaving a saddle grows slowly: neither explodes. On the last few samples, of which
+    nobody knows the future, "at once" is enough unless it is still weak beside the others.
     """
     stays = (seen.first_over > seen.last_under) & (seen.last > past)
     first = rows[np.minimum(seen.first_over, len(rows) - 1)]
@@ -361,7 +364,8 @@ def _at_the_end(ctx: CheckContext, rows: Rows, seen: _Scan, usual: Array, past: 
     at_once = entered > SUDDEN * seen.highest_under
     strongest = np.fmax.reduce(usual, initial=0.0)
     signs = (seen.last > ABOVE).astype(int) + (seen.last > strongest) + at_once
-    return np.asarray(stays & (signs >= 2), bool)
+    just_now = at_once & (seen.first_over >= len(rows) - JUST_NOW) & (seen.last > WEAK * strongest)
+    return np.asarray(stays & ((signs >= 2) | just_now), bool)
 
 
 def _grown(ctx: CheckContext, rows: Rows, growth: float) -> tuple[Mask, Array]:

@@ -423,5 +423,6 @@ def _first(run: Run) -> Iterator[str]:
             f"{escape(plain(finding.message))}."
         )
     if not grave:
-        yield f"Nothing at warning or above: {diagnosis.verdict}."
+        reason = "" if "loss" in run.scalars else "; no loss was logged to tell whether it learns"
+        yield f"Nothing at warning or above{': healthy' if diagnosis.healthy else reason}."
     yield from went_non_finite(context(run).non_finite_since)
