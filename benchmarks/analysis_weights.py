@@ -14,7 +14,7 @@ import numpy as np
 
 from gradwatch import kernel
 from gradwatch.analysis.animator import GradientFlowAnimator
-from gradwatch.analysis.elements import from_arrays
+from gradwatch.checkpoints.scanning import scan_arrays
 from gradwatch.analysis.weights import analyze_weights
 
 ROUNDS = int(os.environ.get("GRADWATCH_BENCH_ROUNDS", "7"))
@@ -27,7 +27,7 @@ def main() -> None:
     weights = {"w": np.random.default_rng(0).normal(0, 0.02, (4096, ELEMENTS // 4096))}
     weights = {name: array.astype(np.float32) for name, array in weights.items()}
     size = sum(array.nbytes for array in weights.values())
-    moments = best(lambda: from_arrays(weights))
+    moments = best(lambda: scan_arrays(weights))
     whole = best(lambda: analyze_weights(weights))
     slow = best(lambda: numpy_moments(weights["w"]), rounds=2)
     report("weight statistics, GB/s", size / moments / 1e9, 5.0)
