@@ -14,8 +14,8 @@ import numpy as np
 
 from gradwatch import kernel
 from gradwatch.analysis.animator import GradientFlowAnimator
-from gradwatch.checkpoints.scanning import scan_arrays
 from gradwatch.analysis.weights import analyze_weights
+from gradwatch.checkpoints.scanning import scan_arrays
 
 ROUNDS = int(os.environ.get("GRADWATCH_BENCH_ROUNDS", "7"))
 ELEMENTS = 1 << 24
