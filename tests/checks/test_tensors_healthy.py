@@ -3,13 +3,14 @@
 import functools
 
 import pytest
-import torch
-from safetensors.torch import save_file
-from torch import nn
 
 from gradwatch.checkpoints import scan
 from gradwatch.diagnosis import diagnose
 from gradwatch.finding import Severity
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+save_file = pytest.importorskip("safetensors.torch").save_file
 
 KINDS = ("mlp", "cnn", "gpt", "lstm", "vit")
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
