@@ -132,8 +132,9 @@ def _targets(priorities: Sequence[Any]) -> list[Any]:
 
 
 def _group_table(hierarchy: Any) -> Iterator[RenderableType]:
-    groups = () if hierarchy is None else hierarchy.layer_groups
-    if len(groups) < 2:
+    # a group of one layer would repeat a row of the table above
+    groups = [g for g in hierarchy.layer_groups if len(g.layers) > 1] if hierarchy else []
+    if not groups:
         return
     table = _table("group", "layers", "mean norm", "share", "in step", "difficulty")
     for group in groups[:MOST_ROWS]:

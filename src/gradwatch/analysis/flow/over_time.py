@@ -80,7 +80,7 @@ def layer_flows(
     volatilities: list[float] = []
     magnitudes: list[Samples] = []
     for _, norms in series.blocks():
-        volatilities += trends.volatilities(_logs(norms)).tolist()
+        volatilities += trends.volatilities(trends.logs(norms)).tolist()
         magnitudes += _listed(series.steps, norms, most)
     agreement = mean_cosines(sketches, len(series.names))
     flows = {}
@@ -99,12 +99,6 @@ def layer_flows(
             volatility if known else few,
         )
     return flows
-
-
-def _logs(norms: Array) -> Array:
-    """ln of the positive norms; NaN elsewhere."""
-    logs = np.full(norms.shape, np.nan)
-    return np.log(norms, out=logs, where=norms > 0)
 
 
 def _listed(steps: NDArray[np.int64], norms: Array, most: int) -> Iterator[Samples]:
@@ -143,7 +137,7 @@ def _telling_rows(norms: Array, most: int) -> NDArray[np.intp]:
 def temporal_flows(series: LayerSeries, last: Recent) -> tuple[TemporalGradientFlow, ...]:
     """Of every layer that has a finite sample."""
     few = missing("fewer than three positive samples on different steps")
-    logs = _logs(last.norms)
+    logs = trends.logs(last.norms)
     stability = (1 / (1 + trends.lines(last.steps.T, logs.T).spread)).tolist()
     directions = _directions(last.norms, logs)
     flows = []
