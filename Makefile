@@ -52,7 +52,7 @@ WITHOUT := .venv-without-torch
 test-without-torch: ## run, store, checks, analyses and views where torch cannot be imported
 	test -x $(WITHOUT)/bin/python || $(PYTHON) -m venv $(WITHOUT)
 	$(WITHOUT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		pytest pytest-timeout hypothesis httpx safetensors pillow pyarrow pandas polars -e .
+		pytest pytest-timeout hypothesis httpx safetensors pillow pandas polars duckdb -e .
 	$(WITHOUT)/bin/python -m pytest -m "not long and not timing" $(READING)
 
 lint: $(STAMP) ## ruff and mypy

@@ -128,7 +128,7 @@ def write_parquet(run: Run, stats: Sequence[Stat], file: BinaryIO, tick: Tick) -
     except ImportError:
         raise GradwatchError(
             "Parquet needs pyarrow, which is not installed. "
-            "Install it (`pip install gradwatch[parquet]`), or export to .csv or .json.",
+            "Install it (`pip install pyarrow`), or export to .csv or .json.",
             Exit.USAGE,
         ) from None
     schema = arrow.schema(
