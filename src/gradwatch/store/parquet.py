@@ -82,6 +82,13 @@ class Lists(NamedTuple):
     values: NDArray[Any]
 
 
+class Words(NamedTuple):
+    """A column of few distinct texts to write: row i has words[index[i]]."""
+
+    index: NDArray[Any]
+    words: list[str]
+
+
 Column = NDArray[Any] | Lists | list[str]
 
 
@@ -99,7 +106,7 @@ def available() -> bool:
 
 def encoded(
     file: str,
-    columns: Mapping[str, Column],
+    columns: Mapping[str, Column | Words],
     *,
     steps: NDArray[np.int64],
     grids: Sequence[Grid] = (),
@@ -143,22 +150,33 @@ def encoded(
     return raw, _entry(file, raw, collected[0], np.unique(steps))
 
 
-def _array(pa: Any, column: Column, valid: NDArray[np.bool_] | None) -> Any:
+def _array(pa: Any, column: Column | Words, valid: NDArray[np.bool_] | None) -> Any:
+    """Made from buffers throughout: `pa.array` would import pandas where it is installed."""
     if isinstance(column, Lists):
-        return pa.LargeListArray.from_arrays(column.offsets, pa.array(column.values)).cast(
-            pa.list_(pa.from_numpy_dtype(column.values.dtype))
-        )
+        values = _array(pa, column.values, None)
+        return pa.ListArray.from_arrays(_array(pa, column.offsets.astype(np.int32), None), values)
+    if isinstance(column, Words):
+        index = _array(pa, column.index.astype(np.int32), None)
+        return pa.DictionaryArray.from_arrays(index, _array(pa, column.words, None))
     if isinstance(column, list):
-        return pa.array(column, pa.string())
-    mask = None if valid is None or valid.all() else ~valid
+        # A name may hold half of a surrogate pair, which UTF-8 cannot.
+        texts = [text.encode("utf-8", "backslashreplace") for text in column]
+        ends = np.cumsum([0, *map(len, texts)]).astype(np.int32)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
+        return pa.Array.from_buffers(pa.string(), len(texts), buffers)
+    bits = None
+    if valid is not None and not valid.all():
+        bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
     if column.ndim == 2:
-        values = pa.array(np.ascontiguousarray(column).reshape(-1))
-        rows = None if mask is None else pa.array(mask)
-        return pa.FixedSizeListArray.from_arrays(values, column.shape[1], mask=rows)
-    return pa.array(np.ascontiguousarray(column), mask=mask)
+        inner = _array(pa, column.reshape(-1), None)
+        kind = pa.list_(inner.type, column.shape[1])
+        return pa.Array.from_buffers(kind, len(column), [bits], children=[inner])
+    kind = pa.from_numpy_dtype(column.dtype)
+    buffers = [bits, pa.py_buffer(np.ascontiguousarray(column))]
+    return pa.Array.from_buffers(kind, len(column), buffers)
 
 
-def _is_real(column: Column) -> bool:
+def _is_real(column: Column | Words) -> bool:
     return isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind == "f"
 
 
