@@ -1,346 +1,302 @@
 """Rollups: ten rows become one bucket that still knows their extremes, ten of those one more.
 
-A `Rollup` of single rows is the start; `combine` makes buckets of ten of whatever it is given, so
-that the levels ×10, ×100 and ×1000 are the same function applied again. Their files are appended to
-when buckets are whole, and never rewritten.
+A row is a bucket of one. Neighbouring buckets of the same subjects are combined while their rows
+fit, whether they are rows of a journal or buckets of earlier rollups: one function for all levels.
+Files are made from files alone, nothing is kept in between.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.stats import HAS_VALUE, Family
-from gradwatch.store.column_format import (
-    STATE,
-    ChunkHead,
-    Column,
-    ColumnPart,
-    chunk_record,
-    column_record,
+from gradwatch.stats import HAS_VALUE
+from gradwatch.store.chunks import WORST_STATE, narrowed
+from gradwatch.store.manifest import SealedFile
+from gradwatch.store.parquet import (
+    Footer,
+    Grid,
+    RandomAccess,
+    Unreadable,
+    encoded,
+    read_columns,
+    read_footer,
 )
-from gradwatch.store.journal import Journal, JournalChunk
 
-FACTOR = 10
-LEVELS = (1, 2, 3)
-LETTERS = {1: "a", 2: "b", 3: "c"}
-"""First letter of the files of each level."""
-ROLLUP_FILE_BYTES = 8 << 20
-OPEN_BUCKETS = 64
-"""Groups of subjects whose open buckets are kept; beyond, the oldest group starts anew."""
-
-HELD_BUCKETS = 16
-HELD_BYTES = 4 << 20
-"""Whole buckets wait until there are so many, or so large: a chunk each would be slow to read."""
-
-VALUED = "valued"
+SIZES = (10, 100, 1000)
+"""Rows in a bucket of each level."""
 LAST_ONLY = frozenset({"weight_hash"})
-"""Columns of which only the last value means anything."""
-_BIG = np.iinfo(np.uint64).max
-_NO_VALUE = 255
-"""In place of a state, for rows without a value: larger than any of them."""
-
-BucketTable = dict[tuple[str, ColumnPart], NDArray[np.generic]]
-"""[bucket, subject] by column and part."""
-ChunkRows = tuple[JournalChunk, NDArray[np.void], NDArray[np.uint8]]
-"""A chunk with its rows and states [step, subject]."""
+"""Statistics of which only the last value means anything."""
+_PARTS = ("min", "max", "last", "sum", "count", "min_step", "max_step")
 
 
 @dataclass(frozen=True)
-class Rollup:
-    """Buckets of rows: [bucket, subject] arrays; steps and seqs in `head` are those of all rows."""
+class Parts:
+    """One statistic of buckets, [bucket, subject] each: the columns X_min, X_max, …
 
-    head: ChunkHead
-    table: BucketTable
+    The extremes and their steps mean nothing where `count` is 0, nor `last` where not `ended`.
+    """
 
-    def columns(self) -> Iterator[Column]:
-        """The buckets as columns of a file, one per statistic and part."""
-        for (name, part), values in self.table.items():
-            yield Column(name, part, values)
-
-    def slice(self, begin: int, end: int) -> "Rollup":
-        """Some of the buckets."""
-        edges = np.concatenate([[0], np.cumsum(self.head.sizes)]).astype(int)
-        first, last = edges[begin], edges[end]
-        head = ChunkHead(
-            self.head.steps[first:last],
-            self.head.seqs[first:last],
-            self.head.ids,
-            self.head.sizes[begin:end],
-        )
-        return Rollup(head, {key: values[begin:end] for key, values in self.table.items()})
-
-    def joined(self, other: "Rollup") -> "Rollup":
-        """Two stretches of the same subjects, one after the other."""
-        pairs = zip(self.head[:4], other.head[:4], strict=True)
-        steps, seqs, ids, sizes = (np.concatenate([mine, theirs]) for mine, theirs in pairs)
-        head = ChunkHead(steps, seqs, ids[: len(self.head.ids)], sizes)
-        table = {key: np.concatenate([self.table[key], other.table[key]]) for key in self.table}
-        return Rollup(head, table)
+    min: NDArray[Any]
+    max: NDArray[Any]
+    last: NDArray[Any]
+    sum: NDArray[np.float64]
+    count: NDArray[Any]
+    min_step: NDArray[np.int64]
+    max_step: NDArray[np.int64]
+    ended: NDArray[np.bool_]
+    """Whether the last row has a number."""
 
 
-def single_rows(
-    head: ChunkHead,
-    rows: NDArray[np.void],
-    states: NDArray[np.uint8],
-    yield_gil: Callable[[], None],
-) -> Rollup:
-    """Every row a bucket of its own. Vector columns (sketches) have no extremes and stay behind."""
-    valued = HAS_VALUE[states]
-    table: BucketTable = {
-        (STATE, ColumnPart.VALUE): states,
-        (VALUED, ColumnPart.VALUE): np.where(valued, states, _NO_VALUE).astype(np.uint8),
-    }
-    zero = np.zeros(states.shape, np.uint16)
-    for name in rows.dtype.names or ():
-        values = rows[name]
-        yield_gil()
-        if values.ndim > 2:
-            continue
-        table[name, ColumnPart.LAST] = values
-        if name in LAST_ONLY:
-            continue
-        count, low, high = _single(values, valued)
-        table[name, ColumnPart.LOW], table[name, ColumnPart.HIGH] = low, high
-        table[name, ColumnPart.COUNT] = count.astype(np.uint16)
-        table[name, ColumnPart.LOW_AT] = table[name, ColumnPart.HIGH_AT] = zero
-    sizes = np.ones(len(head.steps), np.uint32)
-    return Rollup(ChunkHead(head.steps, head.seqs, head.ids, sizes), table)
+class Groups(NamedTuple):
+    """Which neighbours become one bucket: the places of each one's members among all."""
 
+    members: NDArray[np.intp]
+    """[bucket, member]; where there are fewer members, the last one again."""
+    lengths: NDArray[np.intp]
+    sizes: NDArray[np.int64]
+    """Rows in each bucket."""
 
-def _single(
-    values: NDArray[np.generic], valued: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], NDArray[np.generic], NDArray[np.generic]]:
-    """Whether each row counts, and its value as the lowest and as the highest so far."""
-    if values.dtype.kind == "u":
-        counts = values.astype(np.uint64)
-        low = np.where(valued, counts, np.uint64(_BIG))
-        return valued, low, np.where(valued, counts, np.uint64(0))
-    real = values.astype(np.float64)
-    finite = valued & np.isfinite(real)
-    extreme = np.where(finite, real, np.nan)
-    return finite, extreme, extreme
+    @classmethod
+    def of(cls, sizes: NDArray[np.int64], most: int) -> "Groups":
+        """Buckets of so many rows, combined while there are at most `most` in one."""
+        ends = np.cumsum(sizes)
+        following = np.searchsorted(ends, ends - sizes + most, side="right").tolist()
+        starts, at = [], 0
+        while at < len(following):
+            starts.append(at)
+            at = max(following[at], at + 1)
+        begin = np.array(starts, np.intp)
+        lengths = np.diff(np.append(begin, len(sizes)))
+        offsets = np.arange(lengths.max(initial=0))
+        members = begin[:, None] + np.minimum(offsets, lengths[:, None] - 1)
+        return cls(members, lengths, np.add.reduceat(sizes, begin) if starts else sizes)
 
-
-def combine(rollup: Rollup, yield_gil: Callable[[], None]) -> tuple[Rollup, Rollup]:
-    """Full buckets of ten, and what is left over for the next time."""
-    count = len(rollup.head.sizes) // FACTOR * FACTOR
-    full, rest = rollup.slice(0, count), rollup.slice(count, len(rollup.head.sizes))
-    sizes = full.head.sizes.reshape(-1, FACTOR)
-    starts = (np.cumsum(sizes, axis=1) - sizes).astype(np.int64)
-    table: BucketTable = {}
-    for name in dict.fromkeys(name for name, _ in full.table):
-        table.update(_combined(name, full.table, starts))
-        yield_gil()
-    head = ChunkHead(
-        full.head.steps,
-        full.head.seqs,
-        full.head.ids,
-        sizes.sum(axis=1).astype(np.uint32),
-    )
-    return Rollup(head, table), rest
-
-
-def _combined(
-    name: str,
-    table: Mapping[tuple[str, ColumnPart], NDArray[np.generic]],
-    starts: NDArray[np.int64],
-) -> BucketTable:
-    def tens(part: ColumnPart) -> NDArray[np.generic]:
-        values = table[name, part]
-        return values.reshape(-1, FACTOR, *values.shape[1:])
-
-    if (name, ColumnPart.VALUE) in table:
-        states = tens(ColumnPart.VALUE)
-        if name == STATE:
-            return {(name, ColumnPart.VALUE): states[:, -1]}
-        return {(name, ColumnPart.VALUE): _last_valued(states)}
-    out: BucketTable = {(name, ColumnPart.LAST): tens(ColumnPart.LAST)[:, -1]}
-    if (name, ColumnPart.LOW) not in table:
+    def gathered(self, values: NDArray[Any], fill: Any = None) -> NDArray[Any]:
+        """[bucket, member, subject]; with `fill` in place of members there are not."""
+        out: NDArray[Any] = values[self.members]
+        if fill is not None:
+            out[np.arange(out.shape[1]) >= self.lengths[:, None]] = fill
         return out
-    low, high = tens(ColumnPart.LOW), tens(ColumnPart.HIGH)
-    real = low.dtype.kind == "f"
-    low_index = np.argmin(np.where(np.isnan(low), np.inf, low) if real else low, axis=1)
-    high_index = np.argmax(np.where(np.isnan(high), -np.inf, high) if real else high, axis=1)
-    out[name, ColumnPart.LOW] = _taken(low, low_index)
-    out[name, ColumnPart.HIGH] = _taken(high, high_index)
-    # A bucket has at most 1000 rows: 16 bits hold their number and the place of one among them.
-    out[name, ColumnPart.COUNT] = tens(ColumnPart.COUNT).sum(axis=1, dtype=np.uint16)
-    for part, index in ((ColumnPart.LOW_AT, low_index), (ColumnPart.HIGH_AT, high_index)):
-        at = starts[:, :, None] + tens(part).astype(np.int64)
-        out[name, part] = _taken(at, index).astype(np.uint16)
+
+    def final(self, values: NDArray[Any]) -> NDArray[Any]:
+        """That of the last member of each."""
+        out: NDArray[Any] = values[self.members[:, -1]]
+        return out
+
+
+def _combined(parts: Parts, groups: Groups) -> Parts:
+    """Each group as one bucket."""
+    counted = parts.count > 0
+    terms = parts.sum if counted.all() else np.where(counted, parts.sum, 0.0)
+    lowest = _extreme(np.minimum, parts.min, parts.min_step, counted, groups)
+    highest = _extreme(np.maximum, parts.max, parts.max_step, counted, groups)
+    with np.errstate(over="ignore"):
+        total = groups.gathered(terms, 0).sum(axis=1)
+    count = groups.gathered(parts.count, 0).sum(axis=1, dtype=np.uint16)
+    last, ended = groups.final(parts.last), groups.final(parts.ended)
+    return Parts(lowest[0], highest[0], last, total, count, lowest[1], highest[1], ended)
+
+
+def _extreme(
+    better: np.ufunc,
+    values: NDArray[Any],
+    steps: NDArray[np.int64],
+    counted: NDArray[np.bool_],
+    groups: Groups,
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The lowest or highest of each group, and the step of the first member that has it."""
+    table, taken = groups.gathered(values), None
+    if not counted.all():
+        taken = groups.gathered(counted)
+        ends = np.iinfo(np.uint64) if values.dtype.kind == "u" else np.finfo(values.dtype)
+        table[~taken] = ends.max if better is np.minimum else ends.min
+    best = better.reduce(table, axis=1)
+    place = np.zeros(best.shape, np.intp)
+    for member in reversed(range(table.shape[1])):  # the first one stays
+        found = table[:, member] == best
+        np.copyto(place, member, where=found if taken is None else found & taken[:, member])
+    place += (np.arange(len(best)) * table.shape[1])[:, None]
+    at = groups.members.take(place)
+    if steps.shape[1] == 1:
+        return best, steps[:, 0].take(at)
+    return best, steps.ravel().take(at * steps.shape[1] + np.arange(steps.shape[1]))
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+class _Table:
+    """The columns of a rollup file while they are collected, grid after grid."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, list[NDArray[Any]]] = {}
+        self.valid: dict[str, list[NDArray[np.bool_]]] = {}
+        self.grids: list[Grid] = []
+
+    def add_keys(self, grid: Grid, states: NDArray[np.uint8], rank: int, attempt: int) -> None:
+        """What every bucket of a grid has beside its statistics."""
+        self.grids.append(grid)
+        buckets, width = grid.shape
+        assert grid.sizes is not None
+        starts = np.cumsum(grid.sizes) - grid.sizes
+        first = np.minimum.reduceat(grid.steps, starts) if buckets else grid.steps
+        last = np.maximum.reduceat(grid.steps, starts) if buckets else grid.steps
+        self._add("first_step", np.repeat(first, width))
+        self._add("last_step", np.repeat(last, width))
+        self._add("rows", np.repeat(grid.sizes, width).astype(np.uint16))
+        self._add("subject", np.tile(grid.ids, buckets))
+        self._add("state", states)
+        self._add("rank", np.full(buckets * width, rank, np.int32))
+        self._add("attempt", np.full(buckets * width, attempt, np.int32))
+
+    def add(self, stat: str, parts: Parts) -> None:
+        """One statistic of the next grid."""
+        self._add(f"{stat}_last", parts.last, parts.ended)
+        if stat not in LAST_ONLY:
+            some = parts.count > 0
+            self._add(f"{stat}_count", parts.count)
+            for part in ("min", "max", "sum", "min_step", "max_step"):
+                self._add(f"{stat}_{part}", getattr(parts, part), some)
+
+    def _add(self, name: str, values: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> None:
+        values = narrowed(values) if values.dtype == np.float64 else values
+        self.columns.setdefault(name, []).append(values.reshape(-1))
+        if valid is not None:
+            self.valid.setdefault(name, []).append(valid.reshape(-1))
+
+    def encoded(self, file: str) -> tuple[memoryview, SealedFile]:
+        """The file and its entry."""
+        return encoded(
+            file,
+            {name: np.concatenate(parts) for name, parts in self.columns.items()},
+            steps=np.concatenate([grid.steps for grid in self.grids]),
+            grids=self.grids,
+            valid={name: np.concatenate(parts) for name, parts in self.valid.items()},
+            compression="zstd",
+        )
+
+
+def sealed(
+    file: str,
+    tables: Sequence[tuple[Grid, NDArray[np.void], NDArray[np.uint8]]],
+    rank: int,
+    attempt: int,
+) -> tuple[memoryview, SealedFile]:
+    """The first level: buckets of the rows [step, subject] of one journal and family."""
+    out = _Table()
+    for grid, rows, states in tables:
+        groups = Groups.of(np.ones(len(grid.steps), np.int64), SIZES[0])
+        valued = HAS_VALUE[states]
+        out.add_keys(
+            Grid(grid.steps, grid.ids, groups.sizes), _last_valued(states, groups), rank, attempt
+        )
+        for name in rows.dtype.names or ():
+            if rows[name].ndim == 2:  # wider ones (sketches) have no extremes
+                out.add(name, _combined(_single(rows[name], valued, grid.steps), groups))
+    return out.encoded(file)
+
+
+def _single(values: NDArray[Any], valued: NDArray[np.bool_], steps: NDArray[np.int64]) -> Parts:
+    """Every row a bucket of its own."""
+    values = np.ascontiguousarray(values)
+    counted = valued & np.isfinite(values) if values.dtype.kind == "f" else valued
+    terms, own = values.astype(np.float64, copy=False), steps[:, None]
+    return Parts(values, values, values, terms, counted, own, own, valued)
+
+
+def _last_valued(states: NDArray[np.uint8], groups: Groups) -> NDArray[np.uint8]:
+    """The state of the last member with a number, else of the last one."""
+    table = groups.gathered(states)
+    out = table[:, -1].copy()
+    for member in range(table.shape[1]):
+        np.copyto(out, table[:, member], where=HAS_VALUE[table[:, member]])
     return out
 
 
-def _taken(values: NDArray[np.generic], index: NDArray[np.intp]) -> NDArray[np.generic]:
-    return np.take_along_axis(values, index[:, None], axis=1)[:, 0]
+class _Alike(NamedTuple):
+    """Grids of the same subjects in several files, in order, and how they are combined."""
+
+    places: list[tuple[int, int]]
+    """The file of each grid, and the row in it where the grid begins."""
+    grids: list[Grid]
+    groups: Groups
 
 
-def _last_valued(states: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Of the states that had a value, the last; 255 where none had."""
-    valued = states != _NO_VALUE
-    last = FACTOR - 1 - np.argmax(valued[:, ::-1], axis=1)
-    picked = np.where(valued.any(axis=1), _taken(states, last), np.uint8(_NO_VALUE))
-    return picked.astype(np.uint8)
+def merged(
+    file: str, sources: Sequence[tuple[RandomAccess, SealedFile]], most: int
+) -> tuple[memoryview, SealedFile]:
+    """A coarser level: neighbouring buckets of several rollup files, in order, combined.
 
-
-_GroupKey = tuple[Family, bytes, int]
-"""Family, subjects, level."""
-
-
-@dataclass(frozen=True)
-class Retention:
-    """How many of the newest steps are kept in full, by tens and by hundreds; off by default.
-
-    Fine files go, oldest first, once a coarser level covers them.
+    One statistic after the other is read and combined: memory is that of the result. Raises
+    Unreadable where a source is damaged.
     """
+    opened = [(access, read_footer(access, entry)) for access, entry in sources]
+    alike = _alike([footer for _, footer in opened], most)
+    out = _Table()
+    facts = _read(opened, alike, ("state", "rank", "attempt"))
+    for (_, grids, groups), ((states, _), (ranks, _), (attempts, _)) in zip(
+        alike, facts, strict=True
+    ):
+        grid = Grid(np.concatenate([grid.steps for grid in grids]), grids[0].ids, groups.sizes)
+        states = _last_valued(np.minimum(states, WORST_STATE).astype(np.uint8), groups)
+        out.add_keys(grid, states, int(ranks.flat[0]), int(attempts.flat[0]))
+    names = [place.name for place in opened[0][1].columns]
+    for stat in [name.removesuffix("_last") for name in names if name.endswith("_last")]:
+        parts = ["last"] if stat in LAST_ONLY else _PARTS
+        read = _read(opened, alike, [f"{stat}_{part}" for part in parts])
+        for (_, _, groups), columns in zip(alike, read, strict=True):
+            found = dict(zip(parts, columns, strict=True))
+            last, ended = found["last"]
+            values = {part: found.get(part, (last, ended))[0] for part in _PARTS}
+            out.add(stat, _combined(Parts(**values, ended=ended), groups))
+    return out.encoded(file)
 
-    raw: int = 10_000
-    tens: int = 80_000
-    hundreds: int = 600_000
+
+def _alike(footers: Sequence[Footer], most: int) -> list[_Alike]:
+    places: dict[bytes, list[tuple[int, int]]] = {}
+    grids: dict[bytes, list[Grid]] = {}
+    for number, footer in enumerate(footers):
+        begin = 0
+        for grid in footer.grids:
+            key = grid.ids.tobytes()
+            places.setdefault(key, []).append((number, begin))
+            grids.setdefault(key, []).append(grid)
+            begin += grid.shape[0] * grid.shape[1]
+    return [
+        _Alike(places[key], same, Groups.of(np.concatenate([_sizes(grid) for grid in same]), most))
+        for key, same in grids.items()
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class FileRange:
-    """A file and how far it reaches."""
-
-    path: Path
-    last_step: int
-    first_seq: int
-    last_seq: int
-
-
-class RollupWriter:
-    """Keeps the open buckets of every family and group of subjects, and writes the whole ones."""
-
-    def __init__(self, folder: Path, yield_gil: Callable[[], None]) -> None:
-        self._folder = folder
-        self._yield_gil = yield_gil
-        self._open: dict[_GroupKey, Rollup] = {}
-        self.held: dict[_GroupKey, Rollup] = {}
-        """Whole buckets that are in no file yet."""
-        self._files: dict[int, Journal | None] = {}
-        self._numbers = dict.fromkeys(LEVELS, 0)
-        self.finished: dict[int, list[FileRange]] = {level: [] for level in (0, *LEVELS)}
-        """Files that nothing is appended to any more, oldest first; level 0 are sealed rows."""
-        self._ranges: dict[int, FileRange] = {}
-        self._forgotten = 1 << 63
-        """First row that is in no rollup because its group was given up; it must stay in full."""
-
-    def add(self, tables: Sequence[ChunkRows]) -> None:
-        """Roll up the rows of a journal; everything is on disk or held, or nothing of it counts.
-
-        The open buckets are replaced only after the write: where that fails, the same journal is
-        rolled up again later and must meet the same open buckets.
-        """
-        opened, held = dict(self._open), dict(self.held)
-        due: list[tuple[_GroupKey, Rollup]] = []
-        for chunk, rows, states in tables:
-            head = ChunkHead(chunk.steps, chunk.seqs, chunk.ids, np.empty(0, np.uint32))
-            rollup = single_rows(head, rows, states, self._yield_gil)
-            for level in LEVELS:
-                key = (chunk.family, chunk.ids.tobytes(), level)
-                if key in opened:
-                    rollup = opened.pop(key).joined(rollup)
-                rollup, opened[key] = combine(rollup, self._yield_gil)
-                if not len(rollup.head.sizes):
-                    break
-                held[key] = held.pop(key).joined(rollup) if key in held else rollup
-                if enough(held[key]):
-                    due.append((key, held.pop(key)))
-        lost = self._forgotten
-        # Every use takes a group out and puts it back, so the first one is unused for longest.
-        while len(opened) > OPEN_BUCKETS * len(LEVELS):
-            oldest = next(iter(opened))
-            lost = min([lost, *opened.pop(oldest).head.seqs.tolist()])
-            if oldest in held:
-                due.append((oldest, held.pop(oldest)))
-        self.write(due)
-        self._open, self.held, self._forgotten = opened, held, lost
-
-    def due(self, keep: Retention, newest: int) -> list[FileRange]:
-        """Files that are older than is to be kept and covered by a coarser level, oldest first."""
-        due: list[FileRange] = []
-        for level, steps in enumerate((keep.raw, keep.tens, keep.hundreds)):
-            covered = self._covered(level + 1)
-            for file in self.finished[level]:
-                if newest - file.last_step < steps or file.last_seq >= covered:
-                    break
-                due.append(file)
-        return due
-
-    def _covered(self, level: int) -> int:
-        """The first sequence number of which `level` has nothing on the disk yet."""
-        waiting = [
-            int(rollup.head.seqs[0])
-            for (_, _, of), rollup in (*self._open.items(), *self.held.items())
-            if of == level and len(rollup.head.seqs)
-        ]
-        return min([self._forgotten, *waiting])
-
-    def close(self) -> None:
-        """Write what is held, and let go of the files."""
-        due, self.held = list(self.held.items()), {}
-        try:
-            self.write(due)
-        finally:
-            for journal in self._files.values():
-                if journal:
-                    journal.close()
-
-    def write(self, due: list[tuple[_GroupKey, Rollup]]) -> None:
-        """Append whole buckets to the files of their levels, and sync those."""
-        for level in LEVELS:
-            records = [
-                (rollup.head, self._packed(family, level, rollup))
-                for (family, _, of), rollup in due
-                if of == level
+def _read(
+    opened: Sequence[tuple[RandomAccess, Footer]], alike: Sequence[_Alike], names: Sequence[str]
+) -> Iterator[list[tuple[NDArray[Any], NDArray[np.bool_]]]]:
+    """For each kind of grid, columns as [bucket, subject] and where they are not null."""
+    try:
+        tables = [read_columns(*source, names, masked=True) for source in opened]
+    except KeyError as error:
+        raise Unreadable(f"it has no column {error}") from None
+    for places, grids, _ in alike:
+        found = []
+        for name in names:
+            cells: list[Any] = [
+                np.ma.asarray(tables[number][name])[begin : begin + grid.shape[0] * grid.shape[1]]
+                for (number, begin), grid in zip(places, grids, strict=True)
             ]
-            if records:
-                self._append(level, records)
-
-    def _packed(self, family: Family, level: int, rollup: Rollup) -> bytes:
-        parts: list[bytes] = []
-        for column in rollup.columns():
-            parts.append(b"".join(column_record(family, level, rollup.head, column)))
-            self._yield_gil()
-        columns = b"".join(parts)
-        return chunk_record(family, level, rollup.head, len(parts), len(columns)) + columns
-
-    def _append(self, level: int, records: list[tuple[ChunkHead, bytes]]) -> None:
-        journal = self._files.get(level)
-        if journal is None:
-            self._numbers[level] += 1
-            path = self._folder / f"{LETTERS[level]}{self._numbers[level]:05d}.gwl"
-            journal = self._files[level] = Journal(path)
-            self._ranges[level] = FileRange(path, -(1 << 62), 1 << 63, 0)
-        try:
-            for _, record in records:
-                journal.append(record)
-                self._yield_gil()
-            journal.sync()
-        except OSError:
-            self._files[level] = None  # the journal has closed itself; the next try begins another
-            raise
-        steps = max(int(head.steps.max()) for head, _ in records)
-        low = min(int(head.seqs.min()) for head, _ in records)
-        high = max(int(head.seqs.max()) for head, _ in records)
-        reach = self._ranges[level]
-        self._ranges[level] = FileRange(
-            reach.path,
-            max(reach.last_step, steps),
-            min(reach.first_seq, low),
-            max(reach.last_seq, high),
-        )
-        if journal.size > ROLLUP_FILE_BYTES:
-            journal.close()
-            self._files[level] = None
-            self.finished[level].append(self._ranges[level])
+            shape = (-1, len(grids[0].ids))
+            # A column of one number comes without its type.
+            kind = np.int64 if name.endswith("_step") else np.uint64
+            values = np.concatenate(
+                [cell.data if cell.dtype.kind == "f" else cell.data.astype(kind) for cell in cells]
+            )
+            present = ~np.concatenate([np.ma.getmaskarray(cell) for cell in cells])
+            found.append((values.reshape(shape), present.reshape(shape)))
+        yield found
 
 
-def enough(rollup: Rollup) -> bool:
-    """Whether buckets that waited are now a chunk worth writing."""
-    size = sum(values.nbytes for values in rollup.table.values())
-    return len(rollup.head.sizes) >= HELD_BUCKETS or size >= HELD_BYTES
+def _sizes(grid: Grid) -> NDArray[np.int64]:
+    """Rows in each bucket; a row of a file that is no rollup is one."""
+    return np.ones(len(grid.steps), np.int64) if grid.sizes is None else grid.sizes
