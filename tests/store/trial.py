@@ -50,12 +50,12 @@ def kept(values: np.ndarray) -> np.ndarray:
 @contextmanager
 def sealing_at(size: int) -> Iterator[None]:
     """Journals are sealed at `size` bytes and always at the end."""
-    before = writer_thread.SEAL_BYTES, writer_thread.SMALLEST_SEALED
-    writer_thread.SEAL_BYTES, writer_thread.SMALLEST_SEALED = size, 0
+    before = writer_thread.SEAL_BYTES
+    writer_thread.SEAL_BYTES = size
     try:
         yield
     finally:
-        writer_thread.SEAL_BYTES, writer_thread.SMALLEST_SEALED = before
+        writer_thread.SEAL_BYTES = before
 
 
 class Trial:

@@ -1,7 +1,7 @@
 """The run folder: append-only, checksummed, readable while it grows (docs/format.md)."""
 
 from gradwatch.store.reader import Follower, follow, glance, open_run
-from gradwatch.store.rollups import Retention
+from gradwatch.store.retention import Retention
 from gradwatch.store.runs import RunSummary, delete_run, folder_name, list_runs
 from gradwatch.store.writer import Writer
 

@@ -5,14 +5,27 @@ series. A chunk knows its steps and subjects at once and reads its numbers only 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.stats import Family, Stat, State
+from gradwatch.store.manifest import SealedFile
+from gradwatch.store.parquet import (
+    Column,
+    Footer,
+    Grid,
+    Isolation,
+    RandomAccess,
+    Unreadable,
+    read_columns,
+)
 
 WORST_STATE = max(int(state) for state in State)
+STATE = "state"
+STATS = {str(stat): stat for stat in Stat}
 
 
 class Chunk(Protocol):
@@ -27,10 +40,6 @@ class Chunk(Protocol):
         """The training step of each row."""
 
     @property
-    def seqs(self) -> NDArray[np.uint64]:
-        """The record number of each row, by which a row stored twice is recognised."""
-
-    @property
     def ids(self) -> NDArray[np.uint32]:
         """The subject of each column, by the id its writer gave it."""
 
@@ -38,17 +47,96 @@ class Chunk(Protocol):
     def stats(self) -> frozenset[Stat]:
         """The statistics these rows have a column for."""
 
-    def states(self, stat: Stat) -> NDArray[np.uint8] | None:
-        """[step, subject], or None where the file no longer holds them."""
+    def states(self, stat: Stat) -> NDArray[np.uint8]:
+        """[step, subject]; raises Unreadable where the file does not hold them."""
 
-    def column(self, stat: Stat) -> NDArray[np.generic] | None:
-        """[step, subject(, width)], or None where the file no longer holds it."""
+    def column(self, stat: Stat) -> NDArray[Any]:
+        """[step, subject(, width)]; raises Unreadable where the file does not hold it."""
+
+
+class SealedTable:
+    """A sealed file: its footer is known, its columns are read when asked for, each once."""
+
+    def __init__(
+        self, entry: SealedFile, file: RandomAccess, footer: Footer, call: Isolation
+    ) -> None:
+        self.entry, self.footer = entry, footer
+        self._file, self._call = file, call
+        self._columns: dict[str, Column] = {}
+
+    def fetch(self, *names: str) -> list[Column]:
+        """Several columns at once; Unreadable where one is damaged or there is none."""
+        unknown = [name for name in names if name not in self._columns]
+        try:
+            if unknown:
+                self._columns |= read_columns(self._file, self.footer, unknown, self._call)
+        except KeyError as error:
+            raise Unreadable(f"it has no column {error}") from None
+        return [self._columns[name] for name in names]
+
+    def numbers(self, *names: str) -> list[NDArray[Any]]:
+        """Several columns of single numbers."""
+        columns = self.fetch(*names)
+        for name, column in zip(names, columns, strict=True):
+            if not isinstance(column, np.ndarray) or column.dtype.kind not in "iuf":
+                raise Unreadable(f"its column {name} holds no numbers")
+        return [column for column in columns if isinstance(column, np.ndarray)]
+
+    def chunks(self) -> "list[GridChunk]":
+        """The grids of the file, in the order in which later ones count."""
+        family = Family(self.entry.group.partition("-")[0])
+        out, at = [], 0
+        for grid in self.footer.grids:
+            out.append(GridChunk(self, family, grid, at))
+            at += grid.shape[0] * grid.shape[1]
+        return out
+
+
+@dataclass(frozen=True)
+class GridChunk:
+    """One grid of a sealed file: rows, or the buckets of a rollup."""
+
+    table: SealedTable
+    family: Family
+    grid: Grid
+    begin: int
+    """Where its rows begin in the file."""
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """The training step of each row; of a rollup of all rows in its buckets."""
+        return self.grid.steps
+
+    @property
+    def ids(self) -> NDArray[np.uint32]:
+        """The subject of each column, by the id its writer gave it."""
+        return self.grid.ids
+
+    @cached_property
+    def stats(self) -> frozenset[Stat]:
+        """The statistics the file has a column for; names of a newer version are left out."""
+        return frozenset(STATS[name] for name in self.table.footer.names if name in STATS)
+
+    def values(self, *names: str) -> list[NDArray[Any]]:
+        """Columns of the file as tables [step or bucket, subject]."""
+        shape = self.grid.shape
+        part = slice(self.begin, self.begin + shape[0] * shape[1])
+        return [column[part].reshape(shape) for column in self.table.numbers(*names)]
+
+    def states(self, stat: Stat) -> NDArray[np.uint8]:
+        """A `State` byte for every [step, subject]."""
+        (states,) = self.values(STATE)
+        return np.minimum(states, WORST_STATE).astype(np.uint8)
+
+    def column(self, stat: Stat) -> NDArray[Any]:
+        """The numbers of a statistic; fetched with the states, which everybody wants too."""
+        return self.values(str(stat), STATE)[0]
 
 
 class Vanished(Exception):
-    """A file that was listed is gone: sealed into another or taken by retention. Look again.
+    """A file that was listed is gone: merged into another or taken by retention. Look again.
 
-    It differs from damage in that nothing is lost: the same rows are in another file by now.
+    It differs from damage in that the manifest no longer names it.
     """
 
 

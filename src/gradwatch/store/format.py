@@ -21,7 +21,7 @@ from gradwatch.jsonio import dumps, unspelled
 from gradwatch.run.subject import Event, EventKind, Histogram
 from gradwatch.stats import Family
 
-FORMAT = 2
+FORMAT = 3
 MAGIC = b"GWR1"
 HEAD = struct.Struct("<4sBBBBQqIIII")
 HEAD_BYTES = HEAD.size

@@ -4,19 +4,19 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.stats import Family, Stat, family_stats
-from gradwatch.store.chunks import WORST_STATE, Damage, narrowed
-from gradwatch.store.column_format import from_bfloat16, to_bfloat16
+from gradwatch.store.chunks import STATS, WORST_STATE, Damage, halved, narrowed
 from gradwatch.store.format import (
     FAMILIES,
     HEAD_BYTES,
+    NO_SEQ,
     STEP_HEAD,
     BadPayload,
     Head,
@@ -26,13 +26,13 @@ from gradwatch.store.format import (
     from_json,
     padded,
 )
-from gradwatch.store.runs import FileHandle
+from gradwatch.store.parquet import RandomAccess, Unreadable
+from gradwatch.store.places import Place
 
 # O_EXCL: no two writers ever share a file. O_CLOEXEC: data loaders that are started do not keep it.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _READ_BYTES = 32 << 20
 _DTYPES = {"<f4", "<f8", "<u8"}
-STATS = {str(stat): stat for stat in Stat}
 
 Layout = tuple[tuple[str, str, int], ...]
 """Name, type and width of each column of a row."""
@@ -99,16 +99,42 @@ def sync_folder(path: Path) -> None:
             os.close(descriptor)
 
 
+def write_beside(target: Path, data: memoryview | bytes) -> None:
+    """Write and sync `target` under another name, from which `place_beside` renames it.
+
+    What could not be written wholly is removed: a full disk has no room for it.
+    """
+    beside = _beside(target)
+    beside.unlink(missing_ok=True)  # an earlier try may have been cut short
+    out = Journal(beside)
+    try:
+        out.append(data)
+        out.sync()
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+    finally:
+        out.close()
+
+
+def place_beside(target: Path) -> None:
+    """Put what was written beside into its place, at once and as a whole."""
+    _beside(target).replace(target)
+
+
+def _beside(target: Path) -> Path:
+    return target.with_name(target.name + ".part")
+
+
 # -- reading -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """One STEP record of a journal: everything but the rows, which stay in the file."""
 
     seq: int
     step: int
-    ids: bytes
     states: bytes
     offset: int
     length: int
@@ -121,17 +147,24 @@ class JournalFile:
     sealing, and the bytes remain readable until the last handle goes.
     """
 
-    def __init__(self, path: Path, yield_gil: Callable[[], None] = lambda: None) -> None:
-        self.path = path
+    def __init__(
+        self, place: Place, name: str, yield_gil: Callable[[], None] = lambda: None
+    ) -> None:
+        self.name = name
         self._yield_gil = yield_gil
         self._steps: dict[tuple[Family, Layout, bytes], list[StepRecord]] = {}
         self.damage: list[Damage] = []
-        self.bad_seqs: set[int] = set()
-        """Records that are there but damaged: not to be reported as missing as well."""
+        self.seqs: list[int] = []
+        """The numbers of the records that are there, sound or not."""
         self.end = 0
         """Bytes read so far."""
         self._layouts: dict[Family, Layout] = {}
-        self._handle = FileHandle.open(path)
+        self._handle = place.open(name)
+
+    @property
+    def opened(self) -> bool:
+        """Whether there was a regular file to open."""
+        return self._handle is not None
 
     def refresh(self) -> list[StoredRecord]:
         """Read on; the records that are not rows are given back, rows are kept here.
@@ -145,6 +178,8 @@ class JournalFile:
             for number, record in enumerate(scanner):
                 if number % 16 == 0:
                     self._yield_gil()
+                if record.head.seq != NO_SEQ:
+                    self.seqs.append(record.head.seq)
                 if record.head.type == Type.STEP:
                     self._take_step(record)
                 elif record.head.type == Type.SCHEMA:
@@ -152,28 +187,22 @@ class JournalFile:
                 else:
                     others.append(record)
             for begin, end in scanner.bad:
-                self.damage.append(Damage(f"{end - begin} bytes of {self.path.name} are no record"))
+                self.damage.append(Damage(f"{end - begin} bytes of {self.name} are no record"))
             self.end += scanner.end
             # A full buffer without one whole record: no writer makes such, and we would never end.
             if len(raw) < _READ_BYTES or not scanner.end:
                 break
         return others
 
-    @property
-    def opened(self) -> bool:
-        """Whether there was a regular file to open."""
-        return self._handle is not None
-
-    def chunks(self, elsewhere: frozenset[int] = frozenset()) -> "list[JournalChunk]":
-        """The rows read so far, by family and subjects, without those known from elsewhere."""
+    def chunks(self) -> "list[JournalChunk]":
+        """The rows read so far, by family and subjects, in the order in which later ones count."""
         if self._handle is None:
             return []
-        chunks = []
-        for (family, layout, ids), records in self._steps.items():
-            kept = tuple(record for record in records if record.seq not in elsewhere)
-            if kept:
-                chunks.append(_chunk(family, layout, ids, kept, self._handle))
-        return chunks
+        chunks = [
+            JournalChunk(family, layout, np.frombuffer(ids, "<u4"), tuple(records), self._handle)
+            for (family, layout, ids), records in self._steps.items()
+        ]
+        return sorted(chunks, key=lambda chunk: chunk.records[-1].seq)
 
     def _take_schema(self, record: StoredRecord) -> None:
         family = FAMILIES.get(record.head.family)
@@ -187,18 +216,17 @@ class JournalFile:
         head, payload = record.head, record.payload
         family = FAMILIES.get(head.family)
         if family is None:
-            self.damage.append(Damage(f"rows of an unknown family {head.family}"))
+            self.damage.append(Damage(f"{self.name} has rows of an unknown family {head.family}"))
             return
-        offset = self.end + record.offset + HEAD_BYTES
-        step = None if payload is None else _unpack_step(head, payload, offset)
         layout = self._layouts.get(family) or built_in(family)
-        # A length that the layout does not explain would be read as numbers shifted by some bytes.
-        if step is None or step.length != len(step.ids) // 4 * _dtype(layout).itemsize:
-            self.bad_seqs.add(head.seq)
-            text = f"the {family} rows of step {head.step} are damaged"
+        offset = self.end + record.offset + HEAD_BYTES
+        found = payload and _unpack_step(head, payload, offset, _dtype(layout).itemsize)
+        if not found:
+            text = f"the {family} rows of step {head.step} in {self.name} are damaged"
             self.damage.append(Damage(text, family, head.step, head.step))
             return
-        self._steps.setdefault((family, layout, step.ids), []).append(step)
+        ids, step = found
+        self._steps.setdefault((family, layout, ids), []).append(step)
 
 
 @dataclass(frozen=True)
@@ -207,11 +235,14 @@ class JournalChunk:
 
     family: Family
     layout: Layout
-    steps: NDArray[np.int64]
-    seqs: NDArray[np.uint64]
     ids: NDArray[np.uint32]
     records: Sequence[StepRecord]
-    handle: FileHandle
+    handle: RandomAccess
+
+    @cached_property
+    def steps(self) -> NDArray[np.int64]:
+        """The training step of each row."""
+        return np.array([record.step for record in self.records], np.int64)
 
     @property
     def stats(self) -> frozenset[Stat]:
@@ -223,8 +254,8 @@ class JournalChunk:
         flat = np.frombuffer(b"".join(record.states for record in self.records), np.uint8)
         return np.minimum(flat, WORST_STATE).reshape(len(self.records), len(self.ids))
 
-    def rows(self, yield_gil: Callable[[], None] = lambda: None) -> NDArray[np.void] | None:
-        """All rows [step, subject] as they were put; None where the file became shorter."""
+    def rows(self, yield_gil: Callable[[], None] = lambda: None) -> NDArray[np.void]:
+        """All rows [step, subject] as they were put; Unreadable where the file became shorter."""
         dtype = _dtype(self.layout)
         out = np.empty((len(self.records), len(self.ids)), dtype)
         flat = out.reshape(-1).view(np.uint8)
@@ -234,48 +265,34 @@ class JournalChunk:
                 yield_gil()
             raw = self.handle.read(record.length, record.offset)
             if len(raw) != record.length:
-                return None
+                raise Unreadable("it became shorter")
             flat[at : at + record.length] = np.frombuffer(raw, np.uint8)
             at += record.length
         return out
 
-    def column(self, stat: Stat) -> NDArray[np.generic] | None:
+    def column(self, stat: Stat) -> NDArray[Any]:
         """Rounded as sealing will round it, so that reading gives the same before and after."""
-        rows = self.rows()
-        if rows is None:
-            return None
-        values = rows[str(stat)]
+        values = self.rows()[str(stat)]
         if values.dtype == np.float64:
             return narrowed(values)
-        if values.ndim > 2 and values.dtype == np.float32:
-            return from_bfloat16(to_bfloat16(values))
-        return values
+        return halved(values) if values.ndim > 2 and values.dtype == np.float32 else values
 
 
-def _chunk(
-    family: Family, layout: Layout, ids: bytes, records: Sequence[StepRecord], handle: FileHandle
-) -> JournalChunk:
-    return JournalChunk(
-        family,
-        layout,
-        np.array([record.step for record in records], np.int64),
-        np.array([record.seq for record in records], np.uint64),
-        np.frombuffer(ids, "<u4").astype(np.uint32),
-        records,
-        handle,
-    )
-
-
-def _unpack_step(head: Head, payload: memoryview, offset: int) -> StepRecord | None:
+def _unpack_step(
+    head: Head, payload: memoryview, offset: int, row_bytes: int
+) -> tuple[bytes, StepRecord] | None:
+    """The subjects, and where their rows are; None where the lengths do not fit each other."""
     if len(payload) < STEP_HEAD.size:
         return None
     count, width = STEP_HEAD.unpack_from(payload)
     begin = STEP_HEAD.size + padded(5 * count)
-    if count != head.rows or begin + count * width != len(payload):
+    # A width that the layout does not explain would be read as numbers shifted by some bytes.
+    if count != head.rows or begin + count * width != len(payload) or width != row_bytes:
         return None
     ids_end = STEP_HEAD.size + 4 * count
-    ids, states = payload[STEP_HEAD.size : ids_end], payload[ids_end : ids_end + count]
-    return StepRecord(head.seq, head.step, bytes(ids), bytes(states), offset + begin, count * width)
+    states = bytes(payload[ids_end : ids_end + count])
+    step = StepRecord(head.seq, head.step, states, offset + begin, count * width)
+    return bytes(payload[STEP_HEAD.size : ids_end]), step
 
 
 def built_in(family: Family) -> Layout:

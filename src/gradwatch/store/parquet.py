@@ -83,9 +83,9 @@ class Lists(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A column of few distinct texts to write: row i has words[index[i]]."""
+    """A column of few distinct texts to write: row i has words[numbers[i]]."""
 
-    index: NDArray[Any]
+    numbers: NDArray[Any]
     words: list[str]
 
 
@@ -126,7 +126,6 @@ def encoded(
     arrays = {name: _array(pa, column, masks.get(name)) for name, column in columns.items()}
     table = pa.table(arrays)
     facts = json.dumps({"grids": [grid.to_json() for grid in grids]})
-    table = table.replace_schema_metadata({_KEY: facts.encode()})
     real = [name for name, column in columns.items() if _is_real(column)]
     collected: list[Any] = []
     sink = pa.BufferOutputStream(memory_pool=pool)
@@ -146,6 +145,7 @@ def encoded(
         memory_pool=pool,
     ) as writer:
         writer.write_table(table, row_group_size=max(1, table.num_rows))
+        writer.add_key_value_metadata({_KEY.decode(): facts})
     raw = memoryview(sink.getvalue())
     return raw, _entry(file, raw, collected[0], np.unique(steps))
 
@@ -156,7 +156,7 @@ def _array(pa: Any, column: Column | Words, valid: NDArray[np.bool_] | None) -> 
         values = _array(pa, column.values, None)
         return pa.ListArray.from_arrays(_array(pa, column.offsets.astype(np.int32), None), values)
     if isinstance(column, Words):
-        index = _array(pa, column.index.astype(np.int32), None)
+        index = _array(pa, column.numbers.astype(np.int32), None)
         return pa.DictionaryArray.from_arrays(index, _array(pa, column.words, None))
     if isinstance(column, list):
         # A name may hold half of a surrogate pair, which UTF-8 cannot.
@@ -265,9 +265,14 @@ def read_footer(file: RandomAccess, entry: SealedFile | None, call: Isolation = 
 
 
 def read_columns(
-    file: RandomAccess, footer: Footer, names: Sequence[str], call: Isolation = directly
+    file: RandomAccess,
+    footer: Footer,
+    names: Sequence[str],
+    call: Isolation = directly,
+    *,
+    masked: bool = False,
 ) -> dict[str, Column]:
-    """These columns, decoded; null is NaN in reals and 0 in whole numbers.
+    """These columns, decoded; null is NaN in reals and 0 in whole numbers, and masked if wanted.
 
     Raises Unreadable where bytes are missing or changed, KeyError for a column there is not.
     """
@@ -288,7 +293,7 @@ def read_columns(
                 raise Unreadable(f"its column {name} is damaged")
             pieces[place.offset] = raw
     if wanted:
-        out |= call(decoded, footer.size, pieces, wanted, footer.rows)
+        out |= call(decoded, footer.size, pieces, wanted, footer.rows, masked)
     return out
 
 
@@ -322,7 +327,11 @@ def _constant(column: Any) -> int | None:
 
 
 def decoded(
-    size: int, pieces: Mapping[int, bytes], names: Sequence[str], rows: int
+    size: int,
+    pieces: Mapping[int, bytes],
+    names: Sequence[str],
+    rows: int,
+    masked: bool = False,
 ) -> dict[str, Column]:
     """Columns of a file of which only these pieces are here: the rest is zeros nobody reads."""
     pa, pq = _pyarrow()
@@ -334,12 +343,12 @@ def decoded(
             table = file.read_row_group(0, columns=list(names), use_threads=False)
         if table.num_rows != rows:
             raise Unreadable("it holds other rows than its footer says")
-        return {name: _column(pa, table.column(name).combine_chunks()) for name in names}
+        return {name: _column(pa, table.column(name).combine_chunks(), masked) for name in names}
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError) as error:
         raise Unreadable(f"it cannot be decoded: {error}") from None
 
 
-def _column(pa: Any, array: Any) -> Column:
+def _column(pa: Any, array: Any, masked: bool) -> Column:
     if isinstance(array, pa.ChunkedArray):  # what older versions of pyarrow combine to
         array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
@@ -347,9 +356,12 @@ def _column(pa: Any, array: Any) -> Column:
     if pa.types.is_list(array.type):
         offsets = np.asarray(array.offsets, np.int64)
         return Lists(offsets, array.values.to_numpy(zero_copy_only=False))
-    if array.null_count and not pa.types.is_floating(array.type):
+    nulls = array.is_null() if array.null_count else None
+    if nulls is not None and not pa.types.is_floating(array.type):
         array = array.fill_null(0)
     values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    if masked and nulls is not None:
+        return np.ma.array(values, mask=nulls.to_numpy(zero_copy_only=False))
     return values
 
 

@@ -68,7 +68,8 @@ class Ring:
 
 SMALL_LIMIT = 1 << 16
 SLOT_LIMIT = 2 << 20
-"""Rows of one step above this are cut into several records."""
+SLOT_ROWS = 1 << 14
+"""Rows of one step above these (bytes, rows) are cut into several records."""
 
 
 class SmallRecord(NamedTuple):
@@ -120,7 +121,7 @@ class Queue:
         count, width = len(rows), rows.dtype.itemsize
         fixed = STEP_HEAD.size + padded(5 * count)
         total = padded(HEAD_BYTES + fixed + count * width)
-        if total > SLOT_LIMIT and count > 1:
+        if (total > SLOT_LIMIT or count > SLOT_ROWS) and count > 1:
             half = count // 2
             self.rows(family, step, ids[:half], rows[:half], states[:half])
             self.rows(family, step, ids[half:], rows[half:], states[half:])

@@ -1,212 +1,445 @@
-"""Sealing: a finished journal becomes a column file; small records and rollups are kept beside.
+"""Sealing: a finished journal becomes Parquet files, and a manifest names them (docs/format.md).
 
-Order is what makes it safe: first the small records and the rollups (appended, synced), then the
-column file (written beside, synced, renamed), and only then the journal goes. A kill in between
-leaves things twice, never not at all, and the reader knows each record by its number.
+Order is what makes it safe: first the files (written beside, synced, renamed), then the manifest,
+and only then the journal goes. A kill in between leaves things twice, never not at all: readers
+take no file that the manifest does not name, and no journal that it calls sealed.
 """
 
 import contextlib
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.store.column_format import (
-    ENTRY,
-    Buffer,
-    ChunkHead,
-    chunk_record,
-    column_record,
-    directory_record,
-    row_columns,
-)
+from gradwatch.run.subject import Event
+from gradwatch.stats import HAS_VALUE, Family
+from gradwatch.store import manifest as manifests
+from gradwatch.store import parquet, rollups
+from gradwatch.store.chunks import halved, narrowed
 from gradwatch.store.format import (
-    PACKED,
-    Head,
+    FAMILIES,
     StoredRecord,
     Type,
-    pack,
-    unpack_head,
+    from_json,
+    joined_scalars,
+    to_json,
+    unpack_event,
+    unpack_scalars,
 )
-from gradwatch.store.journal import Journal, JournalChunk, JournalFile, sync_folder
-from gradwatch.store.rollups import ChunkRows, FileRange, Retention, RollupWriter
+from gradwatch.store.histograms import histogram_table
+from gradwatch.store.journal import JournalFile, place_beside, sync_folder, write_beside
+from gradwatch.store.manifest import Manifest, SealedFile
+from gradwatch.store.parquet import Column, Grid, Words
+from gradwatch.store.places import Place
+from gradwatch.store.retention import FULL_ROWS, Retention, due, removal
 
-CHUNK_ROWS = 1 << 19
-"""Rows of one chunk at most: 4 MB in a 64-bit column."""
-SMALL_FILE_BYTES = 8 << 20
+MERGED_FILES = 10
+"""Rollups of one level that become one of the next."""
+LEVELS = ((10, 100), (100, 1000))
+SUBJECTS, GRAPH = "subjects.parquet", "graph.json"
+
+Table = tuple[Grid, NDArray[np.void], NDArray[np.uint8]]
+"""Rows [step, subject] as they were put, and their states."""
+
+
+class FullJournal(NamedTuple):
+    """A journal that waits to be sealed, and the numbers of the first and last record in it."""
+
+    path: Path
+    number: int
+    first: int
+    last: int
+
+
+class NotWhole(Exception):
+    """A journal that no longer holds what was written to it: it stays, and readers report it."""
 
 
 @dataclass
-class _Progress:
-    """How far the sealing of one journal came, so that a retry repeats nothing that is appended."""
+class _Draft:
+    """What the next manifest will say, beside what the last one says."""
 
-    number: int
-    small_done: bool = False
-    rollups_done: bool = False
+    manifest: Manifest
+    subjects: dict[int, Mapping[str, Any]]
+    waiting: dict[str, list[SealedFile]]
+    """Rollups that are not merged into the next level yet, by group such as `grad-10`."""
+    files: list[SealedFile]
+    beside: list[str]
+    """Files written as `….part`, to be renamed once the manifest has their checksum."""
 
 
 class Sealer:
     """Belongs to the writer's thread; `yield_gil` is called between small pieces of work."""
 
     def __init__(
-        self, folder: Path, retention: Retention | None, yield_gil: Callable[[], None]
+        self,
+        folder: Path,
+        rank: int,
+        attempt: int,
+        keep: Retention | None,
+        yield_gil: Callable[[], None],
     ) -> None:
         self.folder = folder
+        self._keep = keep
         self._yield_gil = yield_gil
-        self._rollups = RollupWriter(folder, yield_gil)
-        self._retention = retention
-        self._newest = -(1 << 62)
-        self._small: Journal | None = None
-        self._small_number = 0
-        self._progress = _Progress(0)
+        self._manifest = Manifest(rank, attempt)
+        self._lines: dict[str, str] = {}
+        """The manifest's line of each file: making them anew would take longer at each seal."""
+        self._bytes = 0
+        """Of all files but the two that are replaced, which are small."""
+        self._subjects: dict[int, Mapping[str, Any]] = {}
+        self._waiting: dict[str, list[SealedFile]] = {}
+        self._rows: dict[int, list[SealedFile]] = {}
+        """Files that retention may take, by number; kept only if there is something to limit."""
+        self._beside: list[str] = []
 
-    def seal(self, journal: Path, number: int) -> list[FileRange]:
-        """Turn journal `number` into its sealed form; the files retention may take now."""
-        if self._progress.number != number:
-            self._progress = _Progress(number)
-        reading = JournalFile(journal, self._yield_gil)
+    def seal(
+        self,
+        journal: FullJournal,
+        *,
+        closing: Callable[[], Mapping[str, Any]] | None = None,
+        unsealed: int = 0,
+    ) -> None:
+        """Turn a journal into its sealed form and remove it; after an OSError, call it again.
+
+        With `closing` it is the last one: rollups are completed, and what it returns is added to
+        the run's information. `unsealed` are the bytes of the other journals.
+        """
+        self._place_beside()
+        if not self._manifest.sealed(journal.number):
+            draft = _Draft(
+                self._manifest,
+                dict(self._subjects),
+                {group: list(files) for group, files in self._waiting.items()},
+                [],
+                [],
+            )
+            events = self._write_content(journal, draft)
+            self._merge(draft, whole=closing is not None)
+            gone = self._due(draft, unsealed)
+            if gone:
+                events = [*events, removal(gone)]
+            self._write_events(journal.number, events, draft)
+            if closing:
+                info = {**draft.manifest.info, **closing()}
+                draft.manifest = replace(draft.manifest, info=info, closed=True)
+            self._publish(draft, gone)
+            for file in gone:
+                with contextlib.suppress(OSError):
+                    (self.folder / file.file).unlink()
+        with contextlib.suppress(OSError):  # what stays is not read: the manifest says so
+            journal.path.unlink(missing_ok=True)
+            self._place_beside()
+
+    # -- the journal's content ---------------------------------------------------------------------
+
+    def _write_content(self, journal: FullJournal, draft: _Draft) -> list[Event]:
+        """Everything but the events, which are given back: retention may add one."""
+        reading = JournalFile(Place.of(self.folder), journal.path.name, self._yield_gil)
+        if not reading.opened:
+            raise FileNotFoundError(f"{journal.path} is gone")
         others = reading.refresh()
         chunks = reading.chunks()
-        tables = [self._read_back(chunk) for chunk in chunks]
-        if not self._progress.small_done:
-            self._keep_small([record for record in others if record.head.type != Type.HIST])
-            self._progress.small_done = True
-        if not self._progress.rollups_done:
-            self._rollups.add(tables)
-            self._progress.rollups_done = True
-        histograms = [record for record in others if record.head.type == Type.HIST]
-        if chunks or histograms:
-            self.write_columns(number, tables, histograms)
-        journal.unlink(missing_ok=True)  # last: the rows are in place in their new form
-        if not self._retention:
-            return []
-        if chunks:
-            self._finished(number, chunks, [record.head.seq for record in histograms])
-        return self._rollups.due(self._retention, self._newest)
+        sound = [record for record in others if record.payload is not None]
+        records = len(sound) + sum(len(chunk.steps) for chunk in chunks)
+        if reading.damage or records != journal.last - journal.first + 1:
+            raise NotWhole(f"{journal.path.name} holds {records} sound records")
+        columns: dict[str, Sequence[str]] = dict(draft.manifest.columns)
+        for family in dict.fromkeys(chunk.family for chunk in chunks):
+            tables = [
+                (Grid(chunk.steps, chunk.ids), chunk.rows(self._yield_gil), chunk.states())
+                for chunk in chunks
+                if chunk.family is family
+            ]
+            columns[family] = list(tables[0][1].dtype.names or ())
+            self._write_rows(family, journal.number, tables, draft)
+            self._write_sketches(family, journal.number, tables, draft)
+            rank, attempt = self._manifest.rank, self._manifest.attempt
+            file = f"rollups/{family}-10/{journal.number:05d}.parquet"
+            entry = self._put(draft, rollups.sealed(file, tables, rank, attempt))
+            draft.waiting.setdefault(f"{family}-10", []).append(entry)
+        stretch = (journal.number, journal.number, journal.first, journal.last)
+        journals = _with_stretch(draft.manifest.journals, stretch)
+        draft.manifest = replace(draft.manifest, columns=columns, journals=journals)
+        return self._write_small(journal.number, sound, draft)
 
-    def delete(self, files: list[FileRange]) -> None:
-        """Delete what was due; the caller has written the event that says so."""
-        for file in files:
-            with contextlib.suppress(OSError):
-                file.path.unlink(missing_ok=True)
-        for finished in self._rollups.finished.values():
-            finished[:] = [file for file in finished if file not in files]
-
-    def close(self) -> None:
-        """Let go of the files."""
-        self._rollups.close()
-        if self._small:
-            self._small.close()
-
-    # -- small records ---------------------------------------------------------------------------
-
-    def _keep_small(self, others: list[StoredRecord]) -> None:
-        records = [pack(f.head, bytes(f.payload)) for f in others if f.payload is not None]
-        if not records:
-            return
-        if self._small and self._small.size > SMALL_FILE_BYTES:
-            self._small.close()
-            self._small = None
-        if self._small is None:
-            self._small_number += 1
-            self._small = Journal(self.folder / f"x{self._small_number:05d}.gwx")
-        try:
-            self._small.append(b"".join(records))
-            self._small.sync()
-        except OSError:
-            self._small = None
-            raise
-
-    # -- columns ---------------------------------------------------------------------------------
-
-    def write_columns(
-        self, number: int, tables: list[ChunkRows], histograms: list[StoredRecord]
+    def _write_rows(
+        self, family: Family, number: int, tables: Sequence[Table], draft: _Draft
     ) -> None:
-        """Write the sealed file `number` beside, sync it, then rename it into place."""
-        target = self.folder / f"s{number:05d}.gws"
-        beside = self.folder / f"s{number:05d}.part"
-        with contextlib.suppress(OSError):
-            beside.unlink()  # an earlier try may have been cut short
-        out = Journal(beside)
-        try:
-            directory = _Directory()
-            for parts, steps, name, place in self._records(tables, histograms):
-                directory.add(parts[0], out.size, steps, name, place)
-                for part in parts:
-                    out.append(part)
+        grids = [grid for grid, _, _ in tables]
+        states = _joined([table_states for _, _, table_states in tables])
+        keys = self._keys(grids)
+        columns: dict[str, Column | Words] = {
+            "step": keys["step"],
+            "subject": keys["subject"],
+            "state": states,
+            "rank": keys["rank"],
+            "attempt": keys["attempt"],
+        }
+        first = tables[0][1]
+        names = [name for name in first.dtype.names or () if first[name].ndim == 2]
+        for name in names:
+            values = _joined([rows[name] for _, rows, _ in tables])
+            columns[name] = narrowed(values) if values.dtype == np.float64 else values
+            self._yield_gil()
+        valid = HAS_VALUE[states]
+        file = f"rows/{family}/{number:05d}.parquet"
+        steps = _steps(grids)
+        masks = dict.fromkeys(names, valid)
+        self._put(draft, parquet.encoded(file, columns, steps=steps, grids=grids, valid=masks))
+
+    def _write_sketches(
+        self, family: Family, number: int, tables: Sequence[Table], draft: _Draft
+    ) -> None:
+        """The statistics of several numbers, on the steps that have them for any subject."""
+        first = tables[0][1]
+        for name in (name for name in first.dtype.names or () if first[name].ndim > 2):
+            grids, parts, masks = [], [], []
+            for grid, rows, states in tables:
+                there = HAS_VALUE[states] & ~np.isnan(rows[name]).all(axis=-1)
+                on = there.any(axis=1)
+                self._yield_gil()
+                if on.any():
+                    grids.append(Grid(grid.steps[on], grid.ids))
+                    parts.append(halved(rows[name][on]).reshape(-1, rows[name].shape[-1]))
+                    masks.append(there[on].reshape(-1))
+            if grids:
+                file = f"sketches/{family}/{number:05d}.parquet"
+                columns = {**self._keys(grids), name: np.concatenate(parts)}
+                valid = {name: np.concatenate(masks)}
+                self._put(
+                    draft,
+                    parquet.encoded(file, columns, steps=_steps(grids), grids=grids, valid=valid),
+                )
+
+    def _keys(self, grids: Sequence[Grid]) -> dict[str, NDArray[Any]]:
+        """The columns that say what a row is about."""
+        steps = [np.repeat(grid.steps, len(grid.ids)) for grid in grids]
+        subjects = [np.tile(grid.ids, len(grid.steps)) for grid in grids]
+        return {
+            "step": np.concatenate(steps),
+            "subject": np.concatenate(subjects),
+            **self._origin(sum(len(part) for part in steps)),
+        }
+
+    def _origin(self, rows: int) -> dict[str, NDArray[Any]]:
+        return {
+            "rank": np.full(rows, self._manifest.rank, np.int32),
+            "attempt": np.full(rows, self._manifest.attempt, np.int32),
+        }
+
+    # -- all else ----------------------------------------------------------------------------------
+
+    def _write_small(
+        self, number: int, records: Sequence[StoredRecord], draft: _Draft
+    ) -> list[Event]:
+        """Histograms, scalars, subjects, graph and notes; the events are given back."""
+        events: list[Event] = []
+        by_family: dict[int, list[StoredRecord]] = {}
+        scalars = []
+        info = dict(draft.manifest.info)
+        subjects = dict(draft.subjects)
+        graph: bytes | None = None
+        for record in records:
+            assert record.payload is not None
+            match record.head.type:
+                case Type.HIST:
+                    by_family.setdefault(record.head.family, []).append(record)
+                case Type.SCALARS:
+                    scalars.append(unpack_scalars(record.payload))
+                case Type.EVENT:
+                    rank = self._manifest.rank
+                    events.append(unpack_event(record.payload, record.head.step, rank))
+                case Type.SUBJECTS:
+                    subjects.update(from_json(record.payload))
+                case Type.NOTE:
+                    info.update(from_json(record.payload))
+                case Type.GRAPH:
+                    graph = bytes(record.payload)
+            self._yield_gil()
+        draft.manifest = replace(draft.manifest, info=info)
+        for code, histograms in by_family.items():
+            self._write_histograms(FAMILIES[code], number, histograms, draft)
+        if scalars:
+            self._write_scalars(number, scalars, draft)
+        if subjects != draft.subjects:
+            draft.subjects = subjects
+            self._write_subjects(draft)
+        if graph is not None:
+            entry = SealedFile(GRAPH, len(graph), 0, (), 0, (zlib.crc32(graph),))
+            self._write_beside(draft, graph, entry)
+        return events
+
+    def _write_histograms(
+        self, family: Family, number: int, records: Sequence[StoredRecord], draft: _Draft
+    ) -> None:
+        table = histogram_table(records, self._yield_gil)
+        columns: dict[str, Column | Words] = {
+            "step": table["step"],
+            "subject": table["subject"],
+            **self._origin(len(table["step"])),
+            **table,
+        }
+        file = f"histograms/{family}/{number:05d}.parquet"
+        self._put(draft, parquet.encoded(file, columns, steps=table["step"]))
+
+    def _write_scalars(
+        self,
+        number: int,
+        parts: Sequence[tuple[Sequence[str], NDArray[np.void]]],
+        draft: _Draft,
+    ) -> None:
+        names, rows = joined_scalars(parts)
+        steps = np.ascontiguousarray(rows["step"])
+        columns: dict[str, Column | Words] = {
+            "step": steps,
+            "name": Words(rows["name"], names),
+            "value": rows["value"],
+        }
+        self._put(draft, parquet.encoded(f"scalars/{number:05d}.parquet", columns, steps=steps))
+
+    def _write_events(self, number: int, events: Sequence[Event], draft: _Draft) -> None:
+        if events:
+            self._put(draft, events_file(number, events))
+
+    def _write_subjects(self, draft: _Draft) -> None:
+        described = sorted(draft.subjects.items())
+        apart = ("name", "kind", "layer")
+        details = [
+            to_json({key: value for key, value in subject.items() if key not in apart}).decode()
+            for _, subject in described
+        ]
+        columns: dict[str, Column | Words] = {
+            "subject": np.array([number for number, _ in described], np.uint32),
+            **{name: [str(subject.get(name, "")) for _, subject in described] for name in apart},
+            **self._origin(len(described)),
+            "details": details,
+        }
+        raw, entry = parquet.encoded(SUBJECTS, columns, steps=np.empty(0, np.int64))
+        self._write_beside(draft, raw, entry)
+
+    # -- rollups of rollups, and what may go -------------------------------------------------------
+
+    def _merge(self, draft: _Draft, *, whole: bool) -> None:
+        """Every ten files of a level become one of the next; at the end the rest does too."""
+        for fine, coarse in LEVELS:
+            for family in Family:
+                waiting = draft.waiting.get(f"{family}-{fine}", [])
+                while len(waiting) >= MERGED_FILES or (whole and waiting):
+                    batch, waiting[:] = waiting[:MERGED_FILES], waiting[MERGED_FILES:]
+                    file = f"rollups/{family}-{coarse}/{batch[-1].number:05d}.parquet"
+                    with contextlib.suppress(parquet.Unreadable):  # somebody damaged or took one
+                        entry = self._put(draft, self._merged(file, batch, coarse))
+                        draft.waiting.setdefault(f"{family}-{coarse}", []).append(entry)
                     self._yield_gil()
-            out.append(directory.record(out.size))
-            out.sync()
-            out.close()
-            beside.rename(target)
-        except BaseException:
-            out.close()
-            with contextlib.suppress(OSError):
-                beside.unlink()
-            raise
+
+    def _merged(
+        self, file: str, batch: Sequence[SealedFile], most: int
+    ) -> tuple[memoryview, SealedFile]:
+        sources = []
+        for entry in batch:
+            access = Place.of(self.folder).open(entry.file)
+            if access is None:
+                raise parquet.Unreadable(f"{entry.file} is gone")
+            sources.append((access, entry))
+        return rollups.merged(file, sources, most)
+
+    def _due(self, draft: _Draft, unsealed: int) -> list[SealedFile]:
+        if self._keep is None:
+            return []
+        rows = {number: list(files) for number, files in self._rows.items()}
+        for file in draft.files:
+            if file.kind in FULL_ROWS:
+                rows.setdefault(file.number, []).append(file)
+        total = self._bytes + _size(draft.files) + unsealed
+        return due(self.folder, rows, total, self._keep)
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def _put(self, draft: _Draft, encoded: tuple[memoryview, SealedFile]) -> SealedFile:
+        """Write a sealed file into its place; the manifest does not name it yet."""
+        raw, entry = encoded
+        target = self.folder / entry.file
+        for folder in reversed(target.relative_to(self.folder).parents[:-1]):
+            (self.folder / folder).mkdir(exist_ok=True)
+        write_beside(target, raw)
+        place_beside(target)
+        draft.files.append(entry)
+        self._yield_gil()
+        return entry
+
+    def _write_beside(self, draft: _Draft, raw: memoryview | bytes, entry: SealedFile) -> None:
+        """A file that is replaced: the old one must stay until the manifest has the new one."""
+        write_beside(self.folder / entry.file, raw)
+        draft.files.append(entry)
+        draft.beside.append(entry.file)
+
+    def _place_beside(self) -> None:
+        while self._beside:
+            place_beside(self.folder / self._beside[-1])
+            self._beside.pop()
+
+    def _publish(self, draft: _Draft, gone: Sequence[SealedFile]) -> None:
+        """Replace the manifest: from here on the files count, and the journal does not."""
+        lines = self._lines | {file.file: file.line() for file in draft.files}
+        for file in gone:
+            lines.pop(file.file, None)
+        self._yield_gil()
+        for folder in {(self.folder / file.file).parent for file in draft.files}:
+            sync_folder(folder)
+        raw = manifests.encode(draft.manifest, list(lines.values()))
+        self._yield_gil()
+        write_beside(self.folder / manifests.NAME, raw)
+        place_beside(self.folder / manifests.NAME)
+        self._manifest, self._lines, self._beside = draft.manifest, lines, draft.beside
+        self._subjects, self._waiting = draft.subjects, draft.waiting
+        self._bytes += _size(draft.files) - _size(gone)
+        if self._keep:
+            for file in draft.files:
+                if file.kind in FULL_ROWS:
+                    self._rows.setdefault(file.number, []).append(file)
+            for file in gone:
+                self._rows.pop(file.number, None)
         sync_folder(self.folder)
 
-    def _records(
-        self, tables: list[ChunkRows], histograms: list[StoredRecord]
-    ) -> Iterator[tuple[list[Buffer], NDArray[np.int64], str, int]]:
-        """Each record in parts, with its steps and the column it is for the directory."""
-        for chunk, rows, states in tables:
-            size = max(1, CHUNK_ROWS // max(1, len(chunk.ids)))
-            for at in range(0, len(chunk.steps), size):
-                part = slice(at, at + size)
-                steps = chunk.steps[part]
-                head = ChunkHead(steps, chunk.seqs[part], chunk.ids, np.empty(0, np.uint32))
-                count = 1 + len(rows.dtype.names or ())
-                yield [chunk_record(chunk.family, 0, head, count)], steps, "", 0
-                for column in row_columns(rows[part], states[part]):
-                    parts = column_record(chunk.family, 0, head, column)
-                    yield parts, steps, column.name, int(column.part)
-        for histogram in histograms:
-            if histogram.payload is not None:
-                packed = _packed_histogram(histogram.head, bytes(histogram.payload))
-                yield [packed], np.array([histogram.head.step]), "", 0
 
-    def _read_back(self, chunk: JournalChunk) -> ChunkRows:
-        rows = chunk.rows(self._yield_gil)
-        if rows is None:
-            raise OSError("the journal cannot be read back")
-        return chunk, rows, chunk.states()
-
-    def _finished(self, number: int, chunks: list[JournalChunk], others: list[int]) -> None:
-        """Note how far a sealed file reaches, for retention."""
-        last_step = max(int(chunk.steps.max()) for chunk in chunks)
-        seqs = np.concatenate([*(chunk.seqs for chunk in chunks), np.array(others, np.uint64)])
-        path = self.folder / f"s{number:05d}.gws"
-        file = FileRange(path, last_step, int(seqs.min()), int(seqs.max()))
-        self._rollups.finished[0].append(file)
-        self._newest = max(self._newest, last_step)
+def events_file(number: int, events: Sequence[Event]) -> tuple[memoryview, SealedFile]:
+    """Events as a sealed file."""
+    steps = np.array([event.step for event in events], np.int64)
+    columns: dict[str, Column | Words] = {
+        "step": steps,
+        "kind": [str(event.kind) for event in events],
+        "text": [event.text for event in events],
+        "subject": [event.subject for event in events],
+        "data": [to_json(dict(event.data)).decode() for event in events],
+        "wall": np.array([event.wall for event in events], np.float64),
+    }
+    return parquet.encoded(f"events/{number:05d}.parquet", columns, steps=steps)
 
 
-class _Directory:
-    """Where the records of a sealed file are; what their heads say is taken from those."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, ...]] = []
-        self._names: dict[str, int] = {"": 0}
-
-    def add(
-        self, front: Buffer, offset: int, steps: NDArray[np.int64], name: str, part: int
-    ) -> None:
-        parsed = unpack_head(front)
-        assert parsed is not None
-        head, number = parsed[0], self._names.setdefault(name, len(self._names))
-        place = offset, head.seq, int(steps.min()), int(steps.max()), head.length, number
-        self._rows.append((*place, head.type, head.family, part, 0, 0))
-
-    def record(self, offset: int) -> bytes:
-        return directory_record(np.array(self._rows, ENTRY), list(self._names), offset)
+def _size(files: Sequence[SealedFile]) -> int:
+    return sum(file.bytes for file in files if file.number)
 
 
-def _packed_histogram(head: Head, payload: bytes) -> bytes:
-    if not head.flags & PACKED:
-        payload = len(payload).to_bytes(4, "little") + zlib.compress(payload, 1)
-        head = head._replace(flags=head.flags | PACKED, length=len(payload))
-    return pack(head, payload)
+def _joined(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """One flat column of several [step, subject] tables."""
+    return np.concatenate([table.reshape(-1) for table in tables])
+
+
+def _steps(grids: Sequence[Grid]) -> NDArray[np.int64]:
+    return np.concatenate([grid.steps for grid in grids])
+
+
+def _with_stretch(
+    journals: tuple[tuple[int, int, int, int], ...], added: tuple[int, int, int, int]
+) -> tuple[tuple[int, int, int, int], ...]:
+    """The sealed journals with one more; one that follows the last belongs to its stretch."""
+    if journals:
+        first, last, first_record, last_record = journals[-1]
+        if last + 1 == added[0] and last_record + 1 == added[2]:
+            return (*journals[:-1], (first, added[1], first_record, added[3]))
+    return (*journals, added)

@@ -18,9 +18,10 @@ from gradwatch.errors import Exit, GradwatchError
 from gradwatch.graph import Graph
 from gradwatch.run.subject import Event, EventKind, Histogram, Subject
 from gradwatch.stats import Family, Kind, row_dtype
+from gradwatch.store import parquet
 from gradwatch.store.format import FAMILY_CODES, Type, pack_event, pack_histogram, to_json
 from gradwatch.store.queue import Queue, Scalar, SmallRecord
-from gradwatch.store.rollups import Retention
+from gradwatch.store.retention import Retention
 from gradwatch.store.writer_thread import WriterThread
 
 RING_BYTES = 32 << 20
@@ -73,7 +74,11 @@ class Writer:
                 f"Expected a rank from 0 to {world - 1}, got {rank} of {world}.", Exit.USAGE
             )
         versions = dict((info or {}).get("versions", {}))
-        thread = WriterThread(Path(path), name, rank, attempt, Queue(ring_bytes), versions, keep)
+        if keep and keep.bytes is not None:
+            keep = replace(keep, bytes=keep.bytes // max(world, 1))  # of one folder
+        sealing = parquet.available()  # imports pyarrow, here and not in the thread
+        queue = Queue(ring_bytes)
+        thread = WriterThread(Path(path), name, rank, attempt, queue, versions, keep, sealing)
         error = thread.prepare()
         if error:
             warnings.warn(
@@ -188,6 +193,11 @@ class Writer:
     def dropped(self) -> int:
         """Calls whose data were given up, because the disk did not keep up."""
         return self._queue.dropped
+
+    @property
+    def background(self) -> float:
+        """Seconds of processor time that the writing thread has used so far."""
+        return self.thread.background
 
     @property
     def folder(self) -> Path | None:

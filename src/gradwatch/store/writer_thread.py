@@ -35,21 +35,19 @@ from gradwatch.store.format import (
 )
 from gradwatch.store.journal import Journal, built_in
 from gradwatch.store.queue import LostRecords, Queue, Scalar, SmallRecord
-from gradwatch.store.rollups import Retention
+from gradwatch.store.retention import Retention
 from gradwatch.store.runs import make_writer_folder, next_attempt, write_run_json
-from gradwatch.store.sealer import Sealer
+from gradwatch.store.sealer import FullJournal, Sealer
 
 log = logging.getLogger("gradwatch")
 
 FLUSH_SECONDS = 1.0
 SYNC_SECONDS = 10.0
 SEAL_BYTES = 16 << 20
-SEAL_STEPS = 4096
-SMALLEST_SEALED = 64 << 10
-"""At the end, a journal smaller than this stays one."""
+SEAL_ROWS = 80_000
+"""Of any family. With the rows of one more record (`SLOT_ROWS`) it stays below 100,000."""
 WRITE_BUFFER_BYTES = 4 << 20
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
-_SEAL_TRIES = 5
 _YIELD_SECONDS = 0.0002
 _LONGEST_HOLD = 0.0002
 """Work of this many seconds, then a pause of as many: while this thread runs Python, the training
@@ -63,10 +61,15 @@ class WriteBuffer:
         self._queue = queue
         self._buffer: NDArray[np.uint8] = np.empty(WRITE_BUFFER_BYTES, np.uint8)
         self.seq = 0
+        self.written = 0
+        """Records that are in a journal: the number of the first one that is not."""
         self.size = 0
         self.records = 0
         """Calls whose data are in the buffer: what an acknowledgement is worth."""
-        self.steps = 0
+        self.rows = 0
+        """Rows taken so far."""
+        self.journal_rows = dict.fromkeys(FAMILY_CODES.values(), 0)
+        """Rows of each family for the present journal, written or about to be."""
 
     @property
     def data(self) -> memoryview:
@@ -80,14 +83,24 @@ class WriteBuffer:
         if lost:
             self.add(Type.EVENT, pack_event(_gap(lost)), step=lost.first_step)
         self._take_small()
-        while self._take_rows():
+        while not self.enough and self._take_rows():
             if self.records % 32 == 0:
                 time.sleep(_YIELD_SECONDS)
         return self.size > 0
 
     def clear(self) -> None:
         """Forget what is written."""
-        self.size = self.records = self.steps = 0
+        self.size = self.records = 0
+        self.written = self.seq
+
+    @property
+    def enough(self) -> bool:
+        """Whether the present journal has as many rows of a family as are to be sealed at once."""
+        return max(self.journal_rows.values()) >= SEAL_ROWS
+
+    def begin_journal(self) -> None:
+        """What is taken from now on goes to a new journal."""
+        self.journal_rows = dict.fromkeys(self.journal_rows, 0)
 
     def _take_small(self) -> None:
         queue = self._queue
@@ -151,7 +164,8 @@ class WriteBuffer:
         self._buffer[at:begin] = np.frombuffer(raw, np.uint8)
         self.size = end
         self.records += 1
-        self.steps += 1
+        self.rows += slot.rows
+        self.journal_rows[slot.family] += slot.rows
         return True
 
     def add(
@@ -203,6 +217,7 @@ class WriterThread(threading.Thread):
         queue: Queue,
         versions: Mapping[str, str],
         retention: Retention | None,
+        sealing: bool = True,
     ) -> None:
         super().__init__(name=f"gradwatch-writer-{rank}", daemon=True)
         self.queue = queue
@@ -222,12 +237,17 @@ class WriterThread(threading.Thread):
         self._next_try = 0.0
         self._next_sync = time.monotonic() + SYNC_SECONDS
         self._next_seal = 0.0
-        self._seal_failures = 0
         self._last_yield = 0.0
-        self._steps = 0
-        self._full: list[tuple[Path, int]] = []
+        self._first_record = 0
+        self._full: list[FullJournal] = []
+        self._sealing = sealing
+        self._all_sealed = True
         self._sealer: Sealer | None = None
         self._retention = retention
+        limit = retention.bytes if retention else None
+        self._seal_bytes = SEAL_BYTES if limit is None else min(SEAL_BYTES, max(limit // 4, 65536))
+        self.background = 0.0
+        """Seconds of processor time that this thread has used."""
         self.safe = threading.Event()
         """Everything is in the file, and the file on the disk."""
         self.finished = threading.Event()
@@ -279,10 +299,8 @@ class WriterThread(threading.Thread):
         except OSError as error:
             self._back_off(error)
         self._seal_full()  # last: it only rewrites what is on the disk already
+        self.background = time.thread_time()
         if self.safe.is_set():
-            if self._sealer:
-                with contextlib.suppress(OSError):  # rollups are a convenience: the rows are safe
-                    self._sealer.close()
             self.finished.set()
 
     def _drain(self) -> None:
@@ -314,9 +332,8 @@ class WriterThread(threading.Thread):
         with self.wake:
             self.flushed += self._pending.records
             self.wake.notify_all()
-        self._steps += self._pending.steps
         self._pending.clear()
-        if journal.size >= SEAL_BYTES or self._steps >= SEAL_STEPS:
+        if journal.size >= self._seal_bytes or self._pending.enough:
             self._roll()
 
     def _give_up_journal(self) -> None:
@@ -325,49 +342,62 @@ class WriterThread(threading.Thread):
         After a failed write or sync the kernel may have dropped pages it said it had: a file that
         failed once is never appended to again.
         """
-        journal, self._journal, self._steps = self._journal, None, 0
+        journal, self._journal = self._journal, None
         if journal and journal.size:
-            self._full.append((journal.path, self._number))
+            self._wait_for_sealing(journal)
+        elif journal:
+            with contextlib.suppress(OSError):
+                journal.path.unlink()
 
     def _roll(self) -> None:
         """The journal is full: the next record begins a new one, this one waits to be sealed."""
-        journal, self._journal, self._steps = self._journal, None, 0
+        journal, self._journal = self._journal, None
         if journal:
-            self._full.append((journal.path, self._number))
+            self._wait_for_sealing(journal)
             try:
                 journal.sync()
             finally:
                 journal.close()
 
+    def _wait_for_sealing(self, journal: Journal) -> None:
+        first, self._first_record = self._first_record, self._pending.written
+        last = self._first_record - 1
+        self._full.append(FullJournal(journal.path, self._number, first, last))
+        if not self._pending.size:
+            self._pending.begin_journal()
+
     def _seal_full(self) -> None:
+        if not self._sealing:
+            self._full.clear()  # they stay journals, and are read as such
         while self._full and time.monotonic() >= self._next_seal:
-            path, number = self._full[0]
+            journal = self._full[0]
             try:
-                self._sealed(path, number)
+                self._seal(journal)
+            except FileNotFoundError:
+                pass  # somebody deleted the folder
             except OSError:
-                self._seal_failures += 1
-                if self._seal_failures < _SEAL_TRIES:
-                    self._next_seal = time.monotonic() + LONGEST_WAIT
-                    return
+                self._next_seal = time.monotonic() + LONGEST_WAIT
+                return
             except Exception as error:
                 # a journal that cannot be sealed stays a journal, and is read as one
-                log.warning("gradwatch: %s is not sealed: %s", path.name, error)
+                log.warning("gradwatch: %s is not sealed: %s", journal.path.name, error)
+                self._all_sealed = False
             self._full.pop(0)
-            self._seal_failures = 0
 
-    def _sealed(self, path: Path, number: int) -> None:
-        if self._sealer is None or self._sealer.folder != path.parent:
-            self._sealer = Sealer(path.parent, self._retention, self._yield_gil)
-        due = self._sealer.seal(path, number)
-        if due:  # the event first, the files then: whoever reads meanwhile knows why rows are gone
-            text = f"{len(due)} files of older rows are deleted; coarser levels cover them."
-            seqs = [[file.first_seq, file.last_seq] for file in due]
-            event = Event(
-                due[-1].last_step, EventKind.RETENTION, text, data={"seqs": seqs}, wall=time.time()
-            )
-            self._pending.add(Type.EVENT, pack_event(event), step=event.step)
-            self._write()
-            self._sealer.delete(due)
+    def _seal(self, journal: FullJournal) -> None:
+        folder = journal.path.parent
+        if self._sealer is None or self._sealer.folder != folder:
+            assert self._attempt is not None
+            keep, rank, attempt = self._retention, self._rank, self._attempt
+            self._sealer = Sealer(folder, rank, attempt, keep, self._yield_gil)
+        last = self.safe.is_set() and len(self._full) == 1 and self._all_sealed
+        unsealed = self._journal.size if self._journal else 0
+        self._sealer.seal(journal, closing=self._numbers if last else None, unsealed=unsealed)
+
+    def _numbers(self) -> dict[str, float]:
+        """What the run's information says of this thread's work."""
+        seconds = round(time.thread_time(), 6)
+        return {"background_seconds": seconds, "rows": self._pending.rows}
 
     def _ready_journal(self) -> Journal:
         if self._journal and not self._journal.intact:
@@ -380,7 +410,7 @@ class WriterThread(threading.Thread):
                 self.made_anew()
             assert self.folder is not None
             self._number += 1
-            self._journal = Journal(self.folder / f"j{self._number:05d}.gwj")
+            self._journal = Journal(self.folder / f"journal-{self._number:05d}.gwj")
         return self._journal
 
     def _make_folder(self) -> None:
@@ -401,14 +431,12 @@ class WriterThread(threading.Thread):
     def _finish(self) -> None:
         if not self._close_written:
             self._close_written = True
+            self._pending.add(Type.NOTE, to_json(self._numbers()))
             numbers = {"flushed": self.flushed, "dropped": self.queue.dropped}
             self._pending.add(Type.CLOSE, to_json(numbers))
             self._write()
-        if self._journal:
-            if self._journal.size > SMALLEST_SEALED:
-                self._roll()
-            else:
-                self._sync()
+        self._roll()
+        self._next_seal = 0.0
         self.safe.set()
 
     def _back_off(self, error: OSError) -> None:
