@@ -266,7 +266,9 @@ def _alike(footers: Sequence[Footer], most: int) -> list[_Alike]:
             grids.setdefault(key, []).append(grid)
             begin += grid.shape[0] * grid.shape[1]
     return [
-        _Alike(places[key], same, Groups.of(np.concatenate([_sizes(grid) for grid in same]), most))
+        _Alike(
+            places[key], same, Groups.of(np.concatenate([sizes_of(grid) for grid in same]), most)
+        )
         for key, same in grids.items()
     ]
 
@@ -297,6 +299,6 @@ def _read(
         yield found
 
 
-def _sizes(grid: Grid) -> NDArray[np.int64]:
+def sizes_of(grid: Grid) -> NDArray[np.int64]:
     """Rows in each bucket; a row of a file that is no rollup is one."""
     return np.ones(len(grid.steps), np.int64) if grid.sizes is None else grid.sizes
