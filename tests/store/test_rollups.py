@@ -109,7 +109,7 @@ def check(raw, entry, lines):
 def test_buckets_of_ten(family, width):
     grid = Grid(np.arange(5, 5 + 2 * 47, 2), np.arange(7, 7 + width, dtype=np.uint32))
     rows, states = drawn(family, 47, width)
-    raw, entry = sealed("rollups/x-10/00004.parquet", [(grid, rows, states)], 3, 1)
+    raw, entry = sealed(f"rollups/{family}-10/00004.parquet", [(grid, rows, states)], 3, 1)
     check(raw, entry, expected(grid, rows, states, [0, 10, 20, 30, 40, 47]))
     assert numbers_of(entry.steps).tolist() == grid.steps.tolist()
     (kept_grid,) = read_footer(Raw(bytes(raw)), entry).grids
@@ -139,12 +139,12 @@ def test_merged_buckets_are_those_of_all_rows(family):
         part = slice(47 * number, 47 * number + 47)
         own = Grid(grid.steps[part], grid.ids)
         raw, entry = sealed(
-            f"rollups/x-10/{number:05}.parquet", [(own, rows[part], states[part])], 3, 1
+            f"rollups/{family}-10/{number:05}.parquet", [(own, rows[part], states[part])], 3, 1
         )
         sources.append((Raw(bytes(raw)), entry))
-    raw, entry = merged("rollups/x-100/00009.parquet", sources, 100)
+    raw, entry = merged(f"rollups/{family}-100/00009.parquet", sources, 100)
     check(raw, entry, expected(grid, rows, states, [0, 94, 188, 282, 376, 470]))
-    raw, entry = merged("rollups/x-1000/00009.parquet", [(Raw(bytes(raw)), entry)], 1000)
+    raw, entry = merged(f"rollups/{family}-1000/00009.parquet", [(Raw(bytes(raw)), entry)], 1000)
     check(raw, entry, expected(grid, rows, states, [0, 470]))
 
 

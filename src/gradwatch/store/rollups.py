@@ -5,7 +5,7 @@ fit, whether they are rows of a journal or buckets of earlier rollups: one funct
 Files are made from files alone, nothing is kept in between.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,22 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.stats import HAS_VALUE
-from gradwatch.store.chunks import WORST_STATE, narrowed
+from gradwatch.store.chunks import WORST_STATE, GridChunk, SealedTable, narrowed
 from gradwatch.store.manifest import SealedFile
-from gradwatch.store.parquet import (
-    Footer,
-    Grid,
-    RandomAccess,
-    Unreadable,
-    encoded,
-    read_columns,
-    read_footer,
-)
+from gradwatch.store.parquet import Footer, Grid, RandomAccess, directly, encoded, read_footer
 
 SIZES = (10, 100, 1000)
 """Rows in a bucket of each level."""
 LAST_ONLY = frozenset({"weight_hash"})
 """Statistics of which only the last value means anything."""
+_ROWS_AT_ONCE = 1 << 19
+"""Rows that are read of all sources together while they are merged: 30 MB of one statistic each."""
 _PARTS = ("min", "max", "last", "sum", "count", "min_step", "max_step")
 
 
@@ -75,10 +69,10 @@ class Groups(NamedTuple):
         return cls(members, lengths, np.add.reduceat(sizes, begin) if starts else sizes)
 
     def gathered(self, values: NDArray[Any], fill: Any = None) -> NDArray[Any]:
-        """[bucket, member, subject]; with `fill` in place of members there are not."""
-        out: NDArray[Any] = values[self.members]
+        """[member, bucket, subject]; with `fill` in place of members there are not."""
+        out: NDArray[Any] = values.take(self.members.T, axis=0)
         if fill is not None:
-            out[np.arange(out.shape[1]) >= self.lengths[:, None]] = fill
+            out[np.arange(len(out))[:, None] >= self.lengths] = fill
         return out
 
     def final(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -94,8 +88,8 @@ def _combined(parts: Parts, groups: Groups) -> Parts:
     lowest = _extreme(np.minimum, parts.min, parts.min_step, counted, groups)
     highest = _extreme(np.maximum, parts.max, parts.max_step, counted, groups)
     with np.errstate(over="ignore"):
-        total = groups.gathered(terms, 0).sum(axis=1)
-    count = groups.gathered(parts.count, 0).sum(axis=1, dtype=np.uint16)
+        total = groups.gathered(terms, 0).sum(axis=0)
+    count = groups.gathered(parts.count, 0).sum(axis=0, dtype=np.uint16)
     last, ended = groups.final(parts.last), groups.final(parts.ended)
     return Parts(lowest[0], highest[0], last, total, count, lowest[1], highest[1], ended)
 
@@ -113,13 +107,12 @@ def _extreme(
         taken = groups.gathered(counted)
         ends = np.iinfo(np.uint64) if values.dtype.kind == "u" else np.finfo(values.dtype)
         table[~taken] = ends.max if better is np.minimum else ends.min
-    best = better.reduce(table, axis=1)
-    place = np.zeros(best.shape, np.intp)
-    for member in reversed(range(table.shape[1])):  # the first one stays
-        found = table[:, member] == best
-        np.copyto(place, member, where=found if taken is None else found & taken[:, member])
-    place += (np.arange(len(best)) * table.shape[1])[:, None]
-    at = groups.members.take(place)
+    best = better.reduce(table, axis=0)
+    place = np.zeros(best.shape, np.int16)
+    for member in reversed(range(len(table))):  # the first one stays
+        found = table[member] == best
+        np.copyto(place, member, where=found if taken is None else found & taken[member])
+    at = groups.members[np.arange(len(best))[:, None], place]
     if steps.shape[1] == 1:
         return best, steps[:, 0].take(at)
     return best, steps.ravel().take(at * steps.shape[1] + np.arange(steps.shape[1]))
@@ -209,20 +202,10 @@ def _single(values: NDArray[Any], valued: NDArray[np.bool_], steps: NDArray[np.i
 
 def _last_valued(states: NDArray[np.uint8], groups: Groups) -> NDArray[np.uint8]:
     """The state of the last member with a number, else of the last one."""
-    table = groups.gathered(states)
-    out = table[:, -1].copy()
-    for member in range(table.shape[1]):
-        np.copyto(out, table[:, member], where=HAS_VALUE[table[:, member]])
+    out = groups.final(states)
+    for member in groups.gathered(states):
+        np.copyto(out, member, where=HAS_VALUE[member])
     return out
-
-
-class _Alike(NamedTuple):
-    """Grids of the same subjects in several files, in order, and how they are combined."""
-
-    places: list[tuple[int, int]]
-    """The file of each grid, and the row in it where the grid begins."""
-    grids: list[Grid]
-    groups: Groups
 
 
 def merged(
@@ -230,73 +213,66 @@ def merged(
 ) -> tuple[memoryview, SealedFile]:
     """A coarser level: neighbouring buckets of several rollup files, in order, combined.
 
-    One statistic after the other is read and combined: memory is that of the result. Raises
-    Unreadable where a source is damaged.
+    Only some statistics of the sources are in memory at a time. Raises Unreadable where a source is
+    damaged.
     """
-    opened = [(access, read_footer(access, entry)) for access, entry in sources]
-    alike = _alike([footer for _, footer in opened], most)
+    opened = [(entry, access, read_footer(access, entry)) for access, entry in sources]
     out = _Table()
-    facts = _read(opened, alike, ("state", "rank", "attempt"))
-    for (_, grids, groups), ((states, _), (ranks, _), (attempts, _)) in zip(
-        alike, facts, strict=True
-    ):
-        grid = Grid(np.concatenate([grid.steps for grid in grids]), grids[0].ids, groups.sizes)
+    for chunks in _alike(opened):
+        groups = _groups(chunks, most)
+        found = _joined(chunks, ["state", "rank", "attempt"])
+        states, ranks, attempts = (values for values, _ in found.values())
         states = _last_valued(np.minimum(states, WORST_STATE).astype(np.uint8), groups)
+        steps = np.concatenate([chunk.steps for chunk in chunks])
+        grid = Grid(steps, chunks[0].ids, groups.sizes)
         out.add_keys(grid, states, int(ranks.flat[0]), int(attempts.flat[0]))
-    names = [place.name for place in opened[0][1].columns]
-    for stat in [name.removesuffix("_last") for name in names if name.endswith("_last")]:
-        parts = ["last"] if stat in LAST_ONLY else _PARTS
-        read = _read(opened, alike, [f"{stat}_{part}" for part in parts])
-        for (_, _, groups), columns in zip(alike, read, strict=True):
-            found = dict(zip(parts, columns, strict=True))
-            last, ended = found["last"]
-            values = {part: found.get(part, (last, ended))[0] for part in _PARTS}
-            out.add(stat, _combined(Parts(**values, ended=ended), groups))
+    names = [place.name for place in opened[0][2].columns]
+    stats = [name.removesuffix("_last") for name in names if name.endswith("_last")]
+    together = max(1, _ROWS_AT_ONCE // max(1, sum(entry.rows for entry, _, _ in opened)))
+    for at in range(0, len(stats), together):
+        for chunks in _alike(opened):
+            _merge(chunks, stats[at : at + together], _groups(chunks, most), out)
     return out.encoded(file)
 
 
-def _alike(footers: Sequence[Footer], most: int) -> list[_Alike]:
-    places: dict[bytes, list[tuple[int, int]]] = {}
-    grids: dict[bytes, list[Grid]] = {}
-    for number, footer in enumerate(footers):
-        begin = 0
-        for grid in footer.grids:
-            key = grid.ids.tobytes()
-            places.setdefault(key, []).append((number, begin))
-            grids.setdefault(key, []).append(grid)
-            begin += grid.shape[0] * grid.shape[1]
-    return [
-        _Alike(
-            places[key], same, Groups.of(np.concatenate([sizes_of(grid) for grid in same]), most)
-        )
-        for key, same in grids.items()
-    ]
+def _merge(chunks: Sequence[GridChunk], stats: Sequence[str], groups: Groups, out: _Table) -> None:
+    parts = {stat: ("last",) if stat in LAST_ONLY else _PARTS for stat in stats}
+    found = _joined(chunks, [f"{stat}_{part}" for stat in stats for part in parts[stat]])
+    for stat in stats:
+        last = found[f"{stat}_last"]
+        values = {part: found.get(f"{stat}_{part}", last)[0] for part in _PARTS}
+        out.add(stat, _combined(Parts(**values, ended=last[1]), groups))
 
 
-def _read(
-    opened: Sequence[tuple[RandomAccess, Footer]], alike: Sequence[_Alike], names: Sequence[str]
-) -> Iterator[list[tuple[NDArray[Any], NDArray[np.bool_]]]]:
-    """For each kind of grid, columns as [bucket, subject] and where they are not null."""
-    try:
-        tables = [read_columns(*source, names, masked=True) for source in opened]
-    except KeyError as error:
-        raise Unreadable(f"it has no column {error}") from None
-    for places, grids, _ in alike:
-        found = []
-        for name in names:
-            cells: list[Any] = [
-                np.ma.asarray(tables[number][name])[begin : begin + grid.shape[0] * grid.shape[1]]
-                for (number, begin), grid in zip(places, grids, strict=True)
-            ]
-            shape = (-1, len(grids[0].ids))
-            # A column of one number comes without its type.
-            kind = np.int64 if name.endswith("_step") else np.uint64
-            values = np.concatenate(
-                [cell.data if cell.dtype.kind == "f" else cell.data.astype(kind) for cell in cells]
-            )
-            present = ~np.concatenate([np.ma.getmaskarray(cell) for cell in cells])
-            found.append((values.reshape(shape), present.reshape(shape)))
-        yield found
+def _alike(
+    opened: Sequence[tuple[SealedFile, RandomAccess, Footer]],
+) -> list[list[GridChunk]]:
+    """The grids of several files by their subjects, none of their columns read yet."""
+    alike: dict[bytes, list[GridChunk]] = {}
+    for entry, access, footer in opened:
+        for chunk in SealedTable(entry, access, footer, directly).chunks():
+            alike.setdefault(chunk.ids.tobytes(), []).append(chunk)
+    return list(alike.values())
+
+
+def _groups(chunks: Sequence[GridChunk], most: int) -> Groups:
+    return Groups.of(np.concatenate([sizes_of(chunk.grid) for chunk in chunks]), most)
+
+
+def _joined(
+    chunks: Sequence[GridChunk], names: Sequence[str]
+) -> dict[str, tuple[NDArray[Any], NDArray[np.bool_]]]:
+    """Columns of several grids, one below the other, and where they are not null."""
+    found = {}
+    read = [chunk.values(*names) for chunk in chunks]
+    for name, *tables in zip(names, *read, strict=True):
+        present = ~np.concatenate([np.ma.getmaskarray(table) for table in tables])
+        # A column of one number comes without its type.
+        whole = np.int64 if name.endswith("_step") else np.uint64
+        values = [np.ma.getdata(table) for table in tables]
+        values = [part if part.dtype.kind == "f" else part.astype(whole) for part in values]
+        found[name] = np.concatenate(values), present
+    return found
 
 
 def sizes_of(grid: Grid) -> NDArray[np.int64]:
