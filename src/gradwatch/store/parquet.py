@@ -25,6 +25,10 @@ _FOOTER_LIMIT = 16 << 20
 _COLUMN_LIMIT = 256 << 20
 """Bytes that a column may claim to have unpacked; ours stay below a tenth of it."""
 _ROWS_LIMIT = 1 << 24
+_NUMBERS = {name: name for name in ("int8", "int16", "int32", "int64")}
+_NUMBERS |= {f"u{name}": f"u{name}" for name in _NUMBERS}
+_NUMBERS |= {"float": "float32", "double": "float64"}
+"""Types of numbers that a column may have, in pyarrow's words and in numpy's."""
 
 
 class RandomAccess(Protocol):
@@ -354,15 +358,23 @@ def _column(pa: Any, array: Any, masked: bool) -> Column:
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
         return ["" if text is None else text for text in array.to_pylist()]
     if pa.types.is_list(array.type):
-        offsets = np.asarray(array.offsets, np.int64)
-        return Lists(offsets, array.values.to_numpy(zero_copy_only=False))
-    nulls = array.is_null() if array.null_count else None
-    if nulls is not None and not pa.types.is_floating(array.type):
-        array = array.fill_null(0)
-    values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    if masked and nulls is not None:
-        return np.ma.array(values, mask=nulls.to_numpy(zero_copy_only=False))
-    return values
+        return Lists(_numbers(array.offsets).astype(np.int64), _numbers(array.values))
+    values = _numbers(array)
+    if not array.null_count:
+        return values
+    bits = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")
+    valid = bits[array.offset : array.offset + len(array)].astype(bool)
+    if masked:
+        return np.ma.array(values, mask=~valid)
+    return np.where(valid, values, values.dtype.type(np.nan if values.dtype.kind == "f" else 0))
+
+
+def _numbers(array: Any) -> NDArray[Any]:
+    """The numbers of an array as they lie in memory: `to_numpy` would import pandas."""
+    dtype, buffer = np.dtype(_NUMBERS[str(array.type)]), array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array), dtype)
+    return np.frombuffer(buffer, dtype, len(array) + array.offset)[array.offset :]
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -304,7 +304,9 @@ class WriterThread(threading.Thread):
             self.finished.set()
 
     def _drain(self) -> None:
-        while self._pending.size or self._pending.fill():
+        """Write what waits; what comes meanwhile waits for the next turn and goes together."""
+        queue, goal = self.queue, self.queue.accepted
+        while self._pending.size or (self.flushed + queue.dropped < goal and self._pending.fill()):
             self._write()
 
     def _yield_gil(self) -> None:
