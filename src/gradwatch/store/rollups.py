@@ -89,7 +89,7 @@ def _combined(parts: Parts, groups: Groups) -> Parts:
     highest = _extreme(np.maximum, parts.max, parts.max_step, counted, groups)
     with np.errstate(over="ignore"):
         total = groups.gathered(terms, 0).sum(axis=0)
-    count = groups.gathered(parts.count, 0).sum(axis=0, dtype=np.uint16)
+    count = groups.gathered(parts.count, 0).sum(axis=0, dtype=parts.count.dtype)
     last, ended = groups.final(parts.last), groups.final(parts.ended)
     return Parts(lowest[0], highest[0], last, total, count, lowest[1], highest[1], ended)
 
@@ -150,7 +150,7 @@ class _Table:
         self._add(f"{stat}_last", parts.last, parts.ended)
         if stat not in LAST_ONLY:
             some = parts.count > 0
-            self._add(f"{stat}_count", parts.count)
+            self._add(f"{stat}_count", parts.count.astype(np.uint16, copy=False))
             for part in ("min", "max", "sum", "min_step", "max_step"):
                 self._add(f"{stat}_{part}", getattr(parts, part), some)
 
@@ -197,7 +197,7 @@ def _single(values: NDArray[Any], valued: NDArray[np.bool_], steps: NDArray[np.i
     values = np.ascontiguousarray(values)
     counted = valued & np.isfinite(values) if values.dtype.kind == "f" else valued
     terms, own = values.astype(np.float64, copy=False), steps[:, None]
-    return Parts(values, values, values, terms, counted, own, own, valued)
+    return Parts(values, values, values, terms, counted.astype(np.uint16), own, own, valued)
 
 
 def _last_valued(states: NDArray[np.uint8], groups: Groups) -> NDArray[np.uint8]:
