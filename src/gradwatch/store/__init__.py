@@ -1,6 +1,6 @@
 """The run folder: append-only, checksummed, readable while it grows (docs/format.md)."""
 
-from gradwatch.store.reader import Follower, follow, glance, open_run
+from gradwatch.store.reader import Follower, follow, open_run
 from gradwatch.store.retention import Retention
 from gradwatch.store.runs import RunSummary, delete_run, folder_name, list_runs
 from gradwatch.store.writer import Writer
@@ -13,7 +13,6 @@ __all__ = [
     "delete_run",
     "folder_name",
     "follow",
-    "glance",
     "list_runs",
     "open_run",
 ]

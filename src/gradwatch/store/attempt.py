@@ -1,404 +1,383 @@
-"""What one writer left: its folder as read so far, and a snapshot of it for one opening."""
+"""What one writer left, as one look found it; sealed files are read when somebody asks."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Generic, TypeVar
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.errors import GradwatchError
 from gradwatch.graph import Graph
 from gradwatch.run.subject import Event, EventKind, Histogram, Subject
-from gradwatch.stats import Family, Stat
-from gradwatch.store.chunks import Chunk, Damage, distinct
-from gradwatch.store.column_file import ColumnChunk, ColumnFile
-from gradwatch.store.downsample import BucketCache, RollupChunk, standing_in
-from gradwatch.store.format import (
-    FAMILIES,
-    NO_SEQ,
-    PACKED,
-    BadPayload,
-    StoredRecord,
-    Type,
-    from_json,
-    inflate,
-    unpack_event,
-    unpack_histograms,
-    unpack_scalars,
-)
-from gradwatch.store.journal import JournalFile
-from gradwatch.store.rollups import LETTERS
-from gradwatch.store.runs import WriterFolder
+from gradwatch.stats import Family, Kind, Stat
+from gradwatch.store.chunks import STATS, Chunk, Damage, SealedTable, Vanished, distinct
+from gradwatch.store.downsample import RollupChunk
+from gradwatch.store.format import SCALAR_ROW, BadPayload, from_json
+from gradwatch.store.histograms import COLUMNS as HISTOGRAM_COLUMNS
+from gradwatch.store.histograms import SealedHistogram
+from gradwatch.store.journal import JournalChunk, JournalFile
+from gradwatch.store.manifest import Manifest, SealedFile, Stretch, numbers_of
+from gradwatch.store.parquet import Unreadable, read_footer
 
-COARSEST = LETTERS[3]
-FIRST_SMALL = "x00001.gwx"
-LOOKS = 50
-"""How often to look again where a growing run changes under the reader; mostly once is enough."""
-_FIRST_LOOK = frozenset({Type.SUBJECTS, Type.GRAPH, Type.NOTE})
+if TYPE_CHECKING:
+    from gradwatch.store.folder import Folder, SmallRecords
+
+SUBJECTS, GRAPH = "subjects.parquet", "graph.json"
 _MOST_GAPS = 1000
 """Losses reported one by one; a forged file of holes must not make a list of millions."""
+_HELD_HISTOGRAMS = 16
+_MOST_STEPS = 1 << 27
+"""Steps of a run; a forged manifest must not make a list of billions."""
+
+Part = SealedFile | JournalChunk
+"""Where rows are: a sealed file, or what a journal has of some subjects."""
 
 
-@dataclass
-class SmallRecords:
-    """Everything of one writer that is no row."""
+class Attempt:
+    """The sealed files of a manifest and the journals it does not call sealed.
 
-    subjects: dict[int, Subject] = field(default_factory=dict)
-    scalars: list[tuple[tuple[str, ...], NDArray[np.void]]] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    notes: list[dict[str, Any]] = field(default_factory=list)
-    histograms: dict[tuple[Family, int], dict[int, Histogram]] = field(default_factory=dict)
-    """By family and subject id, then by step."""
-    graph: Graph | None = None
-    closed: bool = False
-
-    def snapshot(self) -> "SmallRecords":
-        """A copy that does not grow with the run."""
-        return replace(
-            self,
-            subjects=dict(self.subjects),
-            scalars=list(self.scalars),
-            events=list(self.events),
-            notes=list(self.notes),
-            histograms={key: dict(steps) for key, steps in self.histograms.items()},
-        )
-
-    def take(self, record: StoredRecord, payload: memoryview, rank: int) -> None:
-        """Take one record in; raises BadPayload where its content makes no sense."""
-        head = record.head
-        match head.type:
-            case Type.SUBJECTS:
-                self._take_subjects(from_json(payload))
-            case Type.SCALARS:
-                self.scalars.append(unpack_scalars(payload))
-            case Type.EVENT:
-                self.events.append(unpack_event(payload, head.step, rank))
-            case Type.NOTE:
-                note = from_json(payload)
-                if not isinstance(note, dict):
-                    raise BadPayload("a note that is no object")
-                self.notes.append(note)
-            case Type.GRAPH:
-                try:
-                    self.graph = Graph.from_dict(from_json(payload))
-                except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-                    raise BadPayload(str(error)) from None
-            case Type.CLOSE:
-                self.closed = True
-            case Type.HIST:
-                family = FAMILIES.get(head.family)
-                if family is None:
-                    raise BadPayload("histograms of an unknown family")
-                plain = inflate(payload) if head.flags & PACKED else payload
-                for subject, histogram in unpack_histograms(plain).items():
-                    self.histograms.setdefault((family, subject), {})[head.step] = histogram
-            case _:
-                pass  # a newer writer may add types; what we do not know we leave
-
-    def _take_subjects(self, rows: Any) -> None:
-        try:
-            for number, data in rows:
-                if not 0 <= number < 1 << 32:
-                    raise BadPayload("a subject with an impossible id")
-                self.subjects[int(number)] = Subject.from_dict(data)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise BadPayload(str(error)) from None
-
-
-class FolderIndex:
-    """Journals, sealed files, small records and rollups of one writer, as far as they were read.
-
-    A writer may append, seal and delete while we look, and there are no locks. Sequence numbers
-    are what makes that safe: a record that is there twice (in a journal and in what it became)
-    counts once, and one that is nowhere is reported as lost.
-
-    `coarse` is for a first look at a long run: the coarsest rollup and the first small records,
-    among them the names of the subjects; no scalars and no events.
+    A file that the manifest names and that is not as it says is damage, and its rows are. Where a
+    newer manifest no longer names it, the attempt is out of date instead: `Vanished`.
     """
 
-    def __init__(self, folder: WriterFolder, *, coarse: bool = False) -> None:
-        self.folder = folder
-        self.coarse = coarse
-        self.small = SmallRecords()
-        self.cache = BucketCache()
-        self._seen: set[int] = set()
-        self._damage: list[Damage] = []
-        self._journals: dict[str, JournalFile] = {}
-        self._small_files: dict[str, JournalFile] = {}
-        self._columns: dict[str, ColumnFile] = {}
-
-    def refresh(self, progress: Callable[[float], None] = lambda _: None) -> None:
-        """Look for new files and new bytes; `progress` is called with the share done, 0 to 1."""
-        for _ in range(3):
-            names = self._names()
-            for name in sorted(names):
-                self._notice(name)
-            if all(file.opened for file in self._journals.values()):
-                break
-            # a journal was sealed between listing and opening: look again
-            self._journals = {n: file for n, file in self._journals.items() if file.opened}
-        files = self._files()
-        for number, file in enumerate(files, start=1):
-            for record in file.refresh():
-                self._take(record)
-            progress(number / len(files))
-        self._forget_sealed(names)
-
-    @property
-    def mark(self) -> tuple[object, ...]:
-        """Differs whenever a refresh found something new."""
-        return len(self._seen), *((file.path.name, file.end) for file in self._files())
-
-    def chunks(self) -> list[Chunk]:
-        """All rows, in the order in which later ones count: coarse before fine, then as written."""
-        columns = self._column_chunks()
-        fine: list[Chunk] = [chunk for chunk in columns if chunk.level == 0]
-        for name in sorted(self._journals):
-            # A journal is deleted after the file it was sealed into is in place, so both may be
-            # there: of rows in both, the sealed ones are taken.
-            twin = self._columns.get(_sealed_name(name))
-            again = twin.chunks() if twin else []
-            sealed = frozenset(int(seq) for chunk in again for seq in chunk.seqs.tolist())
-            fine += self._journals[name].chunks(sealed)
-        fine.sort(key=lambda chunk: int(chunk.seqs[-1]))
-        rollups = [chunk for chunk in columns if chunk.level]
-        if not rollups:
-            return fine
-        covered = np.concatenate([chunk.seqs for chunk in fine] or [np.empty(0, np.uint64)])
-        return [*reversed(standing_in(rollups, covered)), *fine]
-
-    def rollups(self) -> list[ColumnChunk]:
-        """Every bucket of every rollup, needed for rows or not: for downsampling."""
-        return [chunk for chunk in self._column_chunks() if chunk.level]
-
-    def damage(self) -> list[Damage]:
-        """What could not be read, as far as is known now."""
-        damage = list(self._damage)
-        if self.small.closed and not self._journals:  # nobody is going to finish it
-            cut = [name for name in sorted(self._columns) if self._columns[name].cut]
-            damage += [Damage(f"{name} ends in the middle of a block") for name in cut]
-        return damage + [item for file in self._files() for item in file.damage]
-
-    def missing(self, chunks: Sequence[Chunk]) -> list[Damage]:
-        """Records that were written before others that are there, and are gone.
-
-        A writer numbers its records without gaps, so a gap is a loss, unless the record is there
-        and damaged (then it is reported as that) or an event says that retention deleted it.
-        """
-        parts = [np.fromiter(self._seen, np.uint64, len(self._seen))]
-        parts += [chunk.seqs for chunk in chunks]
-        parts += [
-            np.fromiter(file.bad_seqs, np.uint64, len(file.bad_seqs))
-            for file in (*self._journals.values(), *self._small_files.values())
-        ]
-        edges = np.concatenate([[-1], distinct(np.concatenate(parts)).astype(np.int64)])
-        gaps = np.flatnonzero(np.diff(edges) > 1)
-        first, last = edges[gaps] + 1, edges[gaps + 1] - 1
-        lost = np.flatnonzero(~self._retained(first, last))
-        return [_gap(int(first[at]), int(last[at]), chunks) for at in lost[:_MOST_GAPS]]
-
-    def _retained(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which gaps lie within what retention deleted, by its own account."""
-        deleted = [
-            pair
-            for event in self.small.events
-            if event.kind is EventKind.RETENTION
-            for pair in _ranges(event.data.get("seqs"))
-        ]
-        if not deleted:
-            return np.zeros(len(first), bool)
-        table = np.array(sorted(deleted), np.int64)
-        # Ranges may overlap: of all that begin before a gap, the one that reaches furthest decides.
-        reach = np.maximum.accumulate(table[:, 1])
-        at = np.searchsorted(table[:, 0], first, side="right") - 1
-        return np.logical_and(at >= 0, reach[np.maximum(at, 0)] >= last)
-
-    def _files(self) -> list[JournalFile | ColumnFile]:
-        """Small records first: they name the subjects."""
-        kinds: tuple[dict[str, Any], ...] = self._small_files, self._journals, self._columns
-        return [files[name] for files in kinds for name in sorted(files)]
-
-    def _column_chunks(self) -> list[ColumnChunk]:
-        return [chunk for name in sorted(self._columns) for chunk in self._columns[name].chunks()]
-
-    def _names(self) -> set[str]:
-        try:
-            return {path.name for path in self.folder.path.iterdir()}
-        except OSError:
-            return set()
-
-    def _notice(self, name: str) -> None:
-        path = self.folder.path / name
-        if self.coarse and name[:1] != COARSEST and name != FIRST_SMALL:
-            return
-        # A letter, five digits, an ending; whatever else lies in the folder is not read.
-        match name[:1], name[6:]:
-            case "j", ".gwj":
-                if name not in self._journals:
-                    self._journals[name] = JournalFile(path)
-            case "x", ".gwx":
-                if name not in self._small_files:
-                    self._small_files[name] = JournalFile(path)
-            case ("s", ".gws") | ("a" | "b" | "c", ".gwl"):
-                if name not in self._columns:
-                    self._columns[name] = ColumnFile(path)
-
-    def _forget_sealed(self, names: set[str]) -> None:
-        """Journals that are gone and sealed; column files that retention took."""
-        # A journal that is gone is kept until its sealed twin was read: its handle is still open,
-        # and without either its rows would seem lost.
-        for name in list(self._journals):
-            if name not in names and _sealed_name(name) in self._columns:
-                del self._journals[name]
-        for name in list(self._columns):
-            if name not in names:
-                del self._columns[name]
-
-    def _take(self, record: StoredRecord) -> None:
-        head = record.head
-        if self.coarse and head.type not in _FIRST_LOOK:
-            return
-        if head.seq != NO_SEQ:
-            if head.seq in self._seen:
-                return  # sealed into another file since we met it first
-            self._seen.add(head.seq)
-        try:
-            if record.payload is None:
-                raise BadPayload("its checksum does not hold")
-            self.small.take(record, record.payload, self.folder.rank)
-        except BadPayload as error:
-            word = Type(head.type).name if head.type in set(Type) else f"type {head.type}"
-            self._damage.append(Damage(f"record {head.seq} ({word}) is damaged: {error}"))
-
-
-def _sealed_name(journal: str) -> str:
-    return f"s{journal[1:6]}.gws"
-
-
-def _ranges(data: Any) -> Iterator[tuple[int, int]]:
-    if isinstance(data, list):
-        for item in data:
-            match item:
-                case [int(low), int(high)] if 0 <= low <= high < 1 << 62:
-                    yield low, high
-
-
-def _gap(first: int, last: int, chunks: Sequence[Chunk]) -> Damage:
-    """Lost records, with the steps between their neighbours as where they were."""
-    before: list[int] = []
-    after: list[int] = []
-    for chunk in chunks:
-        at = int(np.searchsorted(chunk.seqs, np.uint64(first)))
-        before += chunk.steps[:at][-1:].tolist()
-        after += chunk.steps[at:][:1].tolist()
-    text = f"records {first} to {last} are missing"
-    low = max(before) + 1 if before else -(1 << 62)
-    high = min(after) - 1 if after else 1 << 62
-    located = (before or after) and low <= high
-    return Damage(text, None, low, high) if located else Damage(text)
-
-
-AnyChunk = TypeVar("AnyChunk", bound=Chunk)
-
-
-class ChunkIndex(Generic[AnyChunk]):
-    """Chunks by family with the steps they reach over: of thousands a window needs a few."""
-
-    def __init__(self, chunks: Sequence[AnyChunk]) -> None:
-        self._chunks: dict[Family, list[AnyChunk]] = {}
-        for chunk in chunks:
-            self._chunks.setdefault(chunk.family, []).append(chunk)
-        self._edges = {
-            family: (
-                np.array([chunk.steps.min() for chunk in members], np.int64),
-                np.array([chunk.steps.max() for chunk in members], np.int64),
-            )
-            for family, members in self._chunks.items()
+    def __init__(
+        self,
+        folder: "Folder",
+        manifest: Manifest,
+        sizes: Mapping[str, int],
+        journals: "Sequence[tuple[JournalFile, SmallRecords]]",
+        lost: str = "",
+    ) -> None:
+        self.number, self.rank = folder.writer.attempt, folder.writer.rank
+        self.folder, self.manifest = folder, manifest
+        self.small = [small for _, small in journals]
+        self.journal_chunks = [chunk for journal, _ in journals for chunk in journal.chunks()]
+        self._salvaged = bool(lost)
+        self._wrong = {
+            entry.file: _size_problem(entry, sizes.get(entry.file))
+            for entry in manifest.files
+            if sizes.get(entry.file) != entry.bytes
+            and (entry.number or sizes.get(f"{entry.file}.part") != entry.bytes)
         }
+        self._opening = [Damage(lost)] if lost else []
+        self._opening += [
+            Damage(f"{entry.file} {self._wrong[entry.file]}", None, entry.first_step)
+            for entry in (manifest.files if self._wrong else ())
+            if entry.file in self._wrong
+        ]
+        for journal, small in journals:
+            self._opening += [*journal.damage, *small.damage]
+        self._opening += self._gaps([seq for journal, _ in journals for seq in journal.seqs])
 
-    def __contains__(self, family: Family) -> bool:
-        return family in self._chunks
+    # -- what there is -----------------------------------------------------------------------------
 
-    def meeting(self, family: Family, first: int, last: int) -> list[AnyChunk]:
-        """In their order, those that have steps on both sides of, or within, the range."""
-        if family not in self._chunks:
-            return []
-        lowest, highest = self._edges[family]
-        chosen = np.flatnonzero((lowest <= last) & (highest >= first))
-        return [self._chunks[family][number] for number in chosen.tolist()]
+    @property
+    def closed(self) -> bool:
+        """Whether the writer ended in good order."""
+        return self.manifest.closed or any(small.closed for small in self.small)
 
-
-@dataclass(frozen=True)
-class Attempt:
-    """What one writer left, frozen at the moment of looking."""
-
-    number: int
-    small: SmallRecords
-    chunks: Sequence[Chunk]
-    missing: Sequence[Damage]
-    index: FolderIndex
-    rollups: Sequence[ColumnChunk]
-
-    @classmethod
-    def of(cls, index: FolderIndex) -> "Attempt":
-        """Freeze what the index has read so far, after a second look where records seem lost."""
-        chunks = index.chunks()
-        missing = [] if index.coarse else index.missing(chunks)
-        for _ in range(LOOKS):
-            if not missing or index.small.closed:
-                break
-            # the writer may have sealed a journal while we looked: then nothing is missing now
-            before = index.mark
-            index.refresh()
-            if index.mark == before:
-                break
-            chunks = index.chunks()
-            missing = index.missing(chunks)
-        number, small = index.folder.attempt, index.small.snapshot()
-        return cls(number, small, chunks, missing, index, index.rollups())
+    @property
+    def notes(self) -> dict[str, Any]:
+        """The writer's notes, later ones over earlier ones."""
+        return {**self.manifest.info, **{k: v for s in self.small for k, v in s.notes.items()}}
 
     @property
     def damage(self) -> list[Damage]:
-        """What cannot be read; reading columns may find more."""
-        return [*self.index.damage(), *self.missing]
+        """What cannot be read; reading files may find more."""
+        return [*self._opening, *self.folder.problems.values()]
 
     @cached_property
-    def chunk_index(self) -> ChunkIndex[Chunk]:
-        """The rows, ready to be searched by family and steps."""
-        return ChunkIndex(self.chunks)
+    def _files(self) -> dict[tuple[str, str], list[SealedFile]]:
+        files: dict[tuple[str, str], list[SealedFile]] = {}
+        for entry in self.manifest.files:
+            files.setdefault((entry.kind, entry.group), []).append(entry)
+        return {key: sorted(found, key=lambda e: e.number) for key, found in files.items()}
 
-    @cached_property
-    def rollup_index(self) -> ChunkIndex[ColumnChunk]:
-        """The rollups, ready to be searched by family and steps."""
-        return ChunkIndex(self.rollups)
+    def files(self, kind: str, group: str = "") -> list[SealedFile]:
+        """The sealed files of a kind (and of a family, of a rollup's level), oldest first."""
+        return self._files.get((kind, group), [])
 
-    def chunks_near(self, family: Family, first: int, last: int) -> Iterator[Chunk]:
-        """What there is of a range of steps; of rollups only the buckets that reach into it."""
-        for chunk in self.chunk_index.meeting(family, first, last):
-            near = chunk.near(first, last) if isinstance(chunk, RollupChunk) else chunk
-            if near is not None:
-                yield near
+    def stand_ins(self, family: Family) -> list[SealedFile]:
+        """The finest rollups of rows that retention took."""
+        rows = {entry.number for entry in self.files("rows", family)}
+        return [e for e in self.files("rollups", f"{family}-10") if e.number not in rows]
+
+    def sealed(self, family: Family) -> list[SealedFile]:
+        """Where the sealed rows of a family are, or what stands in for them, oldest first."""
+        files = [*self.stand_ins(family), *self.files("rows", family)]
+        return sorted(files, key=lambda entry: entry.number)
+
+    def parts(self, stat: Stat, first: int, last: int) -> list[Part]:
+        """Where a statistic of some steps is, in the order in which later ones count."""
+        family = stat.family
+        found: list[Part] = [*self.sealed(family)]
+        if stat.width > 1:  # the states are with the rows, the numbers in files of their own
+            found += self.files("sketches", family)
+        found += [chunk for chunk in self.journal_chunks if chunk.family is family]
+        return [part for part in found if part.first_step <= last and part.last_step >= first]
+
+    def rows(self, family: Family) -> int:
+        """How many rows of a family there are or were, as the files say."""
+        stored = sum(len(c.records) * len(c.ids) for c in self.journal_chunks if c.family is family)
+        stored += sum(10 * entry.rows for entry in self.stand_ins(family))
+        return stored + sum(entry.rows for entry in self.files("rows", family))
 
     @cached_property
     def stats(self) -> frozenset[Stat]:
-        """What was recorded. A writer has one list of columns per family, so one whole chunk of a
-        level tells for all of it; walking over the columns of thousands would take seconds."""
-        stats: set[Stat] = set()
-        listed: set[tuple[Family, int]] = set()
-        for chunk in self.chunks:
-            if isinstance(chunk, RollupChunk):
-                key = chunk.family, chunk.base.level
-                if key in listed:
-                    continue
-                if chunk.base.complete:
-                    listed.add(key)
-            stats |= chunk.stats
-        return frozenset(stats)
+        """What was recorded."""
+        stats = {
+            STATS[name]
+            for family, names in self.manifest.columns.items()
+            for name in names
+            if name in STATS and STATS[name].family == family
+        }
+        return frozenset(stats).union(*(chunk.stats for chunk in self.journal_chunks))
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
         """Every step this attempt has anything for."""
-        parts = [chunk.steps for chunk in self.chunks]
-        parts += [rows["step"] for _, rows in self.small.scalars]
-        return distinct(np.concatenate([*parts, np.empty(0, np.int64)]))
+        entries = [*self.files("scalars"), *(e for f in Family for e in self.sealed(f))]
+        # Families are mostly recorded on the same steps.
+        stretches: set[Stretch] = {stretch for entry in entries for stretch in entry.steps}
+        total = sum(count for _, _, count in stretches)
+        if total > _MOST_STEPS:
+            raise GradwatchError(
+                f"Expected a run of at most {_MOST_STEPS} steps, but its manifest lists {total}. "
+                "The run is damaged or was made up; record it again."
+            )
+        parts = [numbers_of(tuple(stretches)), *(chunk.steps for chunk in self.journal_chunks)]
+        parts += [rows["step"] for small in self.small for _, rows in small.scalars]
+        return distinct(np.concatenate(parts))
+
+    # -- reading files -----------------------------------------------------------------------------
+
+    def table(self, entry: SealedFile) -> SealedTable:
+        """A sealed file, ready to be read; Unreadable where it is not what the manifest says."""
+        problem = Unreadable(self._wrong.get(entry.file, "is missing"))
+        if entry.file in self._wrong:
+            raise problem
+        folder = self.folder
+        for name in _names(entry):
+            access = folder.place.open(name)
+            try:
+                if access is not None:
+                    given = None if self._salvaged else entry
+                    read = partial(read_footer, access, given, folder.call)
+                    footer = folder.footers.get(entry, read)
+                    return SealedTable(entry, access, footer, folder.call)
+            except Unreadable as error:
+                problem = error
+        raise problem
+
+    def chunks(self, part: Part, first: int, last: int) -> Sequence[Chunk]:
+        """What a part has of some steps, in the order in which later ones count."""
+        if isinstance(part, JournalChunk):
+            return [part]
+        chunks = self.table(part).chunks()
+        if part.kind != "rollups":
+            return chunks
+        return [RollupChunk.near(chunk, first, last) for chunk in chunks]
+
+    def blame(self, part: Part, error: Unreadable) -> None:
+        """Note that something cannot be read; Vanished where it need not be there any more."""
+        name = part.file
+        if name not in self._wrong:
+            if isinstance(part, SealedFile) and not self.folder.lists(part):
+                raise Vanished(name)
+            self.folder.problems[name] = Damage(f"{name}: {error}", None, part.first_step)
+
+    def _columns(self, entry: SealedFile, *names: str) -> list[Any] | None:
+        """Columns of a file; None where it is damaged."""
+        try:
+            return cast(list[Any], self.table(entry).fetch(*names))
+        except Unreadable as error:
+            self.blame(entry, error)
+            return None
+
+    # -- what is no row ----------------------------------------------------------------------------
+
+    @cached_property
+    def subjects(self) -> Mapping[int, Subject]:
+        """By id; where a name was lost, one that says so."""
+        known, named = self._sealed_subjects()
+        later = {number: s for small in self.small for number, s in small.subjects.items()}
+        chunks: list[tuple[Kind, NDArray[np.uint32]]]
+        chunks = [(chunk.family.kind, chunk.ids) for chunk in self.journal_chunks]
+        if not named:
+            chunks += self._sealed_ids()
+        lost = {
+            number: Subject(kind, f"(name lost: {kind} {number})")
+            for kind, ids in chunks
+            for number in ids.tolist()
+            if number not in known and number not in later
+        }
+        return {**known, **later, **lost} if later or lost else known
+
+    def _sealed_subjects(self) -> tuple[Mapping[int, Subject], bool]:
+        """Those of the sealed table, and whether they are all."""
+        for entry in self.files(SUBJECTS):
+            found = self._columns(entry, "subject", "kind", "name", "layer", "details")
+            try:
+                if found is not None:
+                    ids, *texts = found
+                    return _described(ids.tobytes(), *(tuple(column) for column in texts)), True
+            except (BadPayload, TypeError, ValueError, LookupError, AttributeError) as error:
+                self.blame(entry, Unreadable(f"its subjects make no sense: {error}"))
+        return {}, False
+
+    def _sealed_ids(self) -> Iterator[tuple[Kind, NDArray[np.uint32]]]:
+        for family in Family:
+            for entry in self.sealed(family):
+                try:
+                    yield from ((family.kind, grid.ids) for grid in self.table(entry).footer.grids)
+                except Unreadable as error:
+                    self.blame(entry, error)
+
+    @cached_property
+    def scalars(self) -> list[tuple[Sequence[str], NDArray[np.void]]]:
+        """Names, and rows whose `name` is an index into them, in the order of logging."""
+        parts: list[tuple[Sequence[str], NDArray[np.void]]] = []
+        for entry in self.files("scalars"):
+            found = self._columns(entry, "step", "name", "value")
+            if found is not None:
+                steps, names, values = found
+                index: dict[str, int] = {}
+                rows = np.zeros(len(steps), SCALAR_ROW)
+                rows["step"], rows["value"] = steps, values
+                rows["name"] = [index.setdefault(name, len(index)) for name in names]
+                parts.append((list(index), rows))
+        return [*parts, *(part for small in self.small for part in small.scalars)]
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """As they were written."""
+        events: list[Event] = []
+        for entry in self.files("events"):
+            found = self._columns(entry, "step", "kind", "text", "subject", "data", "wall")
+            try:
+                for step, kind, text, subject, data, wall in zip(*found or (), strict=True):
+                    events.append(
+                        Event(
+                            int(step),
+                            EventKind(kind),
+                            text,
+                            subject,
+                            dict(from_json(data.encode())),
+                            float(wall),
+                            self.rank,
+                        )
+                    )
+            except (BadPayload, TypeError, ValueError, AttributeError) as error:
+                self.blame(entry, Unreadable(f"its events make no sense: {error}"))
+        return [*events, *(event for small in self.small for event in small.events)]
+
+    @cached_property
+    def graph(self) -> Graph | None:
+        """The layer graph that was stored last."""
+        for small in reversed(self.small):
+            if small.graph is not None:
+                return small.graph
+        entries = self.files(GRAPH)
+        for name in _names(entries[0]) if entries else ():
+            access = self.folder.place.open(name)
+            raw = access.read(entries[0].bytes, 0) if access else b""
+            if zlib.crc32(raw) in entries[0].checksums:
+                try:
+                    return Graph.from_dict(from_json(raw))
+                except (BadPayload, TypeError, ValueError, LookupError, AttributeError) as error:
+                    self.blame(entries[0], Unreadable(str(error)))
+                    return None
+        if entries:
+            self.blame(entries[0], Unreadable("its checksum does not hold"))
+        return None
+
+    def histograms(self, family: Family, number: int) -> dict[int, Histogram | SealedHistogram]:
+        """Those of one subject by step; sealed ones are read when somebody looks at them."""
+        found: dict[int, Histogram | SealedHistogram] = {}
+        for entry in self.files("histograms", family):
+            columns = self._columns(entry, "subject", "step")
+            if columns is not None:
+                rows = np.flatnonzero(columns[0] == number)
+                read = partial(self._histogram_columns, entry)
+                pairs = zip(columns[1][rows].tolist(), rows.tolist(), strict=True)
+                found |= {step: SealedHistogram(read, row) for step, row in pairs}
+        for small in self.small:
+            found |= small.histograms.get((family, number), {})
+        return found
+
+    def _histogram_columns(self, entry: SealedFile) -> Sequence[Any] | None:
+        """All of a file; of the files looked at lately it is kept."""
+        held = self.folder.histograms
+        if entry not in held:
+            columns = self._columns(entry, *HISTOGRAM_COLUMNS)
+            if columns is None:
+                return None
+            held[entry] = columns
+            while len(held) > _HELD_HISTOGRAMS:
+                held.popitem(last=False)
+        held.move_to_end(entry)
+        return held[entry]
+
+    # -- losses ------------------------------------------------------------------------------------
+
+    def _gaps(self, seqs: Sequence[int]) -> list[Damage]:
+        """Records that were written before others that are there, and are gone: a writer numbers
+        its records without gaps."""
+        spans = [(first, last) for _, _, first, last in self.manifest.journals]
+        numbers = np.unique(np.array(seqs, np.uint64))
+        begins = np.append(True, np.diff(numbers) != 1)[: len(numbers)]
+        ends = numbers[np.append(begins[1:], True)[: len(numbers)]]
+        spans += zip(numbers[begins].tolist(), ends.tolist(), strict=True)
+        gaps, expected = [], 0
+        for first, last in sorted(spans):
+            if first > expected and not (self._salvaged and not expected):
+                gaps.append((expected, first - 1))
+            expected = max(expected, last + 1)
+        return [self._located(*gap) for gap in gaps[:_MOST_GAPS]]
+
+    def _located(self, first: int, last: int) -> Damage:
+        """Lost records, with the steps between their neighbours as where they were."""
+        marks = [(r.seq, r.step) for chunk in self.journal_chunks for r in chunk.records]
+        for low, high, first_record, last_record in self.manifest.journals:
+            inside = [e for e in self.manifest.files if e.steps and low <= e.number <= high]
+            if inside:
+                marks.append((first_record, min(e.first_step for e in inside)))
+                marks.append((last_record, max(e.last_step for e in inside)))
+        before = max((mark for mark in marks if mark[0] < first), default=None)
+        after = min((mark for mark in marks if mark[0] > last), default=None)
+        text = f"records {first} to {last} are missing"
+        begin = before[1] + 1 if before else -(1 << 62)
+        end = after[1] - 1 if after else 1 << 62
+        located = (before or after) and begin <= end
+        return Damage(text, None, begin, end) if located else Damage(text)
+
+
+def _size_problem(entry: SealedFile, size: int | None) -> str:
+    if size is None:
+        return "is missing"
+    return f"has {size} bytes instead of {entry.bytes}" if size else "is empty"
+
+
+def _names(entry: SealedFile) -> tuple[str, ...]:
+    """Under which names a file may be: one that is replaced may still be beside its place."""
+    return (entry.file,) if entry.number else (entry.file, f"{entry.file}.part")
+
+
+@lru_cache(maxsize=8)
+def _described(
+    ids: bytes,
+    kinds: tuple[str, ...],
+    names: tuple[str, ...],
+    layers: tuple[str, ...],
+    details: tuple[str, ...],
+) -> Mapping[int, Subject]:
+    """A table of subjects; ranks that have the same one share it."""
+    rows = zip(np.frombuffer(ids, np.uint32).tolist(), kinds, names, layers, details, strict=True)
+    return {number: _subject(*texts) for number, *texts in rows}
+
+
+def _subject(kind: str, name: str, layer: str, details: str) -> Subject:
+    described = from_json(details.encode())
+    return Subject.from_dict({"kind": kind, "name": name, "layer": layer, **described})

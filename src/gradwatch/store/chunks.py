@@ -4,6 +4,10 @@ Reading runs in one direction: a folder's files give chunks, chunks are laid int
 series. A chunk knows its steps and subjects at once and reads its numbers only when asked.
 """
 
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -18,6 +22,7 @@ from gradwatch.store.parquet import (
     Footer,
     Grid,
     Isolation,
+    Lists,
     RandomAccess,
     Unreadable,
     read_columns,
@@ -26,6 +31,7 @@ from gradwatch.store.parquet import (
 WORST_STATE = max(int(state) for state in State)
 STATE = "state"
 STATS = {str(stat): stat for stat in Stat}
+_THREADS = min(8, os.cpu_count() or 1)
 
 
 class Chunk(Protocol):
@@ -69,7 +75,11 @@ class SealedTable:
         unknown = [name for name in names if name not in self._columns]
         try:
             if unknown:
-                self._columns |= read_columns(self._file, self.footer, unknown, self._call)
+                # In a rollup a null says that there was no number; in rows the state does.
+                masked = self.entry.kind == "rollups"
+                self._columns |= read_columns(
+                    self._file, self.footer, unknown, self._call, masked=masked
+                )
         except KeyError as error:
             raise Unreadable(f"it has no column {error}") from None
         return [self._columns[name] for name in names]
@@ -125,12 +135,28 @@ class GridChunk:
 
     def states(self, stat: Stat) -> NDArray[np.uint8]:
         """A `State` byte for every [step, subject]."""
-        (states,) = self.values(STATE)
-        return np.minimum(states, WORST_STATE).astype(np.uint8)
+        (found,) = self.values(STATE)
+        states: NDArray[np.uint8] = np.minimum(found, WORST_STATE).astype(np.uint8)
+        return states
 
     def column(self, stat: Stat) -> NDArray[Any]:
         """The numbers of a statistic; fetched with the states, which everybody wants too."""
         return self.values(str(stat), STATE)[0]
+
+    def vectors(self, stat: Stat) -> NDArray[np.float32]:
+        """[step, subject, width] of a column of lists; NaN where there is none."""
+        (lists,) = self.table.fetch(str(stat))
+        if not isinstance(lists, Lists) or lists.values.dtype != np.float32:
+            raise Unreadable(f"its column {stat} holds no lists")
+        shape = self.grid.shape
+        offsets = lists.offsets[self.begin : self.begin + shape[0] * shape[1] + 1]
+        there = np.diff(offsets) > 0
+        out = np.full((len(there), stat.width), np.nan, np.float32)
+        try:
+            out[there] = lists.values[offsets[0] : offsets[-1]].reshape(-1, stat.width)
+        except ValueError:
+            raise Unreadable(f"its column {stat} is of another width") from None
+        return out.reshape(*shape, stat.width)
 
 
 class Vanished(Exception):
@@ -150,6 +176,28 @@ class Damage:
     last_step: int | None = None
 
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def ahead(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """What `work` gives for each item, in order; other threads do it a few items ahead.
+
+    Reading a file and decoding it leave the interpreter to others for most of the time.
+    """
+    if len(items) < 2:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(_THREADS) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > 2 * _THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
 Whole = TypeVar("Whole", np.int64, np.uint64)
 
 
@@ -163,14 +211,6 @@ def distinct(values: NDArray[Whole]) -> NDArray[Whole]:
         marks[(values - values.dtype.type(low)).astype(np.intp)] = True
         return np.flatnonzero(marks).astype(values.dtype) + values.dtype.type(low)
     return np.unique(values)
-
-
-def is_in(values: NDArray[np.uint64], ordered: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which values are among `ordered`, which is sorted."""
-    if not len(ordered):
-        return np.zeros(len(values), bool)
-    at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    return np.equal(ordered[at], values)
 
 
 def narrowed(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -32,6 +33,7 @@ from gradwatch.store.places import Place
 # O_EXCL: no two writers ever share a file. O_CLOEXEC: data loaders that are started do not keep it.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _READ_BYTES = 32 << 20
+_NAME = re.compile(r"journal-([0-9]{5,9})\.gwj")
 _DTYPES = {"<f4", "<f8", "<u8"}
 
 Layout = tuple[tuple[str, str, int], ...]
@@ -130,6 +132,12 @@ def _beside(target: Path) -> Path:
 # -- reading -------------------------------------------------------------------------------------
 
 
+def journal_number(name: str) -> int | None:
+    """The number of a journal by its file's name; None where it is no journal's."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
 class StepRecord(NamedTuple):
     """One STEP record of a journal: everything but the rows, which stay in the file."""
 
@@ -196,10 +204,13 @@ class JournalFile:
 
     def chunks(self) -> "list[JournalChunk]":
         """The rows read so far, by family and subjects, in the order in which later ones count."""
-        if self._handle is None:
+        handle = self._handle
+        if handle is None:
             return []
         chunks = [
-            JournalChunk(family, layout, np.frombuffer(ids, "<u4"), tuple(records), self._handle)
+            JournalChunk(
+                self.name, family, layout, np.frombuffer(ids, "<u4"), tuple(records), handle
+            )
             for (family, layout, ids), records in self._steps.items()
         ]
         return sorted(chunks, key=lambda chunk: chunk.records[-1].seq)
@@ -233,6 +244,7 @@ class JournalFile:
 class JournalChunk:
     """Rows of one family and the same subjects in a journal."""
 
+    file: str
     family: Family
     layout: Layout
     ids: NDArray[np.uint32]
@@ -243,6 +255,21 @@ class JournalChunk:
     def steps(self) -> NDArray[np.int64]:
         """The training step of each row."""
         return np.array([record.step for record in self.records], np.int64)
+
+    @property
+    def number(self) -> int:
+        """That of its journal."""
+        return journal_number(self.file) or 0
+
+    @cached_property
+    def first_step(self) -> int:
+        """The lowest step it has rows of."""
+        return int(self.steps.min())
+
+    @cached_property
+    def last_step(self) -> int:
+        """The highest step it has rows of."""
+        return int(self.steps.max())
 
     @property
     def stats(self) -> frozenset[Stat]:

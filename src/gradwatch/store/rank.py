@@ -1,9 +1,9 @@
 """One rank of a run: its attempts laid over one another, the newest on top."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,24 +15,40 @@ from gradwatch.run.run import Run
 from gradwatch.run.source import Loaded
 from gradwatch.run.subject import Event, EventKind, Histogram, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
-from gradwatch.store.attempt import LOOKS, Attempt
-from gradwatch.store.chunks import Chunk, Damage, Vanished, distinct, lay
-from gradwatch.store.downsample import RangeBuckets, joined_buckets, level_for
+from gradwatch.store.attempt import Attempt, Part
+from gradwatch.store.chunks import Chunk, GridChunk, Vanished, ahead, distinct, lay
+from gradwatch.store.downsample import LevelReader, joined_buckets, level_for
 from gradwatch.store.format import joined_scalars
+from gradwatch.store.histograms import SealedHistogram, StoredHistograms
+from gradwatch.store.manifest import SealedFile, numbers_of
+from gradwatch.store.parquet import Unreadable
 from gradwatch.store.rollups import LAST_ONLY
 
+LOOKS = 50
+"""How often to look again where a growing run changes under the reader; mostly once is enough."""
 _DENSE_CELLS = 1 << 27
 """A table of up to so many cells is made whatever it holds …"""
 _SPARSEST = 1 / 256
 """… a larger one only if at least this share of its cells is stored in the run."""
+
+Result = TypeVar("Result")
+
+
+class _Piece(NamedTuple):
+    """A chunk that was read: one statistic of it, or only one half where they lie in two files."""
+
+    steps: NDArray[np.int64]
+    ids: NDArray[np.uint32]
+    values: NDArray[Any] | None
+    states: NDArray[np.uint8] | None
 
 
 @dataclass(frozen=True)
 class _Table:
     """One statistic of some steps while it is filled in, chunk after chunk.
 
-    The order matters: attempts from old to new, within one the coarse chunks before the fine, so
-    that whatever counts more comes later and overwrites.
+    The order matters: attempts from old to new, within one as it was written, so that whatever
+    counts more comes later and overwrites.
     """
 
     steps: NDArray[np.int64]
@@ -41,36 +57,42 @@ class _Table:
     values: NDArray[Any]
     states: NDArray[np.uint8]
 
-    def lay(self, chunk: Chunk, stat: Stat, position: int, columns: NDArray[np.int64]) -> None:
-        """Put a chunk of the attempt at `position` where it belongs."""
-        # `searchsorted` gives a row for any step, also for one outside the table: compare again.
-        rows = np.minimum(np.searchsorted(self.steps, chunk.steps), len(self.steps) - 1)
-        wanted = (self.owners[rows] == position) & (self.steps[rows] == chunk.steps)
+    def owns(self, position: int, first: int, last: int) -> bool:
+        """Whether the attempt at `position` counts on any step of a range."""
+        begin, end = np.searchsorted(self.steps, [first, last + 1])
+        return bool((self.owners[begin:end] == position).any())
+
+    def lay(self, piece: _Piece, position: int, columns: NDArray[np.int64]) -> None:
+        """Put a piece of the attempt at `position` where it belongs."""
+        rows, wanted = self._rows(piece.steps, position)
         if not wanted.any():
             return
         present = np.flatnonzero(columns >= 0)  # all, unless the run grew since it was opened
-        columns = columns[present]
-        column, states = chunk.column(stat), chunk.states(stat)
-        if column is None or states is None or column.shape[2:] != self.values.shape[2:]:
-            damaged = np.full((len(rows), len(columns)), State.DAMAGED)
-            lay(self.states, rows, columns, wanted, damaged)
-            return
-        if self.values.dtype == np.uint64 and column.dtype.kind == "f":
-            # Another version may store a count as a float; casting NaN or a giant is undefined.
-            column = np.nan_to_num(column, posinf=0.0).clip(0.0, 2.0**63).astype(np.uint64)
-        with np.errstate(invalid="ignore"):  # a forged signalling NaN is no reason to warn
-            lay(self.values, rows, columns, wanted, column[:, present])
-        lay(self.states, rows, columns, wanted, states[:, present])
+        columns, whole = columns[present], len(present) == len(columns)
+        if piece.values is not None:
+            values = piece.values
+            if self.values.dtype == np.uint64 and values.dtype.kind == "f":
+                # Another version may store a count as a float; casting NaN or a giant is undefined.
+                values = np.nan_to_num(values, posinf=0.0).clip(0.0, 2.0**63).astype(np.uint64)
+            with np.errstate(invalid="ignore"):  # a forged signalling NaN is no reason to warn
+                lay(self.values, rows, columns, wanted, values if whole else values[:, present])
+        if piece.states is not None:
+            states = piece.states if whole else piece.states[:, present]
+            lay(self.states, rows, columns, wanted, states)
 
-    def mark_damage(self, damage: Damage, position: int) -> None:
-        """Steps an attempt has nothing for are damaged, not unsampled, where rows were lost."""
-        assert damage.first_step is not None
-        last = damage.first_step if damage.last_step is None else damage.last_step
-        begin = np.searchsorted(self.steps, damage.first_step)
-        end = np.searchsorted(self.steps, last, side="right")
-        states = self.states[begin:end]
-        owned = (self.owners[begin:end] == position)[:, None]
-        states[owned & (states == State.NOT_SAMPLED)] = State.DAMAGED
+    def mark_damage(self, steps: NDArray[np.int64], position: int) -> None:
+        """On these steps an attempt's values are damaged, not unsampled, where it has none."""
+        rows, wanted = self._rows(steps, position)
+        states = self.states[rows[wanted]]
+        states[states == State.NOT_SAMPLED] = State.DAMAGED
+        self.states[rows[wanted]] = states
+
+    def _rows(
+        self, steps: NDArray[np.int64], position: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        # `searchsorted` gives a row for any step, also for one outside the table: compare again.
+        rows = np.minimum(np.searchsorted(self.steps, steps), len(self.steps) - 1)
+        return rows, (self.owners[rows] == position) & (self.steps[rows] == steps)
 
     def blank(self, fill: float) -> None:
         """Clear the numbers beside states that mean "no value": a file may hold anything there."""
@@ -88,7 +110,6 @@ class RankSource:
         self.attempts = list(attempts)
         self._info = info
         self._zero: dict[Stat, bool] = {}
-        self._subjects_of: dict[int, dict[int, Subject]] = {}
         self._columns_of: dict[tuple[int, Kind, bytes], NDArray[np.int64]] = {}
 
     # -- what there is ---------------------------------------------------------------------------
@@ -97,14 +118,14 @@ class RankSource:
     def steps(self) -> NDArray[np.int64]:
         """Every step that any attempt has, each once."""
         parts = [attempt.steps for attempt in self.attempts]
-        return distinct(np.concatenate([*parts, np.empty(0, np.int64)]))
+        return distinct(np.concatenate(parts)) if len(parts) > 1 else parts[0]
 
     @cached_property
     def owners(self) -> NDArray[np.int64]:
         """For every step, which attempt (by position) counts."""
         owners = np.zeros(len(self.steps), np.int64)
         # Old attempts first, so that the newest takes the steps it repeats.
-        for position, attempt in enumerate(self.attempts):
+        for position, attempt in enumerate(self.attempts[1:], start=1):
             owners[np.searchsorted(self.steps, attempt.steps)] = position
         return owners
 
@@ -116,11 +137,12 @@ class RankSource:
     @cached_property
     def by_name(self) -> dict[tuple[Kind, str], Subject]:
         """The newest description of each subject, in the order in which they first appeared."""
-        newest: dict[tuple[Kind, str], Subject] = {}
-        for attempt in self.attempts:
-            for _, subject in sorted(self._named(attempt).items()):
-                newest[subject.kind, subject.name] = subject
-        return newest
+        tables = self._steadily(lambda: [attempt.subjects for attempt in self.attempts])
+        return {
+            (subject.kind, subject.name): subject
+            for table in tables
+            for _, subject in sorted(table.items())
+        }
 
     @cached_property
     def columns(self) -> dict[tuple[Kind, str], int]:
@@ -141,10 +163,11 @@ class RankSource:
     def scalars(self) -> dict[str, NDArray[np.float64]]:
         """Logged numbers by name, one per step; NaN where the attempt that counts logged none."""
         table: dict[str, NDArray[np.float64]] = {}
-        for position, attempt in enumerate(self.attempts):
-            names, rows = joined_scalars(attempt.small.scalars)
-            at = self._places(rows["step"])
-            owned = self.owners[at] == position
+        logged = self._steadily(lambda: [attempt.scalars for attempt in self.attempts])
+        for position, parts in enumerate(logged):
+            names, rows = joined_scalars(parts)
+            at = np.minimum(np.searchsorted(self.steps, rows["step"]), len(self.steps) - 1)
+            owned = (self.owners[at] == position) & (self.steps[at] == rows["step"])
             for number, name in enumerate(names):
                 chosen = owned & (rows["name"] == number)
                 if name not in table:
@@ -154,17 +177,11 @@ class RankSource:
             column.setflags(write=False)
         return table
 
-    def _places(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where steps that the run has are in `self.steps`; no search where none is left out."""
-        if len(self.steps) and self.steps[-1] - self.steps[0] + 1 == len(self.steps):
-            places: NDArray[np.int64] = steps - self.steps[0]
-            return places
-        return np.searchsorted(self.steps, steps)
-
     @property
     def events(self) -> tuple[Event, ...]:
         """What was recorded as an event, and what turned out damaged, by step."""
-        events = [event for attempt in self.attempts for event in attempt.small.events]
+        read = self._steadily(lambda: [attempt.events for attempt in self.attempts])
+        events = [event for recorded in read for event in recorded]
         for attempt in self.attempts:
             events += [
                 Event(
@@ -177,24 +194,24 @@ class RankSource:
             ]
         return tuple(sorted(events, key=lambda event: event.step))
 
-    @property
+    @cached_property
     def graph(self) -> Graph | None:
         """The layer graph of the newest attempt that stored one."""
-        graphs = [a.small.graph for a in self.attempts if a.small.graph is not None]
-        return graphs[-1] if graphs else None
+        graphs = self._steadily(lambda: [attempt.graph for attempt in self.attempts])
+        return next((graph for graph in reversed(graphs) if graph is not None), None)
 
-    @cached_property
+    @property
     def info(self) -> dict[str, Any]:
         """The notes of all attempts, newer over older, and `run.json` over all."""
         merged: dict[str, Any] = {}
         for attempt in self.attempts:
-            for note in attempt.small.notes:
-                merged.update(note)
+            merged.update(attempt.notes)
         merged.update(self._info)
         merged["ranks"] = 1
         merged["attempts"] = [attempt.number for attempt in self.attempts]
         # A killed attempt was continued by the next: only the last one's end tells.
-        merged["complete"] = bool(self.attempts) and self.attempts[-1].small.closed
+        damaged = any(attempt.damage for attempt in self.attempts)
+        merged["complete"] = bool(self.attempts) and self.attempts[-1].closed and not damaged
         return merged
 
     @cached_property
@@ -207,10 +224,6 @@ class RankSource:
     def load(self, stat: Stat) -> Loaded:
         """One statistic of every step and subject, from the attempt that counts on each step."""
         table = self._filled(stat, np.float64, np.nan)
-        if stat is Stat.GRAD_SKETCH:
-            # Its row is shared with the other statistics of the gradient, which are taken oftener.
-            none = HAS_VALUE[table.states] & np.isnan(table.values).all(axis=2)
-            table.states[none] = State.NOT_SAMPLED
         return Loaded(table.values, table.states)
 
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
@@ -219,18 +232,22 @@ class RankSource:
 
     def histograms(self, family: Family, name: str) -> Mapping[int, Histogram]:
         """One parameter's histograms by step, from the attempt that counts on each step."""
-        by_step: dict[int, Histogram] = {}
+        return StoredHistograms(self._steadily(lambda: self._histograms(family, name)))
+
+    def _histograms(self, family: Family, name: str) -> dict[int, Histogram | SealedHistogram]:
+        by_step: dict[int, Histogram | SealedHistogram] = {}
         for position, attempt in enumerate(self.attempts):
-            for number, subject in attempt.small.subjects.items():
+            for number, subject in attempt.subjects.items():
                 if subject.name != name or subject.kind is not family.kind:
                     continue
-                for step, histogram in attempt.small.histograms.get((family, number), {}).items():
-                    at = int(np.searchsorted(self.steps, step))
-                    # A step may have a histogram and no rows; then no attempt owns it, and the
-                    # newest one's, which comes last, stays.
-                    present = at < len(self.steps) and self.steps[at] == step
-                    if not present or self.owners[at] == position:
-                        by_step[step] = histogram
+                found = attempt.histograms(family, number)
+                steps = np.array(list(found), np.int64)
+                at = np.minimum(np.searchsorted(self.steps, steps), max(len(self.steps) - 1, 0))
+                # A step may have a histogram and no rows; then no attempt owns it, and the
+                # newest one's, which comes last, stays.
+                absent = self.steps[at] != steps if len(self.steps) else np.ones(len(at), bool)
+                mine = absent | (self.owners[at] == position) if len(self.steps) else absent
+                by_step |= {step: found[step] for step in steps[mine].tolist()}
         return dict(sorted(by_step.items()))
 
     def downsample(self, stat: Stat, first: int, last: int, points: int) -> Downsampled | None:
@@ -240,22 +257,28 @@ class RankSource:
         alone = len(owners) > 0 and bool((owners == owners[0]).all())
         if not alone or stat.width > 1 or str(stat) in LAST_ONLY:
             return None
-        attempt = self.attempts[int(owners[0])]
+        position = int(owners[0])
+        attempt = self.attempts[position]
         level = level_for(end - begin, points)
-        if not level or stat.family not in attempt.rollup_index:
+        files = [file for file in attempt.manifest.files if file.kind == "rollups"]
+        if level < 0 or not any(file.group == f"{stat.family}-10" for file in files):
             return self._downsample_rows(stat, begin, end, points)
-        chunks = attempt.chunk_index.meeting(stat.family, first, last)
-        rollups = attempt.rollup_index.meeting(stat.family, first, last)
-        reading = RangeBuckets(stat, first, last, level, attempt.index.cache)
+
+        def rows(after: int, upto: int | None, low: int, high: int) -> Iterator[Chunk]:
+            for part in attempt.parts(stat, low, high):
+                if part.number > after and (upto is None or part.number <= upto):
+                    yield from attempt.chunks(part, low, high)
+
+        reader = LevelReader(stat, files, lambda file: attempt.table(file).chunks(), rows)
         try:
-            parts = reading.collect(chunks, rollups)
-        except Vanished:
-            return None  # retention was faster
+            parts = list(reader.buckets(level, first, last))
+        except Unreadable:
+            return None  # the whole series tells what is damaged
         if not parts:
             return None
-        names = self._named(attempt)
-        ids = {number for part in parts for number in part.ids.tolist()}
-        columns = {n: self.columns[stat.kind, _name_of(names, n, stat.kind)] for n in ids}
+        ids = np.unique(np.concatenate([part.ids for part in parts]))
+        at = self._columns(ids, position, stat.kind).tolist()
+        columns = dict(zip(ids.tolist(), at, strict=True))
         return joined_buckets(parts, columns, self._width(stat.kind), points)
 
     def _downsample_rows(self, stat: Stat, begin: int, end: int, points: int) -> Downsampled | None:
@@ -269,7 +292,9 @@ class RankSource:
     def never(self, stat: Stat) -> bool:
         """Whether rollups show, at little cost, that a count is zero in the whole run."""
         if stat not in self._zero:
-            covered = all(stat.family in attempt.rollup_index for attempt in self.attempts)
+            covered = all(
+                attempt.files("rollups", f"{stat.family}-10") for attempt in self.attempts
+            )
             ends = (int(self.steps[0]), int(self.steps[-1])) if len(self.steps) else (0, 0)
             point = self.downsample(stat, *ends, 1) if covered else None
             self._zero[stat] = point is not None and not (point.high > 0).any()
@@ -277,89 +302,90 @@ class RankSource:
 
     def _filled(self, stat: Stat, dtype: type, fill: float, rows: slice = slice(None)) -> _Table:
         """Values and states of all steps, or of those in `rows`."""
-        for _ in range(LOOKS):
+
+        def filled() -> _Table:
             steps, owners = self.steps[rows], self.owners[rows]
             shape = (len(steps), self._width(stat.kind))
             self._refuse_sparse(stat.family, *shape)
-            full = shape if stat.width == 1 else (*shape, stat.width)
             states = np.full(shape, State.NOT_SAMPLED, np.uint8)
-            table = _Table(steps, owners, np.full(full, fill, dtype), states)
-            # A writer seals and deletes beside us. Where a file went, its rows are in another by
-            # now: the table is begun again from a fresh index, since parts of it may be stale.
-            try:
+            if stat.width == 1:  # every cell is filled or blanked
+                values: NDArray[Any] = np.empty(shape, dtype)
+            else:
+                values = np.full((*shape, stat.width), fill, dtype)
+            table = _Table(steps, owners, values, states)
+            if len(steps):
                 self._fill(stat, table)
-            except Vanished:
-                self._look_again()
-                continue
             table.blank(fill)
             return table
+
+        return self._steadily(filled)
+
+    def _fill(self, stat: Stat, table: _Table) -> None:
+        first, last = int(table.steps[0]), int(table.steps[-1])
+        jobs = [
+            (position, attempt, part)
+            for position, attempt in enumerate(self.attempts)
+            for part in attempt.parts(stat, first, last)
+            if table.owns(position, part.first_step, part.last_step)
+        ]
+        damaged: list[tuple[int, Part]] = []
+        read = lambda job: _read(stat, job[1], job[2], first, last)  # noqa: E731
+        for (position, _, part), pieces in zip(jobs, ahead(read, jobs), strict=True):
+            if pieces is None:
+                damaged.append((position, part))
+            for piece in pieces or ():
+                columns = self._columns(piece.ids, position, stat.kind)
+                table.lay(piece, position, columns)
+        if stat.width > 1:
+            # Its row is shared with the other statistics of the gradient, which are taken oftener.
+            none = HAS_VALUE[table.states] & np.isnan(table.values).all(axis=2)
+            table.states[none] = State.NOT_SAMPLED
+        for position, part in damaged:
+            lost = numbers_of(part.steps) if isinstance(part, SealedFile) else part.steps
+            table.mark_damage(lost, position)
+        for position, attempt in enumerate(self.attempts):
+            for damage in attempt.damage:
+                if damage.last_step is not None and damage.family in (None, stat.family):
+                    begin = np.searchsorted(table.steps, damage.first_step or 0)
+                    end = np.searchsorted(table.steps, damage.last_step, side="right")
+                    table.mark_damage(table.steps[begin:end], position)
+
+    def _steadily(self, read: Callable[[], Result]) -> Result:
+        """What `read` gives. A writer seals and deletes beside us: where a file went that need not
+        be there any more, all is read again after a fresh look, since parts may be stale."""
+        for _ in range(LOOKS):
+            try:
+                return read()
+            except Vanished:
+                # Steps that came meanwhile are left for the next opening.
+                self.attempts = [attempt.folder.look() for attempt in self.attempts]
+                self._columns_of.clear()
         raise GradwatchError(
             "Expected a run that stays while it is read, but its files go as fast as they are "
             "looked at. Try again when nobody deletes it."
         )
 
-    def _fill(self, stat: Stat, table: _Table) -> None:
-        if not len(table.steps):
-            return
-        family = stat.family
-        first, last = int(table.steps[0]), int(table.steps[-1])
-        for position, attempt in enumerate(self.attempts):
-            for chunk in attempt.chunks_near(family, first, last):
-                if stat in chunk.stats:
-                    table.lay(chunk, stat, position, self._columns(chunk, attempt))
-            for damage in attempt.damage:  # after the chunks: reading them may have found some
-                if damage.first_step is not None and damage.family in (None, family):
-                    table.mark_damage(damage, position)
-
-    def _look_again(self) -> None:
-        """Index the folders anew; steps that came meanwhile are left for the next opening."""
-        for attempt in self.attempts:
-            attempt.index.refresh()
-        self.attempts = [Attempt.of(attempt.index) for attempt in self.attempts]
-        # Keyed by id(attempt), which Python may give to a new attempt again.
-        self._subjects_of.clear()
-        self._columns_of.clear()
-
     def _width(self, kind: Kind) -> int:
         return sum(1 for subject in self.subjects if subject.kind is kind)
 
-    def _columns(self, chunk: Chunk, attempt: Attempt) -> NDArray[np.int64]:
-        """Where the chunk's subjects stand in the table; −1 for one that is not in it."""
-        kind = chunk.family.kind
-        key = id(attempt), kind, chunk.ids.tobytes()  # the same for nearly all chunks of a family
+    def _columns(self, ids: NDArray[np.uint32], position: int, kind: Kind) -> NDArray[np.int64]:
+        """Where an attempt's subjects stand in the table; −1 for one that is not in it."""
+        key = position, kind, ids.tobytes()  # the same for nearly all chunks of a family
         columns = self._columns_of.get(key)
         if columns is None:
-            subjects = self._named(attempt)
-            names = [_name_of(subjects, number, kind) for number in chunk.ids.tolist()]
-            columns = np.array([self.columns.get((kind, name), -1) for name in names], np.int64)
+            subjects = self.attempts[position].subjects
+            found = [subjects.get(number) for number in ids.tolist()]
+            places = [self.columns.get((kind, s.name), -1) if s else -1 for s in found]
+            columns = np.array(places, np.int64)
             self._columns_of[key] = columns
         return columns
-
-    def _named(self, attempt: Attempt) -> dict[int, Subject]:
-        """The attempt's subjects; ids whose name was lost get one that says so."""
-        subjects = self._subjects_of.get(id(attempt))
-        if subjects is None:
-            subjects = dict(attempt.small.subjects)
-            # Nearly all chunks of a kind have the same list of ids: a set leaves a few to walk.
-            lists = {(chunk.family.kind, chunk.ids.tobytes()) for chunk in attempt.chunks}
-            for kind, ids in sorted(lists):
-                for number in np.frombuffer(ids, np.uint32).tolist():
-                    if number not in subjects:
-                        subjects[number] = Subject(kind, _name_of(subjects, number, kind))
-            self._subjects_of[id(attempt)] = subjects
-        return subjects
 
     def _refuse_sparse(self, family: Family, steps: int, width: int) -> None:
         """A small hostile file could ask for a table of any size: sparse giants are refused."""
         cells = steps * width
         if cells <= _DENSE_CELLS:
             return
-        stored = sum(
-            len(chunk.steps) * len(chunk.ids)
-            for attempt in self.attempts
-            for chunk in attempt.chunks
-            if chunk.family is family
-        )
+        stored = sum(attempt.rows(family) for attempt in self.attempts)
         if stored < cells * _SPARSEST:
             raise GradwatchError(
                 f"Expected a table that is mostly filled, but {steps} steps × {width} "
@@ -368,8 +394,27 @@ class RankSource:
             )
 
 
-def _name_of(subjects: Mapping[int, Subject], number: int, kind: Kind) -> str:
-    subject = subjects.get(number)
-    if subject is not None and subject.kind is kind:
-        return subject.name
-    return f"(name lost: {kind} {number})"
+def _read(stat: Stat, attempt: Attempt, part: Part, first: int, last: int) -> list[_Piece] | None:
+    """One statistic of a part; None where it is damaged."""
+    try:
+        return [
+            piece
+            for chunk in attempt.chunks(part, first, last)
+            if (piece := _piece(stat, chunk)) is not None
+        ]
+    except Unreadable as error:
+        attempt.blame(part, error)
+        return None
+
+
+def _piece(stat: Stat, chunk: Chunk) -> _Piece | None:
+    if stat.width > 1 and isinstance(chunk, GridChunk):  # the states are in another file
+        if chunk.table.entry.kind == "sketches":
+            return _Piece(chunk.steps, chunk.ids, chunk.vectors(stat), None)
+        return _Piece(chunk.steps, chunk.ids, None, chunk.states(stat))
+    if stat not in chunk.stats:
+        return None
+    values = chunk.column(stat)
+    if values.shape[2:] != ((stat.width,) if stat.width > 1 else ()):
+        raise Unreadable(f"its column {stat} is of another width")
+    return _Piece(chunk.steps, chunk.ids, values, chunk.states(stat))

@@ -8,10 +8,11 @@ from typing import Any
 from gradwatch.errors import GradwatchError
 from gradwatch.files import paths_of
 from gradwatch.run.run import Run
-from gradwatch.run.source import Source
-from gradwatch.store.attempt import COARSEST, Attempt, FolderIndex
+from gradwatch.store.attempt import Attempt
+from gradwatch.store.folder import Folder
 from gradwatch.store.format import FORMAT
 from gradwatch.store.merge_ranks import MergedSource
+from gradwatch.store.parquet import Isolation, directly
 from gradwatch.store.rank import RankSource
 from gradwatch.store.runs import read_run_json, writer_folders
 
@@ -19,12 +20,18 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class Follower:
-    """A run that may still grow; `refresh` reads only what is new."""
+    """A run that may still grow; `refresh` reads only what is new.
 
-    def __init__(self, path: Paths, *, attempt: int | None = None) -> None:
+    `call` is how Parquet is decoded: a server does it where a decoder may die without harm.
+    """
+
+    def __init__(
+        self, path: Paths, *, attempt: int | None = None, call: Isolation = directly
+    ) -> None:
         self._runs = paths_of(path)
         self._attempt = attempt
-        self._indexes: dict[Path, FolderIndex] = {}
+        self._call = call
+        self._folders: dict[Path, Folder] = {}
 
     def refresh(self, progress: Callable[[float], None] = lambda _: None) -> Run:
         """The run as it is now; `progress` is called with the share read so far, from 0 to 1."""
@@ -32,27 +39,22 @@ class Follower:
             raise GradwatchError("Expected at least one run folder, got none.")
         documents = [_document(run) for run in self._runs]
         for run in self._runs:
-            for folder in writer_folders(run):
-                if self._attempt in (None, folder.attempt):
-                    # kept between refreshes: an index knows how far it has read each file
-                    self._indexes.setdefault(folder.path, FolderIndex(folder))
-        if not self._indexes:
+            for writer in writer_folders(run):
+                if self._attempt in (None, writer.attempt) and writer.path not in self._folders:
+                    # kept between refreshes: it knows how far it has read each file
+                    self._folders[writer.path] = Folder(writer, self._call)
+        if not self._folders:
             raise GradwatchError(_nothing(self._runs, self._attempt))
-        for number, index in enumerate(self._indexes.values()):
-            index.refresh(_share(progress, number, len(self._indexes)))
+        ranks: dict[int, list[Attempt]] = {}
+        # Attempts from old to new; of two writers that took the same number, one is always later.
+        folders = sorted(self._folders.values(), key=lambda folder: folder.writer)
+        for number, folder in enumerate(folders, start=1):
+            ranks.setdefault(folder.writer.rank, []).append(folder.look())
+            progress(number / len(folders))
         # of several folders the `run.json` of the first one named wins
-        return Run(self._source({k: v for d in reversed(documents) for k, v in d.items()}))
-
-    def _source(self, info: dict[str, Any]) -> Source:
-        ranks: dict[int, list[FolderIndex]] = {}
-        for index in self._indexes.values():
-            ranks.setdefault(index.folder.rank, []).append(index)
-        # `Attempt.of` copies: a `Run` handed out before must not change when the indexes read on.
-        sources = [
-            RankSource(rank, [Attempt.of(index) for index in sorted(indexes, key=_order)], info)
-            for rank, indexes in sorted(ranks.items())
-        ]
-        return sources[0] if len(sources) == 1 else MergedSource(sources)
+        info = {k: v for document in reversed(documents) for k, v in document.items()}
+        sources = [RankSource(rank, attempts, info) for rank, attempts in ranks.items()]
+        return Run(sources[0] if len(sources) == 1 else MergedSource(sources))
 
 
 def open_run(path: Paths, *, attempt: int | None = None) -> Run:
@@ -64,39 +66,9 @@ def open_run(path: Paths, *, attempt: int | None = None) -> Run:
     return Follower(path, attempt=attempt).refresh()
 
 
-def follow(path: Paths) -> Follower:
+def follow(path: Paths, *, call: Isolation = directly) -> Follower:
     """For pages and terminals that look again and again: `follow(path).refresh()`."""
-    return Follower(path)
-
-
-def glance(path: str | os.PathLike[str]) -> Run | None:
-    """A long run of one process from its coarsest rollup alone, opened in a fraction of the time.
-
-    The newest steps, all scalars and all events are missing: it is for a first look while the whole
-    run is opened. None where a run has no such rollup, several writers, or nameless subjects.
-    """
-    run = Path(path)
-    folders = [f for f in writer_folders(run) if any(f.path.glob(f"{COARSEST}*.gwl"))]
-    if len(folders) != 1 or len(writer_folders(run)) != 1:
-        return None
-    index = FolderIndex(folders[0], coarse=True)
-    index.refresh()
-    attempt = Attempt.of(index)
-    # Subjects declared late have their names in files that are not read here.
-    named = all(set(chunk.ids.tolist()) <= set(index.small.subjects) for chunk in attempt.chunks)
-    if not attempt.chunks or not named:
-        return None
-    return Run(RankSource(folders[0].rank, [attempt], _document(run)))
-
-
-def _share(progress: Callable[[float], None], number: int, count: int) -> Callable[[float], None]:
-    """Turns the progress of folder `number` into that of all `count` folders."""
-    return lambda part: progress((number + part) / count)
-
-
-def _order(index: FolderIndex) -> tuple[int, str]:
-    """Attempts from old to new; of two writers that took the same number, one is always later."""
-    return index.folder.attempt, index.folder.tag
+    return Follower(path, call=call)
 
 
 def _document(run: Path) -> dict[str, Any]:

@@ -1,0 +1,241 @@
+"""A writer's folder: its manifest, the sizes of its files and its unsealed journals are read.
+
+That is all that opening a run takes. What a look found is an `Attempt`, which reads sealed files
+when something in them is asked for.
+"""
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwatch.graph import Graph
+from gradwatch.run.subject import Event, Histogram, Subject
+from gradwatch.stats import Family
+from gradwatch.store import manifest as manifests
+from gradwatch.store.attempt import Attempt
+from gradwatch.store.chunks import Damage, SealedTable, distinct
+from gradwatch.store.format import (
+    FAMILIES,
+    BadPayload,
+    StoredRecord,
+    Type,
+    from_json,
+    unpack_event,
+    unpack_histograms,
+    unpack_scalars,
+)
+from gradwatch.store.journal import JournalFile, journal_number
+from gradwatch.store.manifest import Manifest, SealedFile, as_stretches
+from gradwatch.store.parquet import Footer, Isolation, Unreadable, directly, read_footer
+from gradwatch.store.places import Place
+from gradwatch.store.runs import WriterFolder
+
+LOOKS = 50
+"""How often to look again where a growing run changes under the reader; mostly once is enough."""
+_FOOTER_BYTES = 64 << 20
+_STAMP_BYTES = 48
+_SEALED = re.compile(
+    r"(rows|sketches|histograms)/[a-z]+/[0-9]+\.parquet"
+    r"|rollups/[a-z]+-10{1,3}/[0-9]+\.parquet|(scalars|events)/[0-9]+\.parquet|subjects\.parquet"
+)
+
+
+@dataclass
+class SmallRecords:
+    """Everything of one journal that is no row."""
+
+    subjects: dict[int, Subject] = field(default_factory=dict)
+    scalars: list[tuple[tuple[str, ...], NDArray[np.void]]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+    histograms: dict[tuple[Family, int], dict[int, Histogram]] = field(default_factory=dict)
+    """By family and subject id, then by step."""
+    damage: list[Damage] = field(default_factory=list)
+    graph: Graph | None = None
+    closed: bool = False
+
+    def snapshot(self) -> "SmallRecords":
+        """A copy that does not grow with the run."""
+        return replace(
+            self,
+            subjects=dict(self.subjects),
+            scalars=list(self.scalars),
+            events=list(self.events),
+            notes=dict(self.notes),
+            histograms={key: dict(steps) for key, steps in self.histograms.items()},
+            damage=list(self.damage),
+        )
+
+    def take(self, record: StoredRecord, rank: int) -> None:
+        """Take one record in; what makes no sense is damage."""
+        try:
+            if record.payload is None:
+                raise BadPayload("its checksum does not hold")
+            self._take(record.head.type, record, record.payload, rank)
+        except (BadPayload, TypeError, ValueError, LookupError, AttributeError) as error:
+            word = Type(record.head.type).name if record.head.type in set(Type) else "unknown"
+            self.damage.append(Damage(f"record {record.head.seq} ({word}) is damaged: {error}"))
+
+    def _take(self, kind: int, record: StoredRecord, payload: memoryview, rank: int) -> None:
+        match kind:
+            case Type.SUBJECTS:
+                for number, data in from_json(payload):
+                    if not 0 <= number < 1 << 32:
+                        raise BadPayload("a subject with an impossible id")
+                    self.subjects[int(number)] = Subject.from_dict(data)
+            case Type.SCALARS:
+                self.scalars.append(unpack_scalars(payload))
+            case Type.EVENT:
+                self.events.append(unpack_event(payload, record.head.step, rank))
+            case Type.NOTE:
+                self.notes.update(dict(from_json(payload)))
+            case Type.GRAPH:
+                self.graph = Graph.from_dict(from_json(payload))
+            case Type.CLOSE:
+                self.closed = True
+            case Type.HIST:
+                family = FAMILIES[record.head.family]
+                for subject, histogram in unpack_histograms(payload).items():
+                    of_subject = self.histograms.setdefault((family, subject), {})
+                    of_subject[record.head.step] = histogram
+            case _:
+                pass  # a newer writer may add types; what we do not know we leave
+
+
+class FooterCache:
+    """Footers that were read lately; immutable as the files are, so each is read once."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[SealedFile, Footer] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def get(self, entry: SealedFile, read: Callable[[], Footer]) -> Footer:
+        """The footer of a file, read now if it is not held."""
+        with self._lock:
+            if entry in self._held:
+                self._held.move_to_end(entry)
+                return self._held[entry]
+        footer = read()
+        with self._lock:
+            if entry not in self._held:
+                self._held[entry] = footer
+                self._size += len(footer.raw)
+            while self._size > _FOOTER_BYTES and len(self._held) > 1:
+                self._size -= len(self._held.popitem(last=False)[1].raw)
+        return footer
+
+
+class Folder:
+    """A writer's folder, as far as it was read: a writer may append, seal and delete meanwhile.
+
+    There are no locks. A journal goes only after a manifest that calls it sealed is in place, and
+    a file only after one that no longer names it: where the manifest is the same before and after
+    a look, what was seen fits together.
+    """
+
+    def __init__(self, writer: WriterFolder, call: Isolation = directly) -> None:
+        self.writer = writer
+        self.place = Place.of(writer.path)
+        self.call = call
+        self.footers = FooterCache()
+        self.problems: dict[str, Damage] = {}
+        """What turned out damaged when it was read, by file."""
+        self.histograms: OrderedDict[SealedFile, Sequence[Any]] = OrderedDict()
+        """The columns of files with histograms that were looked at lately."""
+        self._stamp: bytes | None = None
+        self._manifest: Manifest | None = None
+        self._reason = ""
+        self._lock = threading.Lock()
+        self._journals: dict[int, tuple[JournalFile, SmallRecords]] = {}
+
+    def look(self) -> "Attempt":
+        """What is there now."""
+        for _ in range(LOOKS):
+            self._read_manifest()
+            sizes = self.place.files()
+            self._read_journals(sizes)
+            if self._stamp == self._current_stamp():
+                break
+        unsealed = [self._journals[number] for number in sorted(self._journals)]
+        journals = [(journal, small.snapshot()) for journal, small in unsealed]
+        if self._manifest is not None:
+            return Attempt(self, self._manifest, sizes, journals, "")
+        manifest = self._salvaged(sizes)
+        lost = bool(manifest.files) or self._stamp is not None
+        reason = f"manifest.json {self._reason}; all sealed files found are read"
+        return Attempt(self, manifest, sizes, journals, reason if lost else "")
+
+    def lists(self, entry: SealedFile) -> bool:
+        """Whether the manifest of this moment still names a file as it was."""
+        with self._lock:  # several threads read the files of a series
+            self._read_manifest()
+            return self._manifest is None or entry in self._manifest.files
+
+    def _current_stamp(self) -> bytes | None:
+        """Differs whenever the manifest does: its size, and its end with the checksum."""
+        file = self.place.open(manifests.NAME)
+        if file is None:
+            return None
+        size = file.size
+        return b"%d " % size + file.read(_STAMP_BYTES, max(0, size - _STAMP_BYTES))
+
+    def _read_manifest(self) -> None:
+        stamp = self._current_stamp()
+        if stamp is not None and stamp == self._stamp:
+            return
+        file = self.place.open(manifests.NAME)
+        self._stamp, self._manifest, self._reason = stamp, None, "is missing"
+        if file is not None:
+            size = file.size
+            try:
+                self._manifest = manifests.decode(file.read(min(size, manifests.BYTES_LIMIT), 0))
+            except BadPayload as error:
+                self._reason = f"is damaged ({error})" if size else "is empty"
+
+    def _read_journals(self, sizes: Mapping[str, int]) -> None:
+        present = {number: name for name in sizes if (number := journal_number(name)) is not None}
+        sealed = self._manifest.sealed if self._manifest else lambda _: False
+        kept = {number: name for number, name in present.items() if not sealed(number)}
+        self._journals = {n: held for n, held in self._journals.items() if n in kept}
+        for number, name in sorted(kept.items()):
+            if number not in self._journals:
+                journal = JournalFile(self.place, name)
+                if not journal.opened:
+                    continue  # sealed since we listed it: the manifest has changed
+                self._journals[number] = journal, SmallRecords()
+            journal, small = self._journals[number]
+            for record in journal.refresh():
+                small.take(record, self.writer.rank)
+
+    def _salvaged(self, sizes: Mapping[str, int]) -> Manifest:
+        """Where the manifest is lost: what the sealed files say themselves.
+
+        Those of a journal that is still there are left out: it was not sealed to its end.
+        """
+        files, columns = [], {}
+        for name in sorted(name for name in sizes if _SEALED.fullmatch(name)):
+            entry = SealedFile(name, sizes[name], 0, (), 0, ())
+            access = None if entry.number in self._journals else self.place.open(name)
+            if access is None:
+                continue
+            try:
+                footer = read_footer(access, None, self.call)
+                steps = [grid.steps for grid in footer.grids]
+                if not steps and "step" in footer.names:
+                    steps = SealedTable(entry, access, footer, self.call).numbers("step")
+            except Unreadable as error:
+                self.problems[name] = Damage(f"{name}: {error}")
+                continue
+            known = distinct(np.concatenate([*steps, np.empty(0, np.int64)]))
+            files.append(replace(entry, rows=footer.rows, steps=as_stretches(known)))
+            if entry.kind == "rows":
+                columns[entry.group] = sorted(footer.names)
+        number = self.writer
+        return Manifest(number.rank, number.attempt, columns=columns, files=tuple(files))
