@@ -86,10 +86,10 @@ def _row_file(number, grid, rows, states):
 
 @pytest.fixture(scope="module")
 def folder() -> Folder:
-    """5,000 rows in 107 files of the first level: ten of the second, one of the third."""
-    grid = Grid(np.arange(0, 15_000, 3), np.array([4, 7, 9], np.uint32))
-    rows, states = drawn(Family.GRAD, 5000, 3)
-    return Folder(grid, rows, states).seal()
+    """1,500 rows: 32 files of the first level, by threes ten of the second and three more."""
+    grid = Grid(np.arange(0, 4500, 3), np.array([4, 7, 9], np.uint32))
+    rows, states = drawn(Family.GRAD, 1500, 3)
+    return Folder(grid, rows, states).seal(coarse=3)
 
 
 def true_values(folder: Folder, stat: str) -> np.ndarray:
@@ -98,8 +98,8 @@ def true_values(folder: Folder, stat: str) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-@pytest.mark.parametrize("stat", ["grad_norm", "grad_count", "grad_inf", "grad_kurtosis"])
-@pytest.mark.parametrize("stretch", [(0, 14_997), (203, 14_000), (4000, 4100), (14_200, 14_996)])
+@pytest.mark.parametrize("stat", ["grad_norm", "grad_count"])
+@pytest.mark.parametrize("stretch", [(0, 4497), (203, 4000), (1000, 1100), (4200, 4496)])
 @pytest.mark.parametrize("level", [-1, 0, 1, 2])
 def test_every_row_is_in_one_bucket_and_no_extreme_is_lost(folder, stat, stretch, level):
     true, steps = true_values(folder, stat), folder.grid.steps
@@ -120,8 +120,8 @@ def _same_extremes(low, high, rows):
     assert (high[some] == np.nanmax(rows[:, some], axis=0)).all()
 
 
-@pytest.mark.parametrize("points", [1, 4, 20, 300])
-@pytest.mark.parametrize("stretch", [(0, 14_997), (203, 14_000)])
+@pytest.mark.parametrize("points", [1, 4, 20, 110])
+@pytest.mark.parametrize("stretch", [(0, 4497), (203, 4000)])
 def test_points_are_those_of_the_series(folder, points, stretch):
     true, steps = true_values(folder, "grad_norm"), folder.grid.steps
     rows = int(((steps >= stretch[0]) & (steps <= stretch[1])).sum())
@@ -149,11 +149,10 @@ def test_the_last_number_is_the_newest_of_whole_rows():
 
 def test_a_long_range_reads_coarse_files_and_fine_ones_only_where_it_must(folder):
     folder.asked.clear()
-    list(folder.reader(Stat.GRAD_NORM).buckets(2, 0, 14_997))
-    # 100 of 107 journals are in the one file of the third level, the last seven in none but tens.
-    assert folder.asked == ["grad-1000", *["grad-10"] * 7]
+    list(folder.reader(Stat.GRAD_NORM).buckets(2, 0, 4497))
+    assert sorted(folder.asked) == ["grad-10"] * 2 + ["grad-100"] + ["grad-1000"] * 3
     folder.asked.clear()
-    list(folder.reader(Stat.GRAD_NORM).buckets(2, 301, 14_997))
+    list(folder.reader(Stat.GRAD_NORM).buckets(2, 301, 4497))
     assert folder.asked.count("grad") <= 2
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gradwatch.run.downsample import Downsampled
 from gradwatch.stats import HAS_VALUE, Family, Stat, State
-from gradwatch.store.chunks import STATE, STATS, WORST_STATE, Chunk, GridChunk, lay
+from gradwatch.store.chunks import STATE, STATS, WORST_STATE, Chunk, GridChunk, ahead, lay
 from gradwatch.store.manifest import SealedFile
 from gradwatch.store.parquet import Grid
 from gradwatch.store.rollups import LAST_ONLY, SIZES, sizes_of
@@ -120,6 +120,8 @@ class RollupChunk:
 
 # -- downsampling ----------------------------------------------------------------------------------
 
+_SHOWN = ("min", "max", "last")
+
 
 class Buckets(NamedTuple):
     """Rows or buckets of some subjects: [row or bucket, subject], NaN where there is no number."""
@@ -156,7 +158,7 @@ class LevelReader:
     stat: Stat
     files: Sequence[SealedFile]
     """Those of rollups, in order of their numbers."""
-    read: Callable[[SealedFile], Iterable[GridChunk]]
+    read: Callable[[SealedFile], Sequence[GridChunk]]
     rows: Callable[[int, int | None, int, int], Iterable[Chunk]]
     """Chunks of the journals after one number up to another (None: all), near a range of steps."""
 
@@ -175,20 +177,32 @@ class LevelReader:
             return
         if level < 0:
             for chunk in self.rows(after, upto, first, last):
-                if self.stat in chunk.stats and ids in (None, chunk.ids.tobytes()):
-                    yield _rows(self.stat, chunk, first, last)
+                inside = (chunk.steps >= first) & (chunk.steps <= last)
+                own = self.stat in chunk.stats and ids in (None, chunk.ids.tobytes())
+                if own and inside.any():
+                    yield _rows(self.stat, chunk, inside)
             return
-        group = f"{self.stat.family}-{SIZES[level]}"
+        group, begin = f"{self.stat.family}-{SIZES[level]}", after
+        found: list[tuple[SealedFile, tuple[int, int]]] = []
         for file in self.files:
-            if file.group != group or file.number <= after or (upto and file.number > upto):
-                continue
-            between, after = (after, file.number), file.number
-            if file.last_step < first or file.first_step > last:
-                continue
-            for grid in self.read(file):
+            if file.group == group and file.number > after and file.number <= (upto or file.number):
+                if file.last_step >= first and file.first_step <= last:
+                    found.append((file, (begin, file.number)))
+                begin = file.number
+        for (_, between), grids in zip(
+            found, ahead(self._read, [file for file, _ in found]), strict=True
+        ):
+            for grid in grids:
                 if ids in (None, grid.ids.tobytes()):
                     yield from self._of_grid(level, grid, first, last, between)
-        yield from self.buckets(level - 1, first, last, (after, upto), ids)
+        yield from self.buckets(level - 1, first, last, (begin, upto), ids)
+
+    def _read(self, file: SealedFile) -> Sequence[GridChunk]:
+        """The grids of a file; their columns are fetched here, which may be in another thread."""
+        grids = self.read(file)
+        for grid in grids[:1]:
+            grid.table.fetch(*(f"{self.stat}_{part}" for part in _SHOWN))
+        return grids
 
     def _of_grid(
         self, level: int, chunk: GridChunk, first: int, last: int, journals: tuple[int, int]
@@ -209,12 +223,8 @@ class LevelReader:
             yield from self.buckets(level - 1, begin, end, journals, chunk.ids.tobytes())
 
 
-_SHOWN = ("min", "max", "last")
-
-
-def _rows(stat: Stat, chunk: Chunk, first: int, last: int) -> Buckets:
-    """The rows of a chunk within a range, each a bucket of its own."""
-    inside = (chunk.steps >= first) & (chunk.steps <= last)
+def _rows(stat: Stat, chunk: Chunk, inside: NDArray[np.bool_]) -> Buckets:
+    """Some rows of a chunk, each a bucket of its own."""
     values = np.where(
         HAS_VALUE[chunk.states(stat)[inside]], chunk.column(stat)[inside].astype(float), np.nan
     )
@@ -270,7 +280,8 @@ def _spread(
         key = ids.tobytes()
         if key not in places:
             places[key] = np.array([columns[number] for number in ids.tolist()], np.int64)
-        rows = np.arange(at, at + len(table))
-        lay(out, rows, places[key], np.ones(len(table), bool), table)
+        present = places[key] >= 0  # all, unless the run grew since it was opened
+        rows, every = np.arange(at, at + len(table)), np.ones(len(table), bool)
+        lay(out, rows, places[key][present], every, table[:, present])
         at += len(table)
     return out
