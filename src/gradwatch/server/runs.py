@@ -21,7 +21,7 @@ from gradwatch.errors import GradwatchError
 from gradwatch.run import Run
 from gradwatch.run.source import Source
 from gradwatch.server.encoded import AnswerCache, EncodedView, SentETags, ViewRequest
-from gradwatch.store import follow, glance, list_runs
+from gradwatch.store import follow, list_runs
 from gradwatch.text import plain
 from gradwatch.views.model import ViewModel, build, diagnosed
 from gradwatch.views.model.titles import HEAT_CHOICE, shown
@@ -34,9 +34,7 @@ REST = 5.0
 MOST_DIAGNOSED = 60_000_000
 """Checks load series whole; beyond so many values that is left to `gradwatch diagnose`."""
 BIG = 64 << 20
-"""Bytes on disk from which on a run is opened by the worker, with a first look meanwhile."""
-FIRST_LOOK_SECONDS = 2.0
-"""How long the opening of a run steps back, at each of its files, for somebody's first look."""
+"""Bytes on disk from which on what is new in a run is read by the worker."""
 WARMED = 10
 """Windows of a large run that are read beforehand."""
 SPARK = 60
@@ -96,10 +94,9 @@ class ServedRun:
     """Plain requests get the whole model, diagnosis included: the bytes a report would hold.
     Requests for an answer `soon`, and windows of big runs, get a preview of what is known.
 
-    Three locks: `_building` is held while a whole model is made, which may take minutes;
-    `_previewing` while a preview is made or the run is read on; `_looking` for a first look, while
-    the run is still being opened. `_building` is taken before `_previewing`, never after it. The
-    run is read on only when nobody reads it: files are indexed in place.
+    Two locks: `_building` is held while a whole model is made, which may take minutes;
+    `_previewing` while a preview is made or the run is read on. `_building` is taken before
+    `_previewing`, never after it. The run is read on only when nobody reads it.
     """
 
     key: str
@@ -121,19 +118,15 @@ class ServedRun:
         self.run: Run | None = None
         self._run_mark = ""
         self._follower = follow(self.path)
-        self._first: Run | None = None
         self._diagnosis: tuple[str, Diagnosis] | None = None
         self._newest: EncodedView | None = None
         self._answers = AnswerCache()
         self._opening_rest, self._building_rest = Rest(), Rest()
         self._building, self._previewing = threading.Lock(), threading.Lock()
-        self._looking = threading.Lock()
-        self._nobody_looks = threading.Event()
-        self._nobody_looks.set()
 
     @property
     def big(self) -> bool:
-        """Whether opening it takes so long that a page should not wait for it."""
+        """Whether reading it takes so long that a page should not wait for all of it."""
         return self.size >= BIG
 
     @property
@@ -171,11 +164,7 @@ class ServedRun:
             self.worker.ask(self.key, self.prepare)
         if request.soon and request.whole_run and self._newest is not None:
             return self._newest.only(request.sections)
-        answer = None
-        if self.run is None and self.big:
-            answer = self._first_look(request)
-        if answer is None:
-            answer = self._preview(mark, request)
+        answer = self._preview(mark, request)
         return answer.beside("coming", self._coming()) if request.soon else answer
 
     def whole(self, first: int | None, last: int | None) -> EncodedView:
@@ -214,28 +203,9 @@ class ServedRun:
                 answer = self._answers.keep(kind, self._run_mark, request, built)
             return answer
 
-    def _first_look(self, request: ViewRequest) -> EncodedView | None:
-        """From the coarsest stored level alone; None where there is none."""
-        with self._looking:
-            answer = self._answers.get("first look", "", request)
-            if answer is not None:
-                return answer
-            self._nobody_looks.clear()  # the worker, which opens the same run, steps back
-            try:
-                if self._first is None and self.run is None:
-                    self._first = glance(self.path)
-                run = self._first
-                if run is None:
-                    return None
-                return self._answers.keep("first look", "", request, _built(run, request, None))
-            finally:
-                self._nobody_looks.set()
-
     def _coming(self) -> dict[str, Any]:
-        """What an early answer lacks: the work under way, how far it is, which maps there are."""
-        if self.run is None:
-            return {"what": "opening", "done": round(self.done, 2), "maps": []}
-        maps = choosable(self.run)
+        """What an early answer lacks: the work under way, and which maps there are."""
+        maps = choosable(self.run) if self.run else []
         if self.large:
             return {"what": "not diagnosed: too large", "done": None, "maps": maps}
         if self._diagnosis is None:
@@ -306,12 +276,10 @@ class ServedRun:
                 run = _locked(self._follower.refresh(self._opened_share), threading.RLock())
                 _ = run.steps, run.scalars, run.recorded, run.parameters  # every answer needs them
             self.run, self._run_mark = run, mark
-            self._first = None  # the coarse run of the first look has done its duty
         return self.run
 
     def _opened_share(self, share: float) -> None:
         self.done = 0.9 * share  # the rest is putting together
-        self._nobody_looks.wait(FIRST_LOOK_SECONDS)  # somebody's first look comes first
 
     def _diagnosed(self, mark: str, source: Source) -> Diagnosis:
         if self._diagnosis is None or self._diagnosis[0] != mark:
@@ -337,8 +305,8 @@ class LockedSource:
     """A run's source that one thread reads at a time: its caches are not made for several.
 
     Attributes are read once under the lock and kept, so that nobody who only wants to know the
-    steps waits while a series is loaded. Events are not kept: loading a series can find damage,
-    which adds to them.
+    steps waits while a series is loaded. Events and information are not kept: loading a series can
+    find damage, which adds to them.
     """
 
     def __init__(self, source: Any, lock: Any) -> None:
@@ -349,7 +317,7 @@ class LockedSource:
         with self._lock:
             value = getattr(self._source, name)
         if not callable(value):
-            if name != "events":
+            if name not in ("events", "info"):
                 self.__dict__[name] = value  # Python finds it there and no longer comes here
             return value
 
