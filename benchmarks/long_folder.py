@@ -1,12 +1,12 @@
-"""A run folder of a million steps as a writer with retention leaves it, made in about a minute.
+"""A run folder of a million steps as a writer leaves it, made in a minute or two.
 
-Nobody can wait for a million real steps, so the buckets of the rollups are drawn instead of
-rolled up from rows; everything else is the store's: its records, its encoders, its `combine`, and
-chunks of the size that journals of 16 MB give. What retention would have deleted is never made.
+Nobody can wait for a million real steps. Of the newest steps and around the spikes there is
+everything a writer makes: rows and rollups of all levels. Of the rest only the coarsest level is
+made, from numbers drawn at random; a real folder has the finer levels, too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.graph import Graph
-from gradwatch.run import Event, EventKind, Subject
+from gradwatch.run import Subject
 from gradwatch.stats import Family, Kind, Stat, row_dtype
-from gradwatch.store.column_format import STATE, ChunkHead, ColumnPart
-from gradwatch.store.format import SCALAR_ROW, Head, Type, pack, pack_event, pack_names, to_json
+from gradwatch.store import manifest as manifests
+from gradwatch.store.chunks import narrowed
+from gradwatch.store.format import SCALAR_ROW, Head, Type, pack, pack_names, to_json
 from gradwatch.store.journal import Journal
-from gradwatch.store.rollups import (
-    FACTOR,
-    VALUED,
-    BucketTable,
-    Retention,
-    Rollup,
-    RollupWriter,
-    combine,
-    enough,
-)
+from gradwatch.store.manifest import SealedFile
+from gradwatch.store.parquet import Grid, RandomAccess, encoded
+from gradwatch.store.places import Place
+from gradwatch.store.rollups import LAST_ONLY, SIZES, merged, sealed
 from gradwatch.store.runs import make_writer_folder, write_run_json
-from gradwatch.store.sealer import Sealer
-from gradwatch.store.writer_thread import SEAL_BYTES
+from gradwatch.store.sealer import FullJournal, Sealer
 
 CADENCE = {Family.GRAD: 1, Family.UPDATE: 4, Family.WEIGHT: 16, Family.ACT: 16, Family.GROUP: 1}
 """Families made and how often each is sampled; probes and the optimizer's state are left away."""
 SCALARS = ("loss", "step_seconds", "clip_factor")
-SCALAR_STEPS = 64
-"""A writer flushes after so many steps."""
+SCALAR_STEPS = 4096
+JOURNAL_ROWS = 80_000
+"""Rows of a family after which a writer seals."""
+TOGETHER = 100
+"""Journals that make up one file of the coarsest level."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +46,6 @@ class Spike:
     value: float
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """What the sealer wants to know of a journal's chunk."""
-
-    family: Family
-    steps: NDArray[np.int64]
-    seqs: NDArray[np.uint64]
-    ids: NDArray[np.uint32]
-
-
 @dataclass
 class LongFolder:
     """Makes the folder; `make` returns when it is whole."""
@@ -67,7 +54,8 @@ class LongFolder:
     steps: int
     tensors: int
     spikes: Sequence[Spike] = ()
-    keep: Retention = field(default_factory=Retention)
+    rows: int = 10_000
+    """So many of the newest steps have full rows."""
     cadence: Mapping[Family, int] = field(default_factory=lambda: CADENCE)
     seed: int = 0
 
@@ -76,122 +64,53 @@ class LongFolder:
         self.folder = make_writer_folder(self.path, 0, 0)
         write_run_json(self.path, self.path.name, {"torch": "none"})
         self.subjects = _subjects(self.tensors)
-        self.rollups = RollupWriter(self.folder, lambda: None)
-        row_bytes = sum(
-            row_dtype(family).itemsize * len(self._ids(family)) / every
-            for family, every in self.cadence.items()
-        )
-        self.sealed_steps = max(16, int(SEAL_BYTES / row_bytes))
+        self.files: list[SealedFile] = []
+        # A whole number of the slowest family's samples, so that every journal begins with one.
+        self.journal = max(16, JOURNAL_ROWS // self.tensors // 16 * 16)
+        self._drawn: dict[str, NDArray[Any]] = {}
 
     def make(self) -> None:
-        before = self._side()
-        for family, every in self.cadence.items():
-            self._coarse(family, every, before)
-        self.rollups.close()
-        self._raw(before)
-
-    # -- rows of the rollups ---------------------------------------------------------------------
-
-    def _coarse(self, family: Family, every: int, before: int) -> None:
-        """Whole thousands of rows; drawn by hundreds, and by tens where tens are still kept."""
-        ids = self._ids(family)
-        thousand = FACTOR**3 * every
-        for begin in range(0, self.steps // thousand * thousand, thousand):
-            age = self.steps - begin
-            finest = 1 if age <= self.keep.tens + thousand else 2
-            steps = np.arange(begin, begin + thousand, every)
-            rollup = self._drawn(family, ids, steps, self._seqs(family, steps, before), finest)
-            for level in range(finest, 4):
-                old = level == 2 and age > self.keep.hundreds + thousand
-                if not old:
-                    self._append(family, level, rollup)
-                if level < 3:
-                    rollup, _ = combine(rollup, lambda: None)
-
-    def _append(self, family: Family, level: int, rollup: Rollup) -> None:
-        """As the writer does it: journal after journal, each adding the buckets it makes whole."""
-        rows = self.sealed_steps / self.cadence[family] / FACTOR**level
-        size = max(1, round(rows))
-        count = len(rollup.head.sizes)
-        writer, key = self.rollups, (family, rollup.head.ids.tobytes(), level)
-        for at in range(0, count, size):
-            part = rollup.slice(at, min(at + size, count))
-            whole = writer.held.pop(key).joined(part) if key in writer.held else part
-            if enough(whole):
-                writer.write([(key, whole)])
-            else:
-                writer.held[key] = whole
-
-    def _drawn(
-        self,
-        family: Family,
-        ids: NDArray[np.uint32],
-        steps: NDArray[np.int64],
-        seqs: NDArray[np.uint64],
-        level: int,
-    ) -> Rollup:
-        each = FACTOR**level
-        shape = (len(steps) // each, len(ids))
-        sizes = np.full(shape[0], each, np.uint32)
-        table: BucketTable = {
-            (STATE, ColumnPart.VALUE): np.zeros(shape, np.uint8),
-            (VALUED, ColumnPart.VALUE): np.zeros(shape, np.uint8),
-        }
-        for name in row_dtype(family).names or ():
-            if Stat(name).width == 1:
-                self._draw(table, name, shape, each)
-        for spike in self.spikes if family is Family.GRAD else ():
-            if steps[0] <= spike.step <= steps[-1]:
-                row, at = divmod(spike.step - int(steps[0]), each)
-                table[Stat.GRAD_NORM, ColumnPart.HIGH][row, spike.tensor] = spike.value
-                table[Stat.GRAD_NORM, ColumnPart.HIGH_AT][row, spike.tensor] = at
-        return Rollup(ChunkHead(steps, seqs, ids, sizes), table)
-
-    def _draw(self, table: BucketTable, name: str, shape: tuple[int, int], each: int) -> None:
-        last = self._values(name, shape)
-        table[name, ColumnPart.LAST] = last
-        if name == "weight_hash":
-            return
-        whole = last.dtype.kind == "u"
-        middle = last if whole else last.astype(np.float64)
-        span = 0 * middle if whole else 0.1 * np.abs(middle) * self.rng.random(shape)
-        table[name, ColumnPart.LOW], table[name, ColumnPart.HIGH] = middle - span, middle + span
-        table[name, ColumnPart.COUNT] = np.full(shape, each, np.uint16)
-        for part in (ColumnPart.LOW_AT, ColumnPart.HIGH_AT):
-            table[name, part] = self.rng.integers(0, each, shape, dtype=np.uint16)
-
-    def _values(self, name: str, shape: tuple[int, int]) -> NDArray[Any]:
-        stat = Stat(name)
-        if stat.dtype.endswith("u8"):
-            counted = name.endswith("_count")
-            return np.full(shape, 65536 if counted else 0, np.uint64)
-        if stat.unit == "fraction":
-            return (0.2 * self.rng.random(shape)).astype(stat.dtype)
-        usual = 1e-2 * (1 + np.arange(shape[1]) % 7)
-        return (usual * np.exp(0.2 * self.rng.standard_normal(shape))).astype(stat.dtype)
-
-    # -- the newest rows, in full ----------------------------------------------------------------
-
-    def _raw(self, before: int) -> None:
-        sealer = Sealer(self.folder, None, lambda: None)
-        size = -(-self.sealed_steps // 16) * 16
-        first = max(0, (self.steps - self.keep.raw) // size)
-        for number in range(first, -(-self.steps // size)):
-            steps = np.arange(number * size, min((number + 1) * size, self.steps))
-            tables = []
+        count = -(-self.steps // self.journal)
+        for begin in range(0, count, TOGETHER):
+            numbers = range(begin + 1, min(begin + TOGETHER, count) + 1)
             for family, every in self.cadence.items():
-                own = steps[steps % every == 0]
-                if len(own):
-                    chunk = _Rows(family, own, self._seqs(family, own, before), self._ids(family))
-                    rows = self._rows(family, own, chunk.ids)
-                    tables.append((chunk, rows, np.zeros(rows.shape, np.uint8)))
-            sealer.write_columns(number + 1, tables, [])  # type: ignore[arg-type]
-        sealer.close()
+                if self._whole(numbers):
+                    self._everything(family, every, numbers)
+                else:
+                    steps = np.arange(begin * self.journal, numbers[-1] * self.journal, every)
+                    self._coarse(family, steps, numbers[-1])
+        self._publish(count)
 
-    def _rows(
-        self, family: Family, steps: NDArray[np.int64], ids: NDArray[np.uint32]
-    ) -> NDArray[np.void]:
-        rows = np.zeros((len(steps), len(ids)), row_dtype(family))
+    def _whole(self, numbers: range) -> bool:
+        """Whether everything is made of these journals."""
+        first, end = (numbers[0] - 1) * self.journal, numbers[-1] * self.journal
+        return end > self.steps - self.rows or any(first <= s.step < end for s in self.spikes)
+
+    # -- as a writer makes them --------------------------------------------------------------------
+
+    def _everything(self, family: Family, every: int, numbers: range) -> None:
+        ids = self._ids(family)
+        fine: list[SealedFile] = []
+        for number in numbers:
+            end = min(number * self.journal, self.steps)
+            steps = np.arange((number - 1) * self.journal, end, every)
+            rows = self._rows(family, steps, len(ids))
+            states = np.zeros(rows.shape, np.uint8)
+            grid = Grid(steps, ids)
+            file = f"rollups/{family}-10/{number:05d}.parquet"
+            fine.append(self._put(*sealed(file, [(grid, rows, states)], 0, 0)))
+            if end > self.steps - self.rows:
+                self._put(*_row_file(family, number, grid, rows))
+        for size in SIZES[1:]:
+            coarse = []
+            for at in range(0, len(fine), 10):
+                sources = [(self._open(entry), entry) for entry in fine[at : at + 10]]
+                file = f"rollups/{family}-{size}/{sources[-1][1].number:05d}.parquet"
+                coarse.append(self._put(*merged(file, sources, size)))
+            fine = coarse
+
+    def _rows(self, family: Family, steps: NDArray[np.int64], width: int) -> NDArray[np.void]:
+        rows = np.zeros((len(steps), width), row_dtype(family))
         for name in rows.dtype.names or ():
             if Stat(name).width == 1:
                 rows[name] = self._values(name, rows.shape)
@@ -200,23 +119,92 @@ class LongFolder:
                 rows[Stat.GRAD_NORM][spike.step - steps[0], spike.tensor] = spike.value
         return rows
 
-    # -- everything that is no row ---------------------------------------------------------------
+    def _values(self, name: str, shape: tuple[int, int]) -> NDArray[Any]:
+        """Drawn once and given again: drawing takes longer than all else."""
+        held = self._drawn.get(name)
+        if held is None or held.shape[0] < shape[0]:
+            held = self._drawn[name] = self._draw(Stat(name), shape)
+        return held[: shape[0]]
 
-    def _side(self) -> int:
-        """Subjects, graph, scalars, what retention said, the end; the next free sequence number."""
-        number = 0
-        files = 1
-        out = Journal(self.folder / "x00001.gwx")
-        for type_, step, body in self._small():
-            record = pack(Head(type_, 0, 0, 0, number, step, len(body), 0), body)
-            if out.size > 8 << 20:
-                out.close()
-                files += 1
-                out = Journal(self.folder / f"x{files:05d}.gwx")
-            out.append(record)
-            number += 1
+    def _draw(self, stat: Stat, shape: tuple[int, int]) -> NDArray[Any]:
+        if stat.dtype.endswith("u8"):
+            return np.full(shape, 65536 if stat.endswith("_count") else 0, np.uint64)
+        if stat.unit == "fraction":
+            return (0.2 * self.rng.random(shape)).astype(stat.dtype)
+        usual = 1e-2 * (1 + np.arange(shape[1]) % 7)
+        return (usual * np.exp(0.2 * self.rng.standard_normal(shape))).astype(stat.dtype)
+
+    # -- the coarsest level, drawn -----------------------------------------------------------------
+
+    def _coarse(self, family: Family, steps: NDArray[np.int64], number: int) -> None:
+        ids, size = self._ids(family), SIZES[-1]
+        starts = np.arange(0, len(steps), size)
+        ends = np.minimum(starts + size, len(steps))
+        shape = (len(starts), len(ids))
+
+        def table(values: NDArray[Any]) -> NDArray[Any]:
+            return np.repeat(values, len(ids))
+
+        whole = np.zeros(starts.size * len(ids), np.int32)
+        columns: dict[str, NDArray[Any]] = {
+            "first_step": table(steps[starts]),
+            "last_step": table(steps[ends - 1]),
+            "rows": table((ends - starts).astype(np.uint16)),
+            "subject": np.tile(ids, len(starts)),
+            "state": whole.astype(np.uint8),
+            "rank": whole,
+            "attempt": whole,
+        }
+        for stat in row_dtype(family).names or ():
+            if Stat(stat).width > 1:
+                continue
+            last = self._values(stat, shape).reshape(-1)
+            last = narrowed(last) if last.dtype == np.float64 else last
+            columns[f"{stat}_last"] = last
+            if stat in LAST_ONLY:
+                continue
+            columns[f"{stat}_count"] = columns["rows"]
+            spread = 1 if last.dtype.kind == "u" else last.dtype.type(1.5)
+            columns[f"{stat}_min"], columns[f"{stat}_max"] = last // spread, last * spread
+            columns[f"{stat}_sum"] = narrowed(last.astype(float) * columns["rows"])
+            for part in ("min_step", "max_step"):
+                at = self.rng.integers(0, table(ends - starts))
+                columns[f"{stat}_{part}"] = steps[table(starts) + at]
+        file = f"rollups/{family}-{size}/{number:05d}.parquet"
+        grid = Grid(steps, ids, ends - starts)
+        self._put(*encoded(file, columns, steps=steps, grids=[grid], compression="zstd"))
+
+    # -- the folder --------------------------------------------------------------------------------
+
+    def _put(self, raw: memoryview, entry: SealedFile) -> SealedFile:
+        path = self.folder / entry.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(raw)
+        self.files.append(entry)
+        return entry
+
+    def _open(self, entry: SealedFile) -> RandomAccess:
+        access = Place.of(self.folder).open(entry.file)
+        assert access is not None
+        return access
+
+    def _publish(self, count: int) -> None:
+        """The small records, sealed by the store's own sealer; then the manifest of everything."""
+        number, records = count + 1, list(self._small())
+        path = self.folder / f"journal-{number:05d}.gwj"
+        out = Journal(path)
+        for seq, (type_, step, body) in enumerate(records):
+            out.append(pack(Head(type_, 0, 0, 0, seq, step, len(body), 0), body))
         out.close()
-        return number
+        sealer = Sealer(self.folder, 0, 0, None, lambda: None)
+        sealer.seal(FullJournal(path, number, 0, len(records) - 1), closing=dict)
+        target = self.folder / manifests.NAME
+        small = manifests.decode(target.read_bytes())
+        columns = {str(family): list(row_dtype(family).names or ()) for family in self.cadence}
+        files = (*sorted(self.files, key=lambda file: file.number), *small.files)
+        journals = ((1, number, 0, len(records) - 1),)
+        whole = replace(small, journals=journals, columns=columns, files=files)
+        target.write_bytes(manifests.encode(whole))
 
     def _small(self) -> Iterator[tuple[Type, int, bytes]]:
         numbered = [[i, subject.to_dict()] for i, subject in enumerate(self.subjects)]
@@ -225,10 +213,6 @@ class LongFolder:
         yield Type.GRAPH, 0, to_json(Graph.chain(layers).to_dict())
         for first in range(0, self.steps, SCALAR_STEPS):
             yield Type.SCALARS, first, self._scalars(first)
-        text = "1 files of older rows are deleted; coarser levels cover them."
-        for step in range(0, max(0, self.steps - self.keep.raw), self.sealed_steps):
-            event = Event(step, EventKind.RETENTION, text, data={"seqs": [[step, step]]})
-            yield Type.EVENT, step, pack_event(event)
         yield Type.NOTE, self.steps, to_json({"optimizer": "AdamW"})
         yield Type.CLOSE, self.steps, to_json({"flushed": 0, "dropped": 0})
 
@@ -245,15 +229,24 @@ class LongFolder:
         found = [i for i, subject in enumerate(self.subjects) if subject.kind is family.kind]
         return np.array(found, np.uint32)
 
-    def _seqs(self, family: Family, steps: NDArray[np.int64], before: int) -> NDArray[np.uint64]:
-        """Step after step, in each the families that are due."""
-        order = list(self.cadence)
-        found = np.full(len(steps), before, np.int64)
-        for other, every in self.cadence.items():
-            found += -(-steps // every)  # how often before this step
-            if order.index(other) < order.index(family):
-                found += steps % every == 0
-        return found.astype(np.uint64)
+
+def _row_file(
+    family: Family, number: int, grid: Grid, rows: NDArray[np.void]
+) -> tuple[memoryview, SealedFile]:
+    zeros = np.zeros(rows.size, np.int32)
+    columns: dict[str, NDArray[Any]] = {
+        "step": np.repeat(grid.steps, len(grid.ids)),
+        "subject": np.tile(grid.ids, len(grid.steps)),
+        "state": zeros.astype(np.uint8),
+        "rank": zeros,
+        "attempt": zeros,
+    }
+    for name in rows.dtype.names or ():
+        if Stat(name).width == 1:
+            values = rows[name].reshape(-1)
+            columns[name] = narrowed(values) if values.dtype == np.float64 else values
+    file = f"rows/{family}/{number:05d}.parquet"
+    return encoded(file, columns, steps=grid.steps, grids=[grid])
 
 
 def _subjects(tensors: int) -> list[Subject]:
