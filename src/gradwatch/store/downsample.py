@@ -12,18 +12,8 @@ from gradwatch.run.downsample import Downsampled
 from gradwatch.stats import HAS_VALUE, Family, Stat, State
 from gradwatch.store.chunks import STATE, STATS, WORST_STATE, Chunk, GridChunk, ahead, lay
 from gradwatch.store.manifest import SealedFile
-from gradwatch.store.parquet import Grid
-from gradwatch.store.rollups import LAST_ONLY, SIZES, sizes_of
-
-
-def edges(grid: Grid) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The lowest and the highest step of each bucket."""
-    sizes = sizes_of(grid)
-    starts = np.cumsum(sizes) - sizes
-    if not len(starts):
-        return grid.steps, grid.steps
-    return np.minimum.reduceat(grid.steps, starts), np.maximum.reduceat(grid.steps, starts)
-
+from gradwatch.store.parquet import Unreadable
+from gradwatch.store.rollups import LAST_ONLY, SIZES, edges, sizes_of
 
 # -- in place of rows ------------------------------------------------------------------------------
 
@@ -121,6 +111,8 @@ class RollupChunk:
 # -- downsampling ----------------------------------------------------------------------------------
 
 _SHOWN = ("min", "max", "last")
+_MOST_CUTS = 64
+"""Buckets of a grid that may reach over the ends of a range; two, unless steps were repeated."""
 
 
 class Buckets(NamedTuple):
@@ -133,12 +125,6 @@ class Buckets(NamedTuple):
     low: NDArray[np.floating]
     high: NDArray[np.floating]
     final: NDArray[np.floating]
-
-    def only(self, chosen: NDArray[np.bool_]) -> "Buckets":
-        """Some of the buckets."""
-        tables = (table[chosen] for table in (self.low, self.high, self.final))
-        edges = (self.first[chosen], self.last[chosen], self.sizes[chosen])
-        return Buckets(*edges, self.ids, *tables)
 
 
 def level_for(rows: int, points: int) -> int:
@@ -185,13 +171,12 @@ class LevelReader:
         group, begin = f"{self.stat.family}-{SIZES[level]}", after
         found: list[tuple[SealedFile, tuple[int, int]]] = []
         for file in self.files:
-            if file.group == group and file.number > after and file.number <= (upto or file.number):
+            if file.group == group and after < file.number <= (upto or file.number):
                 if file.last_step >= first and file.first_step <= last:
                     found.append((file, (begin, file.number)))
                 begin = file.number
-        for (_, between), grids in zip(
-            found, ahead(self._read, [file for file, _ in found]), strict=True
-        ):
+        opened = ahead(self._read, [file for file, _ in found])
+        for (_, between), grids in zip(found, opened, strict=True):
             for grid in grids:
                 if ids in (None, grid.ids.tobytes()):
                     yield from self._of_grid(level, grid, first, last, between)
@@ -211,14 +196,16 @@ class LevelReader:
         inside = (lowest >= first) & (highest <= last)
         if inside.any():
             low, high, final = (
-                np.ma.filled(values.astype(np.float64), np.nan)
+                np.ma.filled(values[inside].astype(np.float64), np.nan)
                 for values in chunk.values(*(f"{self.stat}_{part}" for part in _SHOWN))
             )
             final = np.where(np.isfinite(final), final, np.nan)
-            sizes = sizes_of(chunk.grid)
-            found = Buckets(lowest, highest, sizes, chunk.ids, low, high, final)
-            yield found if inside.all() else found.only(inside)
-        for cut in np.flatnonzero(~inside & (lowest <= last) & (highest >= first)).tolist():
+            sizes = sizes_of(chunk.grid)[inside]
+            yield Buckets(lowest[inside], highest[inside], sizes, chunk.ids, low, high, final)
+        cuts = np.flatnonzero(~inside & (lowest <= last) & (highest >= first)).tolist()
+        if len(cuts) > _MOST_CUTS:
+            raise Unreadable("its steps are in no order")
+        for cut in cuts:
             begin, end = max(first, int(lowest[cut])), min(last, int(highest[cut]))
             yield from self.buckets(level - 1, begin, end, journals, chunk.ids.tobytes())
 
@@ -234,10 +221,7 @@ def _rows(stat: Stat, chunk: Chunk, inside: NDArray[np.bool_]) -> Buckets:
 
 
 def joined_buckets(
-    parts: Sequence[Buckets],
-    columns: Mapping[int, int],
-    width: int,
-    points: int,
+    parts: Sequence[Buckets], columns: Mapping[int, int], width: int, points: int
 ) -> Downsampled:
     """At most `points` buckets of about equally many rows each; `columns` places the subjects."""
     firsts = np.concatenate([part.first for part in parts])

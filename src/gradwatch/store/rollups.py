@@ -21,9 +21,23 @@ SIZES = (10, 100, 1000)
 """Rows in a bucket of each level."""
 LAST_ONLY = frozenset({"weight_hash"})
 """Statistics of which only the last value means anything."""
-_ROWS_AT_ONCE = 1 << 19
-"""Rows that are read of all sources together while they are merged: 30 MB of one statistic each."""
+_CELLS_AT_ONCE = 1 << 19
+"""Rows of all sources times statistics that are read at once while merging: about 30 MB."""
 _PARTS = ("min", "max", "last", "sum", "count", "min_step", "max_step")
+
+
+def sizes_of(grid: Grid) -> NDArray[np.int64]:
+    """Rows in each bucket; a row of a file that is no rollup is one."""
+    return np.ones(len(grid.steps), np.int64) if grid.sizes is None else grid.sizes
+
+
+def edges(grid: Grid) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The lowest and the highest step of each bucket."""
+    sizes = sizes_of(grid)
+    starts = np.cumsum(sizes) - sizes
+    if not len(starts):
+        return grid.steps, grid.steps
+    return np.minimum.reduceat(grid.steps, starts), np.maximum.reduceat(grid.steps, starts)
 
 
 @dataclass(frozen=True)
@@ -133,13 +147,10 @@ class _Table:
         """What every bucket of a grid has beside its statistics."""
         self.grids.append(grid)
         buckets, width = grid.shape
-        assert grid.sizes is not None
-        starts = np.cumsum(grid.sizes) - grid.sizes
-        first = np.minimum.reduceat(grid.steps, starts) if buckets else grid.steps
-        last = np.maximum.reduceat(grid.steps, starts) if buckets else grid.steps
+        first, last = edges(grid)
         self._add("first_step", np.repeat(first, width))
         self._add("last_step", np.repeat(last, width))
-        self._add("rows", np.repeat(grid.sizes, width).astype(np.uint16))
+        self._add("rows", np.repeat(sizes_of(grid), width).astype(np.uint16))
         self._add("subject", np.tile(grid.ids, buckets))
         self._add("state", states)
         self._add("rank", np.full(buckets * width, rank, np.int32))
@@ -181,11 +192,9 @@ def sealed(
     """The first level: buckets of the rows [step, subject] of one journal and family."""
     out = _Table()
     for grid, rows, states in tables:
-        groups = Groups.of(np.ones(len(grid.steps), np.int64), SIZES[0])
-        valued = HAS_VALUE[states]
-        out.add_keys(
-            Grid(grid.steps, grid.ids, groups.sizes), _last_valued(states, groups), rank, attempt
-        )
+        groups, valued = Groups.of(sizes_of(grid), SIZES[0]), HAS_VALUE[states]
+        buckets = Grid(grid.steps, grid.ids, groups.sizes)
+        out.add_keys(buckets, _last_valued(states, groups), rank, attempt)
         for name in rows.dtype.names or ():
             if rows[name].ndim == 2:  # wider ones (sketches) have no extremes
                 out.add(name, _combined(_single(rows[name], valued, grid.steps), groups))
@@ -228,7 +237,7 @@ def merged(
         out.add_keys(grid, states, int(ranks.flat[0]), int(attempts.flat[0]))
     names = [place.name for place in opened[0][2].columns]
     stats = [name.removesuffix("_last") for name in names if name.endswith("_last")]
-    together = max(1, _ROWS_AT_ONCE // max(1, sum(entry.rows for entry, _, _ in opened)))
+    together = max(1, _CELLS_AT_ONCE // max(1, sum(entry.rows for entry, _, _ in opened)))
     for at in range(0, len(stats), together):
         for chunks in _alike(opened):
             _merge(chunks, stats[at : at + together], _groups(chunks, most), out)
@@ -273,8 +282,3 @@ def _joined(
         values = [part if part.dtype.kind == "f" else part.astype(whole) for part in values]
         found[name] = np.concatenate(values), present
     return found
-
-
-def sizes_of(grid: Grid) -> NDArray[np.int64]:
-    """Rows in each bucket; a row of a file that is no rollup is one."""
-    return np.ones(len(grid.steps), np.int64) if grid.sizes is None else grid.sizes
