@@ -72,8 +72,8 @@ class Campaign:
         if not (norm[good] == true[good]).all():
             problems.append("wrong values")
         problems += [event.text for event in run.events if event.kind is EventKind.DAMAGE]
-        journals = len(list(self.path.glob("*/j*"))) + len(list(self.path.glob("*/s*.gws")))
-        return {"errors": sorted(self.errors), "problems": problems, "files": journals}
+        sealed = len(list(self.path.glob("*/rows/*/*.parquet")))
+        return {"errors": sorted(self.errors), "problems": problems, "files": sealed}
 
 
 def limit(folder: Path) -> dict[str, object]:

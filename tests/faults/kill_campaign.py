@@ -38,7 +38,7 @@ def rows_of(step: int, seed: int) -> np.ndarray:
 def child(path: Path, seed: int, pipe: int, sabotage: bool) -> None:
     """Write until killed; after every acknowledged flush, tell the parent how far it is safe."""
     writer_thread.SEAL_BYTES = 6_000
-    keep = Retention(200, 2000) if seed % 3 == 0 else None
+    keep = Retention(bytes=40_000) if seed % 3 == 0 else None
     writer = Writer.create(path, name="victim", keep=keep)
     ids = writer.declare(subjects(TENSORS))
     states = np.zeros(TENSORS, np.uint8)
@@ -49,7 +49,9 @@ def child(path: Path, seed: int, pipe: int, sabotage: bool) -> None:
             writer.put(Family.UPDATE, step, ids, rows_of(step, seed), states)
             writer.scalars(step, {"loss": 1.0 / (step + 1)})
             step += 1
-        ready = ready or any(path.glob("*/s*.gws"))  # half of the kills hit a writer that seals
+        ready = ready or any(
+            path.glob("*/rows/*/*.parquet")
+        )  # half of the kills hit a writer that seals
         if sabotage or (writer.flush(30) and ready):
             os.write(pipe, struct.pack("<q", step))
 
@@ -119,7 +121,7 @@ def main() -> None:
         counts["counted"] += 1
         counts["fired"] += killed
         counts["acknowledged"] += acknowledged
-        counts["sealed"] += len(list(path.glob("*/s*.gws")))
+        counts["sealed"] += len(list(path.glob("*/rows/*/*.parquet")))
         found = examine(path, seed + number, acknowledged)
         failures += [f"kill {number}: {text}" for text in found]
         shutil.rmtree(path)

@@ -48,6 +48,8 @@ SEAL_ROWS = 80_000
 """Of any family. With the rows of one more record (`SLOT_ROWS`) it stays below 100,000."""
 WRITE_BUFFER_BYTES = 4 << 20
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
+_LAST_TRIES = 3
+"""How often sealing is tried at the end, when all is safe in a journal."""
 _YIELD_SECONDS = 0.0002
 _LONGEST_HOLD = 0.0002
 """Work of this many seconds, then a pause of as many: while this thread runs Python, the training
@@ -236,7 +238,7 @@ class WriterThread(threading.Thread):
         self._wait = 0.0
         self._next_try = 0.0
         self._next_sync = time.monotonic() + SYNC_SECONDS
-        self._next_seal = 0.0
+        self._next_seal = self._seal_wait = 0.0
         self._last_yield = 0.0
         self._first_record = 0
         self._full: list[FullJournal] = []
@@ -371,6 +373,7 @@ class WriterThread(threading.Thread):
     def _seal_full(self) -> None:
         if not self._sealing:
             self._full.clear()  # they stay journals, and are read as such
+        tries = 0
         while self._full and time.monotonic() >= self._next_seal:
             journal = self._full[0]
             try:
@@ -378,13 +381,19 @@ class WriterThread(threading.Thread):
             except FileNotFoundError:
                 pass  # somebody deleted the folder
             except OSError:
-                self._next_seal = time.monotonic() + LONGEST_WAIT
+                tries += 1
+                if self.safe.is_set() and tries < _LAST_TRIES:
+                    time.sleep(FIRST_WAIT)
+                    continue
+                self._seal_wait = min(max(self._seal_wait * 2, FIRST_WAIT), LONGEST_WAIT)
+                self._next_seal = time.monotonic() + self._seal_wait
                 return
             except Exception as error:
                 # a journal that cannot be sealed stays a journal, and is read as one
                 log.warning("gradwatch: %s is not sealed: %s", journal.path.name, error)
                 self._all_sealed = False
             self._full.pop(0)
+            self._seal_wait = 0.0
 
     def _seal(self, journal: FullJournal) -> None:
         folder = journal.path.parent
@@ -432,6 +441,7 @@ class WriterThread(threading.Thread):
 
     def _finish(self) -> None:
         if not self._close_written:
+            self._drain()  # again: a folder made anew a moment ago needs its subjects
             self._close_written = True
             self._pending.add(Type.NOTE, to_json(self._numbers()))
             numbers = {"flushed": self.flushed, "dropped": self.queue.dropped}
