@@ -222,7 +222,9 @@ class Attempt:
             try:
                 if found is not None:
                     ids, *texts = found
-                    return _described(ids.tobytes(), *(tuple(column) for column in texts)), True
+                    return _described(
+                        ids.astype(np.uint32).tobytes(), *(tuple(column) for column in texts)
+                    ), True
             except (BadPayload, TypeError, ValueError, LookupError, AttributeError) as error:
                 self.blame(entry, Unreadable(f"its subjects make no sense: {error}"))
         return {}, False

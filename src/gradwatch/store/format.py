@@ -186,10 +186,24 @@ def from_json(payload: bytes | memoryview) -> Any:
             for item in (outer.values() if isinstance(outer, dict) else outer)
         ]
         if not layer:
-            # Few documents hold a spelled NaN: looking for its bytes spares walking the others.
+            # Few documents hold a surrogate or a spelled NaN: looking for its bytes spares walking
+            # the others.
+            value = _utf8(value) if b"\\ud" in raw.lower() else value
             spelled = b'NaN"' in raw or b'Infinity"' in raw
             return unspelled(value) if spelled else value
     raise BadPayload("JSON too deep")
+
+
+def _utf8(value: Any) -> Any:
+    """Texts as UTF-8, and so Parquet, can hold them: half a surrogate pair becomes an escape."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case list():
+            return [_utf8(item) for item in value]
+        case dict():
+            return {_utf8(key): _utf8(item) for key, item in value.items()}
+    return value
 
 
 def pack_event(event: Event) -> bytes:
