@@ -230,11 +230,11 @@ def merged(
     for chunks in _alike(opened):
         groups = _groups(chunks, most)
         found = _joined(chunks, ["state", "rank", "attempt"])
-        states, ranks, attempts = (values for values, _ in found.values())
-        states = _last_valued(np.minimum(states, WORST_STATE).astype(np.uint8), groups)
+        states = np.minimum(found["state"], WORST_STATE).astype(np.uint8)
         steps = np.concatenate([chunk.steps for chunk in chunks])
         grid = Grid(steps, chunks[0].ids, groups.sizes)
-        out.add_keys(grid, states, int(ranks.flat[0]), int(attempts.flat[0]))
+        rank, attempt = int(found["rank"].flat[0]), int(found["attempt"].flat[0])
+        out.add_keys(grid, _last_valued(states, groups), rank, attempt)
     names = [place.name for place in opened[0][2].columns]
     stats = [name.removesuffix("_last") for name in names if name.endswith("_last")]
     together = max(1, _CELLS_AT_ONCE // max(1, sum(entry.rows for entry, _, _ in opened)))
@@ -248,9 +248,10 @@ def _merge(chunks: Sequence[GridChunk], stats: Sequence[str], groups: Groups, ou
     parts = {stat: ("last",) if stat in LAST_ONLY else _PARTS for stat in stats}
     found = _joined(chunks, [f"{stat}_{part}" for stat in stats for part in parts[stat]])
     for stat in stats:
-        last = found[f"{stat}_last"]
-        values = {part: found.get(f"{stat}_{part}", last)[0] for part in _PARTS}
-        out.add(stat, _combined(Parts(**values, ended=last[1]), groups))
+        last = f"{stat}_last"
+        nulls = [np.ma.getmaskarray(chunk.values(last)[0]) for chunk in chunks]
+        values = {part: found.get(f"{stat}_{part}", found[last]) for part in _PARTS}
+        out.add(stat, _combined(Parts(**values, ended=~np.concatenate(nulls)), groups))
 
 
 def _alike(
@@ -268,17 +269,13 @@ def _groups(chunks: Sequence[GridChunk], most: int) -> Groups:
     return Groups.of(np.concatenate([sizes_of(chunk.grid) for chunk in chunks]), most)
 
 
-def _joined(
-    chunks: Sequence[GridChunk], names: Sequence[str]
-) -> dict[str, tuple[NDArray[Any], NDArray[np.bool_]]]:
-    """Columns of several grids, one below the other, and where they are not null."""
+def _joined(chunks: Sequence[GridChunk], names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Columns of several grids, one below the other."""
     found = {}
-    read = [chunk.values(*names) for chunk in chunks]
-    for name, *tables in zip(names, *read, strict=True):
-        present = ~np.concatenate([np.ma.getmaskarray(table) for table in tables])
+    for name, *tables in zip(names, *(chunk.values(*names) for chunk in chunks), strict=True):
         # A column of one number comes without its type.
         whole = np.int64 if name.endswith("_step") else np.uint64
-        values = [np.ma.getdata(table) for table in tables]
-        values = [part if part.dtype.kind == "f" else part.astype(whole) for part in values]
-        found[name] = np.concatenate(values), present
+        plain = [np.ma.getdata(table) for table in tables]
+        typed = [table if table.dtype.kind == "f" else table.astype(whole) for table in plain]
+        found[name] = np.concatenate(typed)
     return found
