@@ -6,9 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from tests.store.test_rollups import VALUED, Raw, drawn, kept
+from tests.store.trial import Trial, sealing_at
 
+from gradwatch.run import downsample as run_downsample
 from gradwatch.run.downsample import downsample
 from gradwatch.stats import Family, Stat, State, row_dtype
+from gradwatch.store import Retention, open_run
 from gradwatch.store.chunks import GridChunk, SealedTable
 from gradwatch.store.downsample import LevelReader, RollupChunk, joined_buckets, level_for
 from gradwatch.store.manifest import SealedFile
@@ -199,3 +202,31 @@ def test_stand_ins_have_true_values_on_their_own_steps(stat):
                 assert (shown.min(), shown.max()) == (finite.min(), finite.max())
             if last in VALUED:
                 assert has_value[begin + 9, at]
+
+
+@pytest.mark.parametrize("keep", [None, Retention(bytes=1)])
+def test_windows_of_a_run_that_was_written(tmp_path, monkeypatch, keep):
+    """The oldest rows may be gone: the levels have every extreme."""
+    with sealing_at(40_000):
+        trial = Trial(tmp_path / "run", tensors=3, families=(Family.GRAD,), keep=keep)
+        trial.steps(range(400))
+        trial.close()
+    run = open_run(tmp_path / "run")
+    kept_files = len(list((tmp_path / "run").glob("*/rows/grad/*.parquet")))
+    assert kept_files == 1 if keep else kept_files > 1
+    assert trial.check(run, thinned=keep is not None) > 100
+    true = np.full((400, 3), np.nan)
+    for (_, step), (rows, states) in trial.truth.items():
+        values = np.where(np.isin(states, VALUED), kept(rows["grad_norm"]), np.nan)
+        true[step] = np.where(np.isfinite(values), values, np.nan)
+    monkeypatch.setattr(run_downsample, "downsample", None)  # the levels must do
+    monkeypatch.setattr(type(run.source), "load", None)
+    for stretch in ((0, 399), (83, 361)):
+        bands = run.window(*stretch, points=20).stat("grad_norm")
+        assert 10 <= len(bands.first_steps) <= 20
+        assert (bands.first_steps[0], bands.last_steps[-1]) == stretch
+        for at, (first, last) in enumerate(zip(bands.first_steps, bands.last_steps, strict=True)):
+            part = true[first : last + 1]
+            if keep is None or stretch == (0, 399):
+                _same_extremes(bands.low[at], bands.high[at], part)
+            assert (np.nan_to_num(bands.high[at], nan=-np.inf) <= np.nanmax(part, axis=0)).all()
