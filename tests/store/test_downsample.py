@@ -15,7 +15,7 @@ from gradwatch.store import Retention, open_run
 from gradwatch.store.chunks import GridChunk, SealedTable
 from gradwatch.store.downsample import LevelReader, RollupChunk, joined_buckets, level_for
 from gradwatch.store.manifest import SealedFile
-from gradwatch.store.parquet import Grid, directly, encoded, read_footer
+from gradwatch.store.parquet import Grid, Unreadable, directly, encoded, read_footer
 from gradwatch.store.rollups import SIZES, merged, sealed
 
 JOURNAL = 47
@@ -160,9 +160,9 @@ def test_a_long_range_reads_coarse_files_and_fine_ones_only_where_it_must(folder
 
 
 def test_a_finished_run_has_every_level_complete():
-    grid = Grid(np.arange(1000), np.arange(2, dtype=np.uint32))
-    made = Folder(grid, *drawn(Family.GRAD, 1000, 2)).seal(closed=True)
-    list(made.reader(Stat.GRAD_NORM).buckets(2, 0, 999))
+    grid = Grid(np.arange(300), np.arange(2, dtype=np.uint32))
+    made = Folder(grid, *drawn(Family.GRAD, 300, 2)).seal(coarse=3, closed=True)
+    list(made.reader(Stat.GRAD_NORM).buckets(2, 0, 299))
     assert set(made.asked) == {"grad-1000"}
 
 
@@ -230,3 +230,41 @@ def test_windows_of_a_run_that_was_written(tmp_path, monkeypatch, keep):
             if keep is None or stretch == (0, 399):
                 _same_extremes(bands.low[at], bands.high[at], part)
             assert (np.nan_to_num(bands.high[at], nan=-np.inf) <= np.nanmax(part, axis=0)).all()
+
+
+def test_a_step_outside_of_its_bucket_is_laid_nowhere():
+    """Two buckets of ten rows; the first one's lowest value claims to be of the second's steps."""
+    grid = Grid(np.arange(20), np.array([3], np.uint32), np.array([10, 10]))
+    columns = {
+        "state": np.zeros(2, np.uint8),
+        **{f"grad_norm_{part}": np.array([1.0, 2.0]) for part in ("min", "max", "last")},
+        "grad_norm_min_step": np.array([15, 99]),
+        "grad_norm_max_step": np.array([-1, 12]),
+    }
+    file = "rollups/grad-10/00001.parquet"
+    raw, entry = encoded(file, columns, steps=grid.steps, grids=[grid])
+    access = Raw(bytes(raw))
+    (base,) = SealedTable(entry, access, read_footer(access, entry), directly).chunks()
+    chunk = RollupChunk.near(base, 0, 19)
+    sampled = np.flatnonzero(chunk.states(Stat.GRAD_NORM)[:, 0] == State.MEASURED)
+    assert sampled.tolist() == [9, 12, 19]
+    assert chunk.column(Stat.GRAD_NORM)[sampled, 0].tolist() == [1.0, 2.0, 2.0]
+
+
+def test_steps_without_order_are_refused():
+    """A forged grid whose every bucket reaches over the ends of the range."""
+    steps = np.tile([0, 1000], 100)
+    grid = Grid(steps, np.array([3], np.uint32), np.full(100, 2))
+    columns = {f"grad_norm_{part}": np.zeros(100) for part in ("min", "max", "last")}
+    file = "rollups/grad-10/00001.parquet"
+    raw, entry = encoded(file, columns, steps=steps, grids=[grid])
+    made = Folder(grid, np.empty(0), np.empty(0), {file: (Raw(bytes(raw)), entry)})
+    with pytest.raises(Unreadable, match="order"):
+        list(made.reader(Stat.GRAD_NORM).buckets(0, 10, 20))
+
+
+def test_subjects_that_came_after_the_opening_are_left_out(folder):
+    parts = list(folder.reader(Stat.GRAD_NORM).buckets(1, 0, 4497))
+    whole = joined_buckets(parts, {4: 0, 7: 1, 9: 2}, 3, 5)
+    fewer = joined_buckets(parts, {4: 0, 7: -1, 9: 1}, 2, 5)
+    assert np.array_equal(fewer.low, whole.low[:, [0, 2]], equal_nan=True)

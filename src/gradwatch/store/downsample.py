@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gradwatch.run.downsample import Downsampled
 from gradwatch.stats import HAS_VALUE, Family, Stat, State
-from gradwatch.store.chunks import STATE, STATS, WORST_STATE, Chunk, GridChunk, ahead, lay
+from gradwatch.store.chunks import STATE, STATS, WORST_STATE, Chunk, GridChunk, ahead
 from gradwatch.store.manifest import SealedFile
 from gradwatch.store.parquet import Unreadable
 from gradwatch.store.rollups import LAST_ONLY, SIZES, edges, sizes_of
@@ -18,13 +18,8 @@ from gradwatch.store.rollups import LAST_ONLY, SIZES, edges, sizes_of
 # -- in place of rows ------------------------------------------------------------------------------
 
 
-class _Cells(NamedTuple):
-    """Some cells of a table of rows."""
-
-    rows: NDArray[np.int64]
-    subjects: NDArray[np.int64]
-    values: NDArray[Any]
-    states: NDArray[np.uint8]
+_Cells = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.uint8]]
+"""Some cells of a table: their rows and columns, their values and states."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +67,16 @@ class RollupChunk:
     def states(self, stat: Stat) -> NDArray[np.uint8]:
         """A bucket's extremes and its last row have a state; the steps between are not sampled."""
         out = np.full((len(self.steps), len(self.ids)), State.NOT_SAMPLED, np.uint8)
-        for cells in self._cells(stat):
-            out[cells.rows, cells.subjects] = cells.states
+        for rows, subjects, _, states in self._cells(stat):
+            out[rows, subjects] = states
         return out
 
     def column(self, stat: Stat) -> NDArray[Any]:
         """A bucket's lowest, highest and last value, each on the step it was measured on."""
         shape, real = (len(self.steps), len(self.ids)), stat.dtype[1] == "f"
         out: NDArray[Any] = np.full(shape, np.nan) if real else np.zeros(shape, np.uint64)
-        for cells in self._cells(stat):
-            out[cells.rows, cells.subjects] = cells.values
+        for rows, subjects, values, _ in self._cells(stat):
+            out[rows, subjects] = values
         return out
 
     def _cells(self, stat: Stat) -> Iterator[_Cells]:
@@ -92,7 +87,7 @@ class RollupChunk:
         # Without a number in the last row, its state is known only if no other row had one.
         known = ~np.ma.getmaskarray(last) | ~HAS_VALUE[states]
         buckets, subjects = np.nonzero(known)
-        yield _Cells(ends[buckets] - 1, subjects, np.ma.getdata(last)[known], states[known])
+        yield ends[buckets] - 1, subjects, np.ma.getdata(last)[known], states[known]
         order = np.argsort(self.steps, kind="stable")
         for part in () if stat in LAST_ONLY else ("min", "max"):
             values, steps = self._values(f"{stat}_{part}", f"{stat}_{part}_step")
@@ -101,8 +96,7 @@ class RollupChunk:
             # A forged step beyond its bucket would write into another one.
             own = (rows < ends[:, None]) & (rows >= (ends - self._sizes)[:, None])
             own &= (self.steps[rows] == np.ma.getdata(steps)) & ~np.ma.getmaskarray(values)
-            subjects = np.nonzero(own)[1]
-            yield _Cells(rows[own], subjects, np.ma.getdata(values)[own], states[own])
+            yield rows[own], np.nonzero(own)[1], np.ma.getdata(values)[own], states[own]
 
     def _values(self, *names: str) -> list[NDArray[Any]]:
         return [values[self.kept] for values in self.base.values(*names)]
@@ -257,15 +251,10 @@ def _spread(
     width: int,
 ) -> NDArray[np.float64]:
     """The tables one below the other, each subject in its own column."""
-    out = np.full((sum(len(table) for table, _ in tables), width), np.nan)
-    places: dict[bytes, NDArray[np.int64]] = {}
+    # One column more: subjects that came after the run was opened have the column −1.
+    out = np.full((sum(len(table) for table, _ in tables), width + 1), np.nan)
     at = 0
     for table, ids in tables:
-        key = ids.tobytes()
-        if key not in places:
-            places[key] = np.array([columns[number] for number in ids.tolist()], np.int64)
-        present = places[key] >= 0  # all, unless the run grew since it was opened
-        rows, every = np.arange(at, at + len(table)), np.ones(len(table), bool)
-        lay(out, rows, places[key][present], every, table[:, present])
+        out[at : at + len(table), [columns[number] for number in ids.tolist()]] = table
         at += len(table)
-    return out
+    return out[:, :width]
