@@ -69,7 +69,8 @@ class Attempt:
         ]
         for journal, small in journals:
             self._opening += [*journal.damage, *small.damage]
-        self._opening += self._gaps([seq for journal, _ in journals for seq in journal.seqs])
+        self.gaps = self._missing([seq for journal, _ in journals for seq in journal.seqs])
+        """Records that were written and are nowhere."""
 
     # -- what there is -----------------------------------------------------------------------------
 
@@ -86,7 +87,7 @@ class Attempt:
     @property
     def damage(self) -> list[Damage]:
         """What cannot be read; reading files may find more."""
-        return [*self._opening, *self.folder.problems.values()]
+        return [*self._opening, *self.gaps, *self.folder.problems.values()]
 
     @cached_property
     def _files(self) -> dict[tuple[str, str], list[SealedFile]]:
@@ -324,7 +325,7 @@ class Attempt:
 
     # -- losses ------------------------------------------------------------------------------------
 
-    def _gaps(self, seqs: Sequence[int]) -> list[Damage]:
+    def _missing(self, seqs: Sequence[int]) -> list[Damage]:
         """Records that were written before others that are there, and are gone: a writer numbers
         its records without gaps."""
         spans = [(first, last) for _, _, first, last in self.manifest.journals]

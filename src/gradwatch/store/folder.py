@@ -135,9 +135,10 @@ class FooterCache:
 class Folder:
     """A writer's folder, as far as it was read: a writer may append, seal and delete meanwhile.
 
-    There are no locks. A journal goes only after a manifest that calls it sealed is in place, and
-    a file only after one that no longer names it: where the manifest is the same before and after
-    a look, what was seen fits together.
+    There are no locks. The order of looking is what makes it safe: the manifest, the names of all
+    files, the journals, the manifest again. A journal goes only after a manifest that calls it
+    sealed is in place, and a file only after one that no longer names it: what the last manifest
+    calls unsealed was there to be read, and what both of them name was there to be listed.
     """
 
     def __init__(self, writer: WriterFolder, call: Isolation = directly) -> None:
@@ -151,53 +152,69 @@ class Folder:
         """The columns of files with histograms that were looked at lately."""
         self._stamp: bytes | None = None
         self._manifest: Manifest | None = None
-        self._reason = ""
+        self._reason = "is missing"
         self._lock = threading.Lock()
         self._journals: dict[int, tuple[JournalFile, SmallRecords]] = {}
 
     def look(self) -> "Attempt":
         """What is there now."""
+        attempt = self._look()
         for _ in range(LOOKS):
-            self._read_manifest()
-            sizes = self.place.files()
-            self._read_journals(sizes)
-            if self._stamp == self._current_stamp():
+            gaps = attempt.gaps
+            if not gaps:
                 break
-        unsealed = [self._journals[number] for number in sorted(self._journals)]
-        journals = [(journal, small.snapshot()) for journal, small in unsealed]
-        if self._manifest is not None:
-            return Attempt(self, self._manifest, sizes, journals, "")
-        manifest = self._salvaged(sizes)
-        lost = bool(manifest.files) or self._stamp is not None
-        reason = f"manifest.json {self._reason}; all sealed files found are read"
-        return Attempt(self, manifest, sizes, journals, reason if lost else "")
+            # A listing may miss a journal that was made meanwhile and name the next: look again.
+            attempt = self._look()
+            if attempt.gaps == gaps:
+                break
+        return attempt
+
+    def _look(self) -> "Attempt":
+        before = self._read_manifest()
+        sizes = self.place.files()
+        self._read_journals(sizes)
+        manifest = self._read_manifest()
+        unsealed = sorted(self._journals.items())
+        journals = [
+            (journal, small.snapshot())
+            for number, (journal, small) in unsealed
+            if manifest is None or not manifest.sealed(number)
+        ]
+        if manifest is None:
+            manifest = self._salvaged(sizes)
+            lost = manifest.files or self._stamp is not None
+            reason = f"manifest.json {self._reason}; all sealed files found are read"
+            return Attempt(self, manifest, sizes, journals, reason if lost else "")
+        if before is not manifest:
+            # What came since the listing cannot be in it.
+            known = set(before.files) if before else set()
+            new = {entry.file: entry.bytes for entry in manifest.files if entry not in known}
+            sizes = {**sizes, **new}
+        return Attempt(self, manifest, sizes, journals)
 
     def lists(self, entry: SealedFile) -> bool:
         """Whether the manifest of this moment still names a file as it was."""
-        with self._lock:  # several threads read the files of a series
-            self._read_manifest()
-            return self._manifest is None or entry in self._manifest.files
+        manifest = self._read_manifest()
+        return manifest is None or entry in manifest.files
 
-    def _current_stamp(self) -> bytes | None:
-        """Differs whenever the manifest does: its size, and its end with the checksum."""
-        file = self.place.open(manifests.NAME)
-        if file is None:
-            return None
-        size = file.size
-        return b"%d " % size + file.read(_STAMP_BYTES, max(0, size - _STAMP_BYTES))
-
-    def _read_manifest(self) -> None:
-        stamp = self._current_stamp()
-        if stamp is not None and stamp == self._stamp:
-            return
-        file = self.place.open(manifests.NAME)
-        self._stamp, self._manifest, self._reason = stamp, None, "is missing"
+    def _read_manifest(self) -> Manifest | None:
+        """The manifest of this moment, read again only if it changed; None where there is none."""
+        file, size, stamp = self.place.open(manifests.NAME), 0, None
         if file is not None:
             size = file.size
+            # Its end has its checksum.
+            stamp = b"%d " % size + file.read(_STAMP_BYTES, max(0, size - _STAMP_BYTES))
+        with self._lock:  # several threads read the files of a series
+            if stamp == self._stamp:
+                return self._manifest
+            self._stamp, self._manifest, self._reason = stamp, None, "is missing"
             try:
-                self._manifest = manifests.decode(file.read(min(size, manifests.BYTES_LIMIT), 0))
+                if file is not None:
+                    raw = file.read(min(size, manifests.BYTES_LIMIT), 0)
+                    self._manifest = manifests.decode(raw)
             except BadPayload as error:
                 self._reason = f"is damaged ({error})" if size else "is empty"
+            return self._manifest
 
     def _read_journals(self, sizes: Mapping[str, int]) -> None:
         present = {number: name for name in sizes if (number := journal_number(name)) is not None}

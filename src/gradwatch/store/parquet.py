@@ -323,7 +323,7 @@ def parse_footer(raw: bytes) -> tuple[int, list[tuple[str, int, int, int, int | 
 
 def _constant(column: Any) -> int | None:
     """The one number of a column of whole numbers, as its statistics say."""
-    numbers = column.statistics
+    numbers = None if "." in column.path_in_schema else column.statistics  # lists have many
     if numbers is None or not numbers.has_min_max or numbers.null_count:
         return None
     low, high = numbers.min, numbers.max
