@@ -106,7 +106,7 @@ def unpack_head(raw: bytes | memoryview) -> tuple[Head, int] | None:
 class RecordScanner:
     """Walks through the records of a buffer, past damage, and remembers what was not sound."""
 
-    def __init__(self, buffer: bytes) -> None:
+    def __init__(self, buffer: bytes | bytearray) -> None:
         self._buffer = buffer
         self._view = memoryview(buffer)
         self.end = 0

@@ -40,7 +40,8 @@ class Ring:
         # come round, the stretch between them. A slot is never split.
         oldest = self.slots[0].offset
         if self._next > oldest:
-            if self._next + length <= self.size:
+            # Round early where the front has ample room: memory never touched is never taken.
+            if self._next + length <= self.size and oldest < 2 * (self.used + length):
                 return self._next
             return 0 if length <= oldest else -1
         return self._next if self._next + length <= oldest else -1

@@ -5,7 +5,7 @@ fit, whether they are rows of a journal or buckets of earlier rollups: one funct
 Files are made from files alone, nothing is kept in between.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,6 +24,10 @@ LAST_ONLY = frozenset({"weight_hash"})
 _CELLS_AT_ONCE = 1 << 19
 """Rows of all sources times statistics that are read at once while merging: about 30 MB."""
 _PARTS = ("min", "max", "last", "sum", "count", "min_step", "max_step")
+
+
+Columns = Mapping[str, NDArray[Any]]
+"""The columns of rows by name, [step, subject] each."""
 
 
 def sizes_of(grid: Grid) -> NDArray[np.int64]:
@@ -185,9 +189,10 @@ class _Table:
 
 def sealed(
     file: str,
-    tables: Sequence[tuple[Grid, NDArray[np.void], NDArray[np.uint8]]],
+    tables: Sequence[tuple[Grid, NDArray[np.void] | Columns, NDArray[np.uint8]]],
     rank: int,
     attempt: int,
+    yield_gil: Callable[[], None] = lambda: None,
 ) -> tuple[memoryview, SealedFile]:
     """The first level: buckets of the rows [step, subject] of one journal and family."""
     out = _Table()
@@ -195,9 +200,11 @@ def sealed(
         groups, valued = Groups.of(sizes_of(grid), SIZES[0]), HAS_VALUE[states]
         buckets = Grid(grid.steps, grid.ids, groups.sizes)
         out.add_keys(buckets, _last_valued(states, groups), rank, attempt)
-        for name in rows.dtype.names or ():
+        names = rows.keys() if isinstance(rows, Mapping) else rows.dtype.names or ()
+        for name in names:
             if rows[name].ndim == 2:  # wider ones (sketches) have no extremes
                 out.add(name, _combined(_single(rows[name], valued, grid.steps), groups))
+                yield_gil()
     return out.encoded(file)
 
 

@@ -10,18 +10,16 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.run.subject import Event
-from gradwatch.stats import HAS_VALUE, Family
+from gradwatch.stats import HAS_VALUE, Family, row_dtype
 from gradwatch.store import manifest as manifests
 from gradwatch.store import parquet, rollups
-from gradwatch.store.chunks import halved, narrowed
 from gradwatch.store.format import (
-    FAMILIES,
     StoredRecord,
     Type,
     from_json,
@@ -30,8 +28,8 @@ from gradwatch.store.format import (
     unpack_event,
     unpack_scalars,
 )
-from gradwatch.store.histograms import histogram_table
-from gradwatch.store.journal import JournalFile, place_beside, sync_folder, write_beside
+from gradwatch.store.full_journal import Content, FamilyRows, FullJournal, Scratch, Table
+from gradwatch.store.journal import place_beside, sync_folder, write_beside
 from gradwatch.store.manifest import Manifest, SealedFile
 from gradwatch.store.parquet import Column, Grid, Words
 from gradwatch.store.places import Place
@@ -41,22 +39,6 @@ MERGED_FILES = 10
 """Rollups of one level that become one of the next."""
 LEVELS = ((10, 100), (100, 1000))
 SUBJECTS, GRAPH = "subjects.parquet", "graph.json"
-
-Table = tuple[Grid, NDArray[np.void], NDArray[np.uint8]]
-"""Rows [step, subject] as they were put, and their states."""
-
-
-class FullJournal(NamedTuple):
-    """A journal that waits to be sealed, and the numbers of the first and last record in it."""
-
-    path: Path
-    number: int
-    first: int
-    last: int
-
-
-class NotWhole(Exception):
-    """A journal that no longer holds what was written to it: it stays, and readers report it."""
 
 
 @dataclass
@@ -86,6 +68,7 @@ class Sealer:
         self.folder = folder
         self._keep = keep
         self._yield_gil = yield_gil
+        self._scratch = Scratch()
         self._manifest = Manifest(rank, attempt)
         self._lines: dict[str, str] = {}
         """The manifest's line of each file: making them anew would take longer at each seal."""
@@ -139,39 +122,26 @@ class Sealer:
 
     def _write_content(self, journal: FullJournal, draft: _Draft) -> list[Event]:
         """Everything but the events, which are given back: retention may add one."""
-        reading = JournalFile(Place.of(self.folder), journal.path.name, self._yield_gil)
-        if not reading.opened:
-            raise FileNotFoundError(f"{journal.path} is gone")
-        others = reading.refresh()
-        chunks = reading.chunks()
-        sound = [record for record in others if record.payload is not None]
-        records = len(sound) + sum(len(chunk.steps) for chunk in chunks)
-        if reading.damage or records != journal.last - journal.first + 1:
-            raise NotWhole(f"{journal.path.name} holds {records} sound records")
+        content = Content(journal, self._scratch, self._yield_gil)
         columns: dict[str, Sequence[str]] = dict(draft.manifest.columns)
-        for family in dict.fromkeys(chunk.family for chunk in chunks):
-            tables = [
-                (Grid(chunk.steps, chunk.ids), chunk.rows(self._yield_gil), chunk.states())
-                for chunk in chunks
-                if chunk.family is family
-            ]
-            columns[family] = list(tables[0][1].dtype.names or ())
-            self._write_rows(family, journal.number, tables, draft)
-            self._write_sketches(family, journal.number, tables, draft)
-            rank, attempt = self._manifest.rank, self._manifest.attempt
-            file = f"rollups/{family}-10/{journal.number:05d}.parquet"
-            entry = self._put(draft, rollups.sealed(file, tables, rank, attempt))
-            draft.waiting.setdefault(f"{family}-10", []).append(entry)
+        for family in content.families():
+            rows = content.rows(family)
+            columns[family] = list(row_dtype(family).names or ())
+            self._write_rows(family, journal.number, rows, draft)
+            self._write_sketches(family, journal.number, rows.tables, draft)
+            self._write_rollups(family, journal.number, rows.tables, draft)
         stretch = (journal.number, journal.number, journal.first, journal.last)
         journals = _with_stretch(draft.manifest.journals, stretch)
         draft.manifest = replace(draft.manifest, columns=columns, journals=journals)
-        return self._write_small(journal.number, sound, draft)
+        for family in Family:
+            histograms = content.histograms(family)
+            if histograms:
+                self._write_histograms(family, journal.number, histograms, draft)
+        return self._write_small(journal.number, content.others, draft)
 
-    def _write_rows(
-        self, family: Family, number: int, tables: Sequence[Table], draft: _Draft
-    ) -> None:
-        grids = [grid for grid, _, _ in tables]
-        states = _joined([table_states for _, _, table_states in tables])
+    def _write_rows(self, family: Family, number: int, rows: FamilyRows, draft: _Draft) -> None:
+        grids = [table.grid for table in rows.tables]
+        states = np.concatenate([table.states.reshape(-1) for table in rows.tables])
         keys = self._keys(grids)
         columns: dict[str, Column | Words] = {
             "step": keys["step"],
@@ -179,42 +149,38 @@ class Sealer:
             "state": states,
             "rank": keys["rank"],
             "attempt": keys["attempt"],
+            **rows.columns,
         }
-        first = tables[0][1]
-        names = [name for name in first.dtype.names or () if first[name].ndim == 2]
-        for name in names:
-            values = _joined([rows[name] for _, rows, _ in tables])
-            columns[name] = narrowed(values) if values.dtype == np.float64 else values
-            self._yield_gil()
-        valid = HAS_VALUE[states]
-        file = f"rows/{family}/{number:05d}.parquet"
-        steps = _steps(grids)
-        masks = dict.fromkeys(names, valid)
+        file, steps = f"rows/{family}/{number:05d}.parquet", _steps(grids)
+        masks = dict.fromkeys(rows.columns, HAS_VALUE[states])
         self._put(draft, parquet.encoded(file, columns, steps=steps, grids=grids, valid=masks))
 
     def _write_sketches(
         self, family: Family, number: int, tables: Sequence[Table], draft: _Draft
     ) -> None:
         """The statistics of several numbers, on the steps that have them for any subject."""
-        first = tables[0][1]
-        for name in (name for name in first.dtype.names or () if first[name].ndim > 2):
-            grids, parts, masks = [], [], []
-            for grid, rows, states in tables:
-                there = HAS_VALUE[states] & ~np.isnan(rows[name]).all(axis=-1)
-                on = there.any(axis=1)
-                self._yield_gil()
-                if on.any():
-                    grids.append(Grid(grid.steps[on], grid.ids))
-                    parts.append(halved(rows[name][on]).reshape(-1, rows[name].shape[-1]))
-                    masks.append(there[on].reshape(-1))
-            if grids:
-                file = f"sketches/{family}/{number:05d}.parquet"
-                columns = {**self._keys(grids), name: np.concatenate(parts)}
-                valid = {name: np.concatenate(masks)}
-                self._put(
-                    draft,
-                    parquet.encoded(file, columns, steps=_steps(grids), grids=grids, valid=valid),
-                )
+        on = [table.sketched.any(axis=1) for table in tables]
+        if not any(steps.any() for steps in on):
+            return
+        both = list(zip(tables, on, strict=True))
+        grids = [Grid(table.grid.steps[steps], table.grid.ids) for table, steps in both]
+        there = np.concatenate([table.sketched[steps].reshape(-1) for table, steps in both])
+        columns: dict[str, Column | Words] = {**self._keys(grids)}
+        for name, first in tables[0].sketches.items():
+            parts = [table.sketches[name].reshape(-1, first.shape[-1]) for table in tables]
+            columns[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        file, steps = f"sketches/{family}/{number:05d}.parquet", _steps(grids)
+        masks = dict.fromkeys(tables[0].sketches, there)
+        self._put(draft, parquet.encoded(file, columns, steps=steps, grids=grids, valid=masks))
+
+    def _write_rollups(
+        self, family: Family, number: int, tables: Sequence[Table], draft: _Draft
+    ) -> None:
+        rank, attempt = self._manifest.rank, self._manifest.attempt
+        parts = [(table.grid, table.columns, table.states) for table in tables]
+        file = f"rollups/{family}-10/{number:05d}.parquet"
+        sealed = rollups.sealed(file, parts, rank, attempt, self._yield_gil)
+        draft.waiting.setdefault(f"{family}-10", []).append(self._put(draft, sealed))
 
     def _keys(self, grids: Sequence[Grid]) -> dict[str, NDArray[Any]]:
         """The columns that say what a row is about."""
@@ -237,9 +203,8 @@ class Sealer:
     def _write_small(
         self, number: int, records: Sequence[StoredRecord], draft: _Draft
     ) -> list[Event]:
-        """Histograms, scalars, subjects, graph and notes; the events are given back."""
+        """Scalars, subjects, graph and notes; the events are given back."""
         events: list[Event] = []
-        by_family: dict[int, list[StoredRecord]] = {}
         scalars = []
         info = dict(draft.manifest.info)
         subjects = dict(draft.subjects)
@@ -247,8 +212,6 @@ class Sealer:
         for record in records:
             assert record.payload is not None
             match record.head.type:
-                case Type.HIST:
-                    by_family.setdefault(record.head.family, []).append(record)
                 case Type.SCALARS:
                     scalars.append(unpack_scalars(record.payload))
                 case Type.EVENT:
@@ -262,8 +225,6 @@ class Sealer:
                     graph = bytes(record.payload)
             self._yield_gil()
         draft.manifest = replace(draft.manifest, info=info)
-        for code, histograms in by_family.items():
-            self._write_histograms(FAMILIES[code], number, histograms, draft)
         if scalars:
             self._write_scalars(number, scalars, draft)
         if subjects != draft.subjects:
@@ -275,9 +236,8 @@ class Sealer:
         return events
 
     def _write_histograms(
-        self, family: Family, number: int, records: Sequence[StoredRecord], draft: _Draft
+        self, family: Family, number: int, table: Mapping[str, Any], draft: _Draft
     ) -> None:
-        table = histogram_table(records, self._yield_gil)
         columns: dict[str, Column | Words] = {
             "step": table["step"],
             "subject": table["subject"],
@@ -423,11 +383,6 @@ def events_file(number: int, events: Sequence[Event]) -> tuple[memoryview, Seale
 
 def _size(files: Sequence[SealedFile]) -> int:
     return sum(file.bytes for file in files if file.number)
-
-
-def _joined(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """One flat column of several [step, subject] tables."""
-    return np.concatenate([table.reshape(-1) for table in tables])
 
 
 def _steps(grids: Sequence[Grid]) -> NDArray[np.int64]:

@@ -33,11 +33,12 @@ from gradwatch.store.format import (
     padded,
     to_json,
 )
+from gradwatch.store.full_journal import FullJournal
 from gradwatch.store.journal import Journal, built_in
 from gradwatch.store.queue import LostRecords, Queue, Scalar, SmallRecord
 from gradwatch.store.retention import Retention
 from gradwatch.store.runs import make_writer_folder, next_attempt, write_run_json
-from gradwatch.store.sealer import FullJournal, Sealer
+from gradwatch.store.sealer import Sealer
 
 log = logging.getLogger("gradwatch")
 
