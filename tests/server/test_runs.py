@@ -1,49 +1,96 @@
-"""Long runs from their stored levels: spikes at every zoom, a first look, changes, progress."""
+"""Long runs from their stored levels: spikes at every zoom, early answers, changes."""
 
 import json
 import threading
-import time
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from benchmarks.long_folder import LongFolder, Spike
 from tests.server.visiting import Visit
+from tests.store.trial import WAIT, sealing_at
 from tests.views.samples import network
 from tests.views.stored import Stored, stored
 
 from gradwatch.analysis.gradients import analyze_gradients
 from gradwatch.diagnosis import Diagnosis, diagnose
-from gradwatch.run import Run
+from gradwatch.run import Run, Subject
 from gradwatch.server import runs as served_runs
 from gradwatch.server.encoded import ViewRequest
 from gradwatch.server.runs import Library
-from gradwatch.stats import Family
-from gradwatch.store import Retention, glance, open_run
+from gradwatch.stats import Family, Kind, row_dtype
+from gradwatch.store import Retention, Writer, open_run
 from gradwatch.views.model import SECTIONS, build, to_json
 from gradwatch.views.model.heat import codes_of, decoded
 
-STEPS, TENSORS = 100_000, 52
-SPIKES = (Spike(12_345, 6, 1e6), Spike(71_004, 20, 1e6), Spike(97_531, 48, 1e6))
-"""Where only thousands are kept, among the hundreds, and among whole rows."""
-KEEP = Retention(raw=8_000, tens=16_000, hundreds=60_000)
-CADENCE = {Family.GRAD: 1, Family.UPDATE: 4, Family.GROUP: 1}
+STEPS, TENSORS = 40_000, 8
+
+
+class Spike(NamedTuple):
+    """One step on which one tensor's gradient is far larger than ever else."""
+
+    step: int
+    tensor: int
+    value: float
+
+
+SPIKES = (Spike(12_345, 6, 1e6), Spike(21_004, 0, 1e6), Spike(37_531, 3, 1e6))
+"""Two among rows that only rollups stand for, one among whole rows."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of gradients and updates that retention went over."""
     root = tmp_path_factory.mktemp("long")
-    LongFolder(root / "long", STEPS, TENSORS, SPIKES, KEEP, CADENCE).make()
+    with sealing_at(1 << 20):
+        writer = Writer.create(root / "long", name="long", keep=Retention(bytes=18 << 20))
+        names = [
+            f"h.{number // 2}.{'weight' if number % 2 == 0 else 'bias'}"
+            for number in range(TENSORS)
+        ]
+        ids = writer.declare(
+            [
+                Subject(
+                    Kind.PARAMETER, name, name.rpartition(".")[0], (256, 256), "float32", 65536, 0
+                )
+                for name in names
+            ]
+        )
+        chance = np.random.default_rng(0)
+        drawn = {
+            family: np.zeros((256, TENSORS), row_dtype(family))
+            for family in (Family.GRAD, Family.UPDATE)
+        }
+        for table in drawn.values():
+            for column in table.dtype.names or ():
+                if column.endswith("_count"):
+                    table[column] = 65536
+                elif table[column].dtype.kind == "f":
+                    table[column] = chance.lognormal(-4, 0.2, table[column].shape)
+        states = np.zeros(TENSORS, np.uint8)
+        for step in range(STEPS):
+            rows = drawn[Family.GRAD][step % 256].copy()
+            for spike in SPIKES:
+                if spike.step == step:
+                    rows["grad_norm"][spike.tensor] = spike.value
+            writer.put(Family.GRAD, step, ids, rows, states)
+            if step % 4 == 0:
+                writer.put(Family.UPDATE, step, ids, drawn[Family.UPDATE][step % 256], states)
+            writer.scalars(step, {"loss": 1 / (1 + step)})
+            if step % 200 == 0:
+                assert writer.flush(WAIT)
+        assert writer.close(WAIT)
     return root
 
 
 @pytest.fixture
 def visit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Visit:
     """The run counts as a big and a large one, as one of a million steps does."""
-    monkeypatch.setattr(served_runs, "BIG", 1 << 20)
-    monkeypatch.setattr(served_runs, "MOST_DIAGNOSED", 1_000_000)
+    monkeypatch.setattr(served_runs, "BIG", 1 << 18)
+    monkeypatch.setattr(served_runs, "MOST_DIAGNOSED", 100_000)
+    section = import_module("gradwatch.views.model.heat")  # its function has the same name
+    monkeypatch.setattr(section, "STATES_UP_TO", 100_000)
     return Visit(folder)
 
 
@@ -52,12 +99,6 @@ def view(visit: Visit, **params: Any) -> dict[str, Any]:
     assert answer.status_code == 200
     found: dict[str, Any] = answer.json()
     return found
-
-
-def opened(visit: Visit) -> None:
-    until = time.monotonic() + 120
-    while view(visit, soon=1, sections="run").get("coming", {}).get("what") == "opening":
-        assert time.monotonic() < until
 
 
 def seen(model: dict[str, Any], spike: Spike) -> list[tuple[int, int]]:
@@ -71,22 +112,24 @@ def seen(model: dict[str, Any], spike: Spike) -> list[tuple[int, int]]:
 
 def test_retention_left_what_the_test_says(folder: Path) -> None:
     (attempt,) = open_run(folder / "long").source.attempts  # type: ignore[attr-defined]
-    first = {}
-    for chunk in attempt.rollups:
-        if chunk.family is Family.GRAD:
-            first.setdefault(chunk.level, int(chunk.steps[0]))
-    raw = min(int(c.steps[0]) for c in attempt.chunks if type(c).__name__ == "ColumnChunk")
-    assert first[3] == 0
-    assert SPIKES[0].step < first[2] < SPIKES[1].step < first[1] < raw < SPIKES[2].step
+    first = {kind: file.first_step for kind, file in _first_files(attempt).items()}
+    assert first == {"grad-10": 0, "grad-100": 0, "grad-1000": 0, "grad": first["grad"]}
+    assert SPIKES[1].step < first["grad"] < SPIKES[2].step
 
 
-@pytest.mark.parametrize("spike", SPIKES, ids=["thousands", "hundreds", "rows"])
+def _first_files(attempt: Any) -> dict[str, Any]:
+    groups = {name: attempt.files("rollups", name) for name in ("grad-10", "grad-100", "grad-1000")}
+    return {
+        name: files[0] for name, files in {**groups, "grad": attempt.files("rows", "grad")}.items()
+    }
+
+
+@pytest.mark.parametrize("spike", SPIKES, ids=["rollups", "rollups too", "rows"])
 def test_a_spike_is_found_at_every_zoom_from_the_stored_levels(
     visit: Visit, spike: Spike, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened(visit)
     monkeypatch.setattr("gradwatch.store.rank.RankSource.load", None)  # nothing whole
-    for width in (100_000, 30_000, 10_000, 3_000, 1_000, 300, 100, 30, 10, 3, 1):
+    for width in (40_000, 30_000, 10_000, 3_000, 1_000, 300, 100, 30, 10, 3, 1):
         first = max(0, min(spike.step - width // 3, STEPS - width))
         model = view(visit, first=first, last=first + width - 1, maps="grad_rms", sections="heat")
         found = seen(model, spike)
@@ -96,28 +139,13 @@ def test_a_spike_is_found_at_every_zoom_from_the_stored_levels(
 
 
 def test_beside_a_spike_there_is_none(visit: Visit) -> None:
-    opened(visit)
     step = SPIKES[0].step
-    for first, last in ((step + 1, step + 5_000), (step - 5_000, step - 1), (20_000, 60_000)):
+    for first, last in ((step + 1, step + 5_000), (step - 5_000, step - 1), (22_000, 36_000)):
         model = view(visit, first=first, last=last, maps="grad_rms", sections="heat")
         assert seen(model, SPIKES[0]) == []
 
 
-def test_the_first_look_comes_from_the_coarsest_level_alone(
-    visit: Visit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gradwatch.server.runs.Worker.ask", lambda *_: None)  # nobody opens it
-    model = view(visit, soon=1)
-    assert model["coming"] == {"what": "opening", "done": 0.0, "maps": []}
-    assert model["run"]["tensors"] == TENSORS
-    assert [bool(seen(model, spike)) for spike in SPIKES] == [True, True, True]
-    assert model["scalars"] == []  # of those there are too many for a first look
-    (line,) = visit.get("/api/runs").json()["runs"]
-    assert line["line"].startswith("opening, ")
-
-
 def test_an_opened_large_run_says_that_it_is_not_diagnosed(visit: Visit) -> None:
-    opened(visit)
     model = view(visit, soon=1)
     assert model["coming"]["what"] == "not diagnosed: too large"
     assert set(model["coming"]["maps"]) >= {"grad_rms", "update_ratio"}
@@ -129,10 +157,6 @@ def test_an_opened_large_run_says_that_it_is_not_diagnosed(visit: Visit) -> None
 def test_a_plain_question_waits_for_the_whole_model(visit: Visit, folder: Path) -> None:
     text = visit.get(f"/api/runs/{visit.id_of('long')}/view").content
     assert text.decode() == to_json(build(open_run(folder / "long"), None))
-
-
-def test_glances_are_for_long_runs_of_one_writer(tmp_path: Path) -> None:
-    assert glance(stored(network(2, 5), tmp_path / "short")) is None
 
 
 def test_a_first_look_of_a_small_run_lacks_only_the_diagnosis(
