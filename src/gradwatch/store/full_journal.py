@@ -62,6 +62,10 @@ class Scratch:
         if len(self._block) < size:
             self._block = mmap.mmap(-1, size)
 
+    def release(self) -> None:
+        """Give the memory back to the system until the next use."""
+        self._block = mmap.mmap(-1, 1)
+
     def take(self, count: int, dtype: Any) -> NDArray[Any]:
         """Room for so many numbers; what is in it is undefined."""
         taken = np.frombuffer(self._block, dtype, count, self._used)

@@ -10,6 +10,7 @@ import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -96,13 +97,36 @@ class Words(NamedTuple):
 Column = NDArray[Any] | Lists | list[str]
 
 
+@cache
 def available() -> bool:
-    """Whether pyarrow can be imported; the first call does it."""
+    """Whether pyarrow can be imported; the first call does it.
+
+    It also writes and reads a small table: whatever that loads is loaded now, and not by the
+    first file that is sealed in the middle of a training.
+    """
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
         return False
+    few = np.arange(1000)
+    columns: dict[str, Column | Words] = {
+        "step": few,
+        "number": few / 2,
+        "text": Words(few % 2, ["a", "b"]),
+        "list": Lists(np.append(few, 1000), few.astype(np.uint64)),
+        "sketch": np.zeros((1000, 2), np.float32),
+    }
+    for compression in ("lz4", "zstd"):
+        masks = {"number": few > 1, "sketch": few > 1}
+        raw, _ = encoded("", columns, steps=few, valid=masks, compression=compression)
+        decoded(len(raw), {0: bytes(raw)}, list(columns), len(few))
     return True
+
+
+def release_memory() -> None:
+    """Give the system back what pyarrow keeps for later."""
+    pa, _ = _pyarrow()
+    pa.default_memory_pool().release_unused()
 
 
 # -- writing ---------------------------------------------------------------------------------------

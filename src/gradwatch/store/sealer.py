@@ -6,6 +6,7 @@ take no file that the manifest does not name, and no journal that it calls seale
 """
 
 import contextlib
+import ctypes
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -114,6 +115,8 @@ class Sealer:
             for file in gone:
                 with contextlib.suppress(OSError):
                     (self.folder / file.file).unlink()
+            self._scratch.release()
+            _return_memory()
         with contextlib.suppress(OSError):  # what stays is not read: the manifest says so
             journal.path.unlink(missing_ok=True)
             self._place_beside()
@@ -398,3 +401,10 @@ def _with_stretch(
         if last + 1 == added[0] and last_record + 1 == added[2]:
             return (*journals[:-1], (first, added[1], first_record, added[3]))
     return (*journals, added)
+
+
+def _return_memory() -> None:
+    """Give back what the heaps keep of sealing: a training's memory must not grow with it."""
+    parquet.release_memory()
+    with contextlib.suppress(AttributeError, OSError):  # elsewhere than on Linux with glibc
+        ctypes.CDLL(None).malloc_trim(0)
