@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from gradwatch.errors import GradwatchError
 from gradwatch.graph import Graph
-from gradwatch.run.subject import Event, EventKind, Histogram, Subject
+from gradwatch.run.subject import Event, EventKind, Subject
 from gradwatch.stats import Family, Kind, Stat
 from gradwatch.store.chunks import STATS, Chunk, Damage, SealedTable, Vanished, distinct
 from gradwatch.store.downsample import RollupChunk
 from gradwatch.store.format import SCALAR_ROW, BadPayload, from_json
 from gradwatch.store.histograms import COLUMNS as HISTOGRAM_COLUMNS
-from gradwatch.store.histograms import SealedHistogram
+from gradwatch.store.histograms import HistogramPart, sealed_reader
 from gradwatch.store.journal import JournalChunk, JournalFile
 from gradwatch.store.manifest import Manifest, SealedFile, Stretch, numbers_of
-from gradwatch.store.parquet import Unreadable, read_footer
+from gradwatch.store.parquet import Column, Lists, Unreadable, read_footer
 
 if TYPE_CHECKING:
     from gradwatch.store.folder import Folder, SmallRecords
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 SUBJECTS, GRAPH = "subjects.parquet", "graph.json"
 _MOST_GAPS = 1000
 """Losses reported one by one; a forged file of holes must not make a list of millions."""
-_HELD_HISTOGRAMS = 16
 _MOST_STEPS = 1 << 27
 """Steps of a run; a forged manifest must not make a list of billions."""
 
@@ -166,7 +165,7 @@ class Attempt:
                 if access is not None:
                     given = None if self._salvaged else entry
                     read = partial(read_footer, access, given, folder.call)
-                    footer = folder.footers.get(entry, read)
+                    footer = folder.cache.get(entry, read, lambda footer: 2 * len(footer.raw))
                     return SealedTable(entry, access, footer, folder.call)
             except Unreadable as error:
                 problem = error
@@ -296,32 +295,29 @@ class Attempt:
             self.blame(entries[0], Unreadable("its checksum does not hold"))
         return None
 
-    def histograms(self, family: Family, number: int) -> dict[int, Histogram | SealedHistogram]:
-        """Those of one subject by step; sealed ones are read when somebody looks at them."""
-        found: dict[int, Histogram | SealedHistogram] = {}
+    def histograms(self, family: Family, number: int) -> list[HistogramPart]:
+        """Those of one subject; the sealed ones are read when somebody looks at them."""
+        parts: list[HistogramPart] = []
         for entry in self.files("histograms", family):
-            columns = self._columns(entry, "subject", "step")
+            columns = self._held_columns(entry, "subject", "step")
             if columns is not None:
                 rows = np.flatnonzero(columns[0] == number)
-                read = partial(self._histogram_columns, entry)
-                pairs = zip(columns[1][rows].tolist(), rows.tolist(), strict=True)
-                found |= {step: SealedHistogram(read, row) for step, row in pairs}
+                read = partial(self._held_columns, entry, *HISTOGRAM_COLUMNS)
+                parts.append(HistogramPart(columns[1][rows], rows, sealed_reader(read)))
         for small in self.small:
-            found |= small.histograms.get((family, number), {})
-        return found
+            found = small.histograms.get((family, number), {})
+            steps, kept = np.array(list(found), np.int64), list(found.values())
+            parts.append(HistogramPart(steps, np.arange(len(kept)), kept.__getitem__))
+        return parts
 
-    def _histogram_columns(self, entry: SealedFile) -> Sequence[Any] | None:
-        """All of a file; of the files looked at lately it is kept."""
-        held = self.folder.histograms
-        if entry not in held:
-            columns = self._columns(entry, *HISTOGRAM_COLUMNS)
-            if columns is None:
-                return None
-            held[entry] = columns
-            while len(held) > _HELD_HISTOGRAMS:
-                held.popitem(last=False)
-        held.move_to_end(entry)
-        return held[entry]
+    def _held_columns(self, entry: SealedFile, *names: str) -> Sequence[Any] | None:
+        """Columns that are asked for again and again; None where they are damaged."""
+        try:
+            read = lambda: self.table(entry).fetch(*names)  # noqa: E731
+            return self.folder.cache.get((entry, names), read, _bytes)
+        except Unreadable as error:
+            self.blame(entry, error)
+            return None
 
     # -- losses ------------------------------------------------------------------------------------
 
@@ -355,6 +351,11 @@ class Attempt:
         end = after[1] - 1 if after else 1 << 62
         located = (before or after) and begin <= end
         return Damage(text, None, begin, end) if located else Damage(text)
+
+
+def _bytes(columns: Sequence[Column]) -> int:
+    arrays = [part for c in columns for part in (c if isinstance(c, Lists) else [c])]
+    return sum(part.nbytes for part in arrays if isinstance(part, np.ndarray))
 
 
 def _size_problem(entry: SealedFile, size: int | None) -> str:

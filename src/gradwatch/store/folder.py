@@ -7,9 +7,9 @@ when something in them is asked for.
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +32,19 @@ from gradwatch.store.format import (
 )
 from gradwatch.store.journal import JournalFile, journal_number
 from gradwatch.store.manifest import Manifest, SealedFile, as_stretches
-from gradwatch.store.parquet import Footer, Isolation, Unreadable, directly, read_footer
+from gradwatch.store.parquet import Isolation, Unreadable, directly, read_footer
 from gradwatch.store.places import Place
 from gradwatch.store.runs import WriterFolder
 
 LOOKS = 50
 """How often to look again where a growing run changes under the reader; mostly once is enough."""
-_FOOTER_BYTES = 64 << 20
 _STAMP_BYTES = 48
 _SEALED = re.compile(
     r"(rows|sketches|histograms)/[a-z]+/[0-9]+\.parquet"
     r"|rollups/[a-z]+-10{1,3}/[0-9]+\.parquet|(scalars|events)/[0-9]+\.parquet|subjects\.parquet"
 )
+
+Read = TypeVar("Read")
 
 
 @dataclass
@@ -108,28 +109,29 @@ class SmallRecords:
                 pass  # a newer writer may add types; what we do not know we leave
 
 
-class FooterCache:
-    """Footers that were read lately; immutable as the files are, so each is read once."""
+class ReadCache:
+    """What was read of sealed files lately; they never change, so it is as good as new."""
 
-    def __init__(self) -> None:
-        self._held: OrderedDict[SealedFile, Footer] = OrderedDict()
+    def __init__(self, limit: int = 96 << 20) -> None:
+        self._limit = limit
+        self._held: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
 
-    def get(self, entry: SealedFile, read: Callable[[], Footer]) -> Footer:
-        """The footer of a file, read now if it is not held."""
+    def get(self, key: Hashable, read: Callable[[], Read], size: Callable[[Read], int]) -> Read:
+        """What `read` gives, unless it is held; `size` tells the bytes it takes."""
         with self._lock:
-            if entry in self._held:
-                self._held.move_to_end(entry)
-                return self._held[entry]
-        footer = read()
+            if key in self._held:
+                self._held.move_to_end(key)
+                return cast(Read, self._held[key][0])
+        found = read()  # outside the lock: two threads may read the same
         with self._lock:
-            if entry not in self._held:
-                self._held[entry] = footer
-                self._size += len(footer.raw)
-            while self._size > _FOOTER_BYTES and len(self._held) > 1:
-                self._size -= len(self._held.popitem(last=False)[1].raw)
-        return footer
+            if key not in self._held:
+                self._held[key] = found, size(found)
+                self._size += self._held[key][1]
+            while self._size > self._limit:
+                self._size -= self._held.popitem(last=False)[1][1]
+        return found
 
 
 class Folder:
@@ -145,11 +147,9 @@ class Folder:
         self.writer = writer
         self.place = Place.of(writer.path)
         self.call = call
-        self.footers = FooterCache()
+        self.cache = ReadCache()
         self.problems: dict[str, Damage] = {}
         """What turned out damaged when it was read, by file."""
-        self.histograms: OrderedDict[SealedFile, Sequence[Any]] = OrderedDict()
-        """The columns of files with histograms that were looked at lately."""
         self._stamp: bytes | None = None
         self._manifest: Manifest | None = None
         self._reason = "is missing"

@@ -56,47 +56,66 @@ def histogram_columns(
 # -- reading ---------------------------------------------------------------------------------------
 
 
-class SealedHistogram(NamedTuple):
-    """Where a sealed histogram is."""
+class HistogramPart(NamedTuple):
+    """Histograms of one subject in one place: their steps, and where and how each is read."""
 
-    columns: Callable[[], Sequence[Any] | None]
-    """Reads `COLUMNS` of its file; None where they are damaged."""
-    row: int
+    steps: NDArray[np.int64]
+    rows: NDArray[np.intp]
+    read: Callable[[int], Histogram | None]
+    """None where it turns out damaged."""
 
-    def read(self) -> Histogram | None:
-        """None where it turns out damaged."""
-        columns = self.columns()
-        if columns is None:
+
+def sealed_reader(
+    columns: Callable[[], Sequence[Any] | None],
+) -> Callable[[int], Histogram | None]:
+    """Reads a row of a sealed file, of which `columns` gives `COLUMNS`."""
+
+    def read(row: int) -> Histogram | None:
+        found = columns()
+        if found is None:
             return None
-        exponents, negative, positive, *counts = columns
+        exponents, negative, positive, *counts = found
         below, above = (
-            lists.values[lists.offsets[self.row] : lists.offsets[self.row + 1]]
+            lists.values[lists.offsets[row] : lists.offsets[row + 1]].astype(np.uint64)
             for lists in (negative, positive)
         )
-        numbers = (int(count[self.row]) for count in counts)
-        return Histogram(int(exponents[self.row]), below, above, *numbers)
+        return Histogram(int(exponents[row]), below, above, *(int(count[row]) for count in counts))
+
+    return read
 
 
 class StoredHistograms(Mapping[int, Histogram]):
     """Histograms by step, read when they are looked at; damaged ones are then left out."""
 
-    def __init__(self, found: Mapping[int, Histogram | SealedHistogram]) -> None:
-        self._found = found
+    def __init__(self, parts: Sequence[HistogramPart]) -> None:
+        self._parts = parts
+        lengths = [len(part.steps) for part in parts]
+        steps = np.concatenate([np.empty(0, np.int64), *(part.steps for part in parts)])
+        order = np.argsort(steps, kind="stable")
+        # Where a step comes twice, the later part counts.
+        last = np.append(np.diff(steps[order]) != 0, True)[: len(steps)]
+        self._steps = steps[order][last]
+        self._part = np.repeat(np.arange(len(parts)), lengths)[order][last]
+        rows = np.concatenate([np.empty(0, np.intp), *(part.rows for part in parts)])
+        self._row = rows[order][last]
 
     def __getitem__(self, step: int) -> Histogram:
-        found = self._found[step]
-        histogram = found.read() if isinstance(found, SealedHistogram) else found
+        at = int(np.searchsorted(self._steps, step))
+        if at == len(self._steps) or self._steps[at] != step:
+            raise KeyError(step)
+        part: HistogramPart = self._parts[self._part[at]]
+        histogram = part.read(int(self._row[at]))
         if histogram is None:
             raise KeyError(step)
         return histogram
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._found)
+        return iter(self._steps.tolist())
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._steps)
 
     def items(self) -> ItemsView[int, Histogram]:
         """Of all that are sound, which are read for it."""
-        sound = {step: self.get(step) for step in self}
-        return {step: found for step, found in sound.items() if found is not None}.items()
+        found = {step: self.get(step) for step in self}
+        return {step: sound for step, sound in found.items() if sound is not None}.items()

@@ -19,7 +19,7 @@ from gradwatch.store.attempt import Attempt, Part
 from gradwatch.store.chunks import Chunk, GridChunk, Vanished, ahead, distinct, lay
 from gradwatch.store.downsample import LevelReader, joined_buckets, level_for
 from gradwatch.store.format import joined_scalars
-from gradwatch.store.histograms import SealedHistogram, StoredHistograms
+from gradwatch.store.histograms import HistogramPart, StoredHistograms
 from gradwatch.store.manifest import SealedFile, numbers_of
 from gradwatch.store.parquet import Unreadable
 from gradwatch.store.rollups import LAST_ONLY
@@ -234,21 +234,21 @@ class RankSource:
         """One parameter's histograms by step, from the attempt that counts on each step."""
         return StoredHistograms(self._steadily(lambda: self._histograms(family, name)))
 
-    def _histograms(self, family: Family, name: str) -> dict[int, Histogram | SealedHistogram]:
-        by_step: dict[int, Histogram | SealedHistogram] = {}
+    def _histograms(self, family: Family, name: str) -> list[HistogramPart]:
+        parts = []
         for position, attempt in enumerate(self.attempts):
             for number, subject in attempt.subjects.items():
                 if subject.name != name or subject.kind is not family.kind:
                     continue
-                found = attempt.histograms(family, number)
-                steps = np.array(list(found), np.int64)
-                at = np.minimum(np.searchsorted(self.steps, steps), max(len(self.steps) - 1, 0))
-                # A step may have a histogram and no rows; then no attempt owns it, and the
-                # newest one's, which comes last, stays.
-                absent = self.steps[at] != steps if len(self.steps) else np.ones(len(at), bool)
-                mine = absent | (self.owners[at] == position) if len(self.steps) else absent
-                by_step |= {step: found[step] for step in steps[mine].tolist()}
-        return dict(sorted(by_step.items()))
+                for part in attempt.histograms(family, number):
+                    # A step may have a histogram and no rows; then no attempt owns it, and the
+                    # newest one's, which comes last, stays.
+                    known = np.isin(part.steps, self.steps)
+                    mine = ~known
+                    at = np.searchsorted(self.steps, part.steps[known])
+                    mine[known] = self.owners[at] == position
+                    parts.append(HistogramPart(part.steps[mine], part.rows[mine], part.read))
+        return parts
 
     def downsample(self, stat: Stat, first: int, last: int, points: int) -> Downsampled | None:
         """From the rollups, where one attempt has all steps of the range and it is long enough."""

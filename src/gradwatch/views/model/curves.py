@@ -147,8 +147,9 @@ def _histograms_of(run: Run, name: str) -> dict[str, Any] | None:
     steps = sorted(table)
     even = np.linspace(steps[0], steps[-1], HISTOGRAM_STEPS)
     nearest = np.abs(np.array(steps)[:, None] - even).argmin(axis=0)
-    picked = sorted({steps[i] for i in nearest})
-    parts = [table[step] for step in picked]
+    found = {step: table.get(step) for step in sorted({steps[i] for i in nearest})}
+    sound = {step: part for step, part in found.items() if part is not None}  # others are damaged
+    picked, parts = list(sound), list(sound.values())
     spans = [_span(part) for part in parts]
     low = min((span[0] for span in spans if span), default=0)
     high = max((span[1] for span in spans if span), default=0)
