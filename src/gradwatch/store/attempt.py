@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gradwatch.store.folder import Folder, SmallRecords
 
 SUBJECTS, GRAPH = "subjects.parquet", "graph.json"
+_KINDS = {str(kind): kind for kind in Kind}
 _MOST_GAPS = 1000
 """Losses reported one by one; a forged file of holes must not make a list of millions."""
 _MOST_STEPS = 1 << 27
@@ -377,11 +378,39 @@ def _described(
     layers: tuple[str, ...],
     details: tuple[str, ...],
 ) -> Mapping[int, Subject]:
-    """A table of subjects; ranks that have the same one share it."""
-    rows = zip(np.frombuffer(ids, np.uint32).tolist(), kinds, names, layers, details, strict=True)
-    return {number: _subject(*texts) for number, *texts in rows}
+    """A table of subjects; ranks that have the same one share it, others at least its texts."""
+    texts = zip(
+        map(_KINDS.__getitem__, kinds), _shared(names), _shared(layers), details, strict=True
+    )
+    numbers = np.frombuffer(ids, np.uint32).tolist()
+    return dict(zip(numbers, (_subject(*described) for described in texts), strict=True))
 
 
-def _subject(kind: str, name: str, layer: str, details: str) -> Subject:
-    described = from_json(details.encode())
-    return Subject.from_dict({"kind": kind, "name": name, "layer": layer, **described})
+@lru_cache(maxsize=64)
+def _shared(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The first of all equal ones."""
+    return texts
+
+
+def _subject(kind: Kind, name: str, layer: str, details: str) -> Subject:
+    like = _details(details)
+    return Subject(
+        kind,
+        name,
+        layer,
+        like.shape,
+        like.dtype,
+        like.count,
+        like.group,
+        like.frozen,
+        like.tied_to,
+        like.order,
+        like.module,
+        like.placement,
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _details(text: str) -> Subject:
+    """A nameless subject: parsing thousands of equal descriptions would take seconds."""
+    return Subject.from_dict({**from_json(text.encode()), "kind": Kind.PARAMETER, "name": ""})

@@ -1,5 +1,6 @@
 """One rank of a run: its attempts laid over one another, the newest on top."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -149,9 +150,9 @@ class RankSource:
         """Column of each subject in the series of its kind."""
         widths = dict.fromkeys(Kind, 0)
         columns = {}
-        for kind, name in self.by_name:
-            columns[kind, name] = widths[kind]
-            widths[kind] += 1
+        for key in self.by_name:
+            columns[key] = widths[key[0]]
+            widths[key[0]] += 1
         return columns
 
     @cached_property
@@ -366,7 +367,11 @@ class RankSource:
         )
 
     def _width(self, kind: Kind) -> int:
-        return sum(1 for subject in self.subjects if subject.kind is kind)
+        return self._widths[kind]
+
+    @cached_property
+    def _widths(self) -> Counter[Kind]:
+        return Counter(kind for kind, _ in self.by_name)
 
     def _columns(self, ids: NDArray[np.uint32], position: int, kind: Kind) -> NDArray[np.int64]:
         """Where an attempt's subjects stand in the table; −1 for one that is not in it."""
