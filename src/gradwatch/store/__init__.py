@@ -1,5 +1,6 @@
 """The run folder: append-only, checksummed, readable while it grows (docs/format.md)."""
 
+from gradwatch.store.prune import prune
 from gradwatch.store.reader import Follower, follow, open_run
 from gradwatch.store.retention import Retention
 from gradwatch.store.runs import RunSummary, delete_run, folder_name, list_runs
@@ -15,4 +16,5 @@ __all__ = [
     "follow",
     "list_runs",
     "open_run",
+    "prune",
 ]

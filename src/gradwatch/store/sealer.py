@@ -10,6 +10,7 @@ import ctypes
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ from gradwatch.store.retention import FULL_ROWS, Retention, due, removal
 MERGED_FILES = 10
 """Rollups of one level that become one of the next."""
 LEVELS = ((10, 100), (100, 1000))
+_EVENT_BYTES = 4096
+"""More than a file with a single event has."""
 SUBJECTS, GRAPH = "subjects.parquet", "graph.json"
 
 
@@ -74,7 +77,9 @@ class Sealer:
         self._lines: dict[str, str] = {}
         """The manifest's line of each file: making them anew would take longer at each seal."""
         self._bytes = 0
-        """Of all files but the two that are replaced, which are small."""
+        """Of all files that are never replaced."""
+        self._replaced: dict[str, int] = {}
+        """Bytes of those that are: subjects, graph, manifest."""
         self._subjects: dict[int, Mapping[str, Any]] = {}
         self._waiting: dict[str, list[SealedFile]] = {}
         self._rows: dict[int, list[SealedFile]] = {}
@@ -318,7 +323,8 @@ class Sealer:
         for file in draft.files:
             if file.kind in FULL_ROWS:
                 rows.setdefault(file.number, []).append(file)
-        total = self._bytes + _size(draft.files) + unsealed
+        replaced = self._replaced | {f.file: f.bytes for f in draft.files if not f.number}
+        total = self._bytes + _size(draft.files) + sum(replaced.values()) + unsealed + _EVENT_BYTES
         return due(self.folder, rows, total, self._keep)
 
     # -- files -------------------------------------------------------------------------------------
@@ -361,6 +367,8 @@ class Sealer:
         self._manifest, self._lines, self._beside = draft.manifest, lines, draft.beside
         self._subjects, self._waiting = draft.subjects, draft.waiting
         self._bytes += _size(draft.files) - _size(gone)
+        self._replaced |= {f.file: f.bytes for f in draft.files if not f.number}
+        self._replaced[manifests.NAME] = len(raw)
         if self._keep:
             for file in draft.files:
                 if file.kind in FULL_ROWS:
@@ -407,4 +415,9 @@ def _return_memory() -> None:
     """Give back what the heaps keep of sealing: a training's memory must not grow with it."""
     parquet.release_memory()
     with contextlib.suppress(AttributeError, OSError):  # elsewhere than on Linux with glibc
-        ctypes.CDLL(None).malloc_trim(0)
+        _libc().malloc_trim(0)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
