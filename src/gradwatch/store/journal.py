@@ -138,6 +138,17 @@ def journal_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+class Schema:
+    """How the rows of a family are laid out. Equal only to itself: thousands are looked up."""
+
+    def __init__(self, family: Family, layout: Layout) -> None:
+        self.family, self.layout = family, layout
+        self.dtype = np.dtype(
+            [(name, code) if width == 1 else (name, code, width) for name, code, width in layout]
+        )
+        self.row_bytes = self.dtype.itemsize
+
+
 class StepRecord(NamedTuple):
     """One STEP record of a journal: everything but the rows, which stay in the file."""
 
@@ -160,13 +171,13 @@ class JournalFile:
     ) -> None:
         self.name = name
         self._yield_gil = yield_gil
-        self._steps: dict[tuple[Family, Layout, bytes], list[StepRecord]] = {}
+        self._steps: dict[tuple[Schema, bytes], list[StepRecord]] = {}
         self.damage: list[Damage] = []
         self.seqs: list[int] = []
         """The numbers of the records that are there, sound or not."""
         self.end = 0
         """Bytes read so far."""
-        self._layouts: dict[Family, Layout] = {}
+        self._schemas: dict[int, Schema] = {}
         self._handle = place.open(name)
 
     @property
@@ -208,10 +219,8 @@ class JournalFile:
         if handle is None:
             return []
         chunks = [
-            JournalChunk(
-                self.name, family, layout, np.frombuffer(ids, "<u4"), tuple(records), handle
-            )
-            for (family, layout, ids), records in self._steps.items()
+            JournalChunk(self.name, schema, np.frombuffer(ids, "<u4"), tuple(records), handle)
+            for (schema, ids), records in self._steps.items()
         ]
         return sorted(chunks, key=lambda chunk: chunk.records[-1].seq)
 
@@ -220,24 +229,28 @@ class JournalFile:
         if record.payload is None or family is None:
             return  # the built-in layout is used where its size fits
         layout = _layout(bytes(record.payload))
-        if layout:
-            self._layouts[family] = layout
+        known = self._schemas.get(record.head.family)
+        if layout and not (known and known.layout == layout):
+            self._schemas[record.head.family] = Schema(family, layout)
 
     def _take_step(self, record: StoredRecord) -> None:
         head, payload = record.head, record.payload
-        family = FAMILIES.get(head.family)
-        if family is None:
-            self.damage.append(Damage(f"{self.name} has rows of an unknown family {head.family}"))
-            return
-        layout = self._layouts.get(family) or built_in(family)
+        schema = self._schemas.get(head.family)
+        if schema is None:
+            family = FAMILIES.get(head.family)
+            if family is None:
+                text = f"{self.name} has rows of an unknown family {head.family}"
+                self.damage.append(Damage(text))
+                return
+            schema = self._schemas[head.family] = Schema(family, built_in(family))
         offset = self.end + record.offset + HEAD_BYTES
-        found = payload and _unpack_step(head, payload, offset, _dtype(layout).itemsize)
+        found = payload and _unpack_step(head, payload, offset, schema.row_bytes)
         if not found:
-            text = f"the {family} rows of step {head.step} in {self.name} are damaged"
-            self.damage.append(Damage(text, family, head.step, head.step))
+            text = f"the {schema.family} rows of step {head.step} in {self.name} are damaged"
+            self.damage.append(Damage(text, schema.family, head.step, head.step))
             return
         ids, step = found
-        self._steps.setdefault((family, layout, ids), []).append(step)
+        self._steps.setdefault((schema, ids), []).append(step)
 
 
 @dataclass(frozen=True)
@@ -245,11 +258,15 @@ class JournalChunk:
     """Rows of one family and the same subjects in a journal."""
 
     file: str
-    family: Family
-    layout: Layout
+    schema: Schema
     ids: NDArray[np.uint32]
     records: Sequence[StepRecord]
     handle: RandomAccess
+
+    @property
+    def family(self) -> Family:
+        """What the rows are rows of."""
+        return self.schema.family
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
@@ -274,7 +291,7 @@ class JournalChunk:
     @property
     def stats(self) -> frozenset[Stat]:
         """The statistics the rows have a column for; names of a newer version are left out."""
-        return frozenset(STATS[name] for name, _, _ in self.layout if name in STATS)
+        return frozenset(STATS[name] for name, _, _ in self.schema.layout if name in STATS)
 
     def states(self, stat: Stat | None = None) -> NDArray[np.uint8]:
         """A `State` byte for every [step, subject], kept in memory since the journal was read."""
@@ -283,8 +300,7 @@ class JournalChunk:
 
     def rows(self, yield_gil: Callable[[], None] = lambda: None) -> NDArray[np.void]:
         """All rows [step, subject] as they were put; Unreadable where the file became shorter."""
-        dtype = _dtype(self.layout)
-        out = np.empty((len(self.records), len(self.ids)), dtype)
+        out = np.empty((len(self.records), len(self.ids)), self.schema.dtype)
         flat = out.reshape(-1).view(np.uint8)
         at = 0
         for number, record in enumerate(self.records):
@@ -346,10 +362,3 @@ def _layout(payload: bytes) -> Layout | None:
                 return None
     names = {name for name, _, _ in columns}
     return tuple(columns) if columns and len(names) == len(columns) else None
-
-
-@lru_cache(maxsize=64)
-def _dtype(layout: Layout) -> np.dtype[np.void]:
-    return np.dtype(
-        [(name, code) if width == 1 else (name, code, width) for name, code, width in layout]
-    )
