@@ -146,7 +146,8 @@ class StepController:
         self.scalar_buffer.drain()
         clock = self.clock
         step = clock.coming
-        if step > clock.first and Family.WEIGHT in self.options.families:
+        there = self.parameters.model is not None
+        if there and step > clock.first and Family.WEIGHT in self.options.families:
             self.recorder.weights(step, self.parameters.all)
         self.recorder.deliver(wait=True)
         if self.state in _HAS_GRADIENTS and clock.number == clock.first and not clock.begun:
@@ -160,7 +161,8 @@ class StepController:
         self.sink.note({"complete": True, **cost})
 
     def detach(self) -> None:
-        """Take away every hook but those on the optimizers."""
+        """Take away every hook but those on the optimizers; what is logged is kept no more."""
+        self.clock.end_idle()
         for tracked in self.parameters.all:
             tracked.sampler.remove()
         for signal in self.recorder.signals:

@@ -6,7 +6,7 @@ There is one per model, none in forked children, and all are closed at the end o
 import atexit
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -149,10 +149,7 @@ class Watcher:
     def _let_go(self) -> None:
         """Hooks away, files closed; each in its own right, since one of them may be what failed."""
         for action in (self._hooks.stop, self.controller.detach, self._close_sink):
-            try:
-                action()
-            except Exception as error:
-                log.debug("gradwatch: %s while letting go", error)
+            _attempt(action)
 
     def _close_sink(self) -> None:
         if self._monitor is not None:
@@ -160,20 +157,22 @@ class Watcher:
         self._sink.close()
 
     def _orphaned(self, _: object) -> None:
-        """The model is gone. This may run anywhere, so the writer's thread is not waited for."""
-        if self._closed or self.guard.off:
+        """The model is gone: all that was recorded goes to the writer, the last steps included.
+
+        This may run anywhere, so its thread is not waited for; `close` and the process's end do.
+        """
+        if not self.recording:
             return
-        self._closed = True
         self.guard.switch_off()
         if not self.controller.clock.begun:
             log.warning("gradwatch: the watched model is gone; keep a reference to what you watch")
-        try:
-            self.controller.scalar_buffer.drain()
-            self._hooks.stop()
-            self.controller.detach()
-            self._sink.close(0.0)
-        except Exception as error:
-            log.debug("gradwatch: %s after the model was gone", error)
+        for action in (
+            lambda: self.controller.end("closed because the model is gone"),
+            self._hooks.stop,
+            self.controller.detach,
+            lambda: self._sink.close(0.0),
+        ):
+            _attempt(action)
 
     def _forked(self) -> None:
         """In a child of this process: silent, and neither files nor locks are touched."""
@@ -212,6 +211,13 @@ class Disabled:
         trace: TracebackType | None,
     ) -> None:
         """Nothing."""
+
+
+def _attempt(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except Exception as error:
+        log.debug("gradwatch: %s while letting go", error)
 
 
 # -- all watchers of the process -----------------------------------------------------------------

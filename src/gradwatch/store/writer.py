@@ -45,7 +45,7 @@ class Writer:
         self._ids: dict[tuple[Kind, str], int] = {}
         self._declared: dict[int, Subject] = {}
         self._dtypes = {family: (FAMILY_CODES[family], row_dtype(family)) for family in Family}
-        self._declare_lock = threading.Lock()
+        self._declare_lock = threading.RLock()  # a model may be collected inside it, as in `Queue`
         self._noted: dict[str, Any] = {}
         self._refused = False
         thread.made_anew = self._repeat
@@ -220,12 +220,14 @@ class Writer:
         return True
 
     def close(self, timeout: float = EXIT_SECONDS) -> bool:
-        """Ask the thread to finish, wait for it; whether all was safe within `timeout` seconds."""
+        """Ask the thread to finish, wait for it; whether all was safe within `timeout` seconds.
+
+        Without any time it is only asked: a later call, or the end of the process, waits for it.
+        """
         if self._off:
             return self.thread.safe.is_set()
         self.thread.ask(closing=True)
-        self.thread.finished.wait(timeout)
-        self._off = True
+        self._off = self.thread.finished.wait(timeout) or timeout > 0
         return self.thread.safe.is_set()
 
     def _refuse(self, error: Exception) -> None:
@@ -259,7 +261,7 @@ class Writer:
     def _silence(self) -> None:
         """In a forked child: no thread, locks in an unknown state; nothing may touch either."""
         self._off = True
-        self._declare_lock = threading.Lock()
+        self._declare_lock = threading.RLock()
 
 
 def _step(step: int) -> int:

@@ -14,10 +14,7 @@ from gradwatch.record.device.transfer import Transfer
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State
 
-OTHERWISE = {
-    "sparse_embedding": "sparse gradients are not read there",
-    "compiled_model": "its wrapper is gone before the last numbers have arrived",
-}
+OTHERWISE = {"sparse_embedding": "sparse gradients are not read there"}
 
 
 @pytest.mark.parametrize(
