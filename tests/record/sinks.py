@@ -10,7 +10,7 @@ from torch.nn import Module
 from gradwatch.graph import Graph
 from gradwatch.record import ALL, StepMonitor, Watcher
 from gradwatch.record.options import options
-from gradwatch.run import Event, EventKind, Histogram, Subject
+from gradwatch.run import Event, EventKind, Histogram, HistogramTable, Subject
 from gradwatch.stats import Family, Kind, State
 
 
@@ -52,8 +52,11 @@ class MemorySink:
             assert key not in self.rows, f"recorded twice: {key}"
             self.rows[key] = (row.copy(), State(int(state)))
 
-    def histograms(self, family: Family, step: int, id: int, histogram: Histogram) -> None:
-        self.bins[family, step, self.subjects[id].name] = histogram
+    def histogram_table(
+        self, family: Family, step: int, ids: NDArray[np.uint32], table: HistogramTable
+    ) -> None:
+        for number, histogram in zip(ids, table, strict=True):
+            self.bins[family, step, self.subjects[number].name] = histogram
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self.logged.setdefault(step, {}).update(values)

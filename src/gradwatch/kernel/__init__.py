@@ -21,11 +21,13 @@ from gradwatch.kernel.batch import (
     DOUBLE_BINS,
     FLOAT_BINS,
     MOMENTS,
+    NO_BINS,
     SKETCH_WIDTH,
     UPDATE,
     Batch,
     Beyond,
     Bins,
+    BinTable,
     Cells,
     Dtype,
     Measurement,
@@ -46,6 +48,7 @@ __all__ = [
     "UPDATE",
     "Batch",
     "Beyond",
+    "BinTable",
     "Bins",
     "Cells",
     "Dtype",
@@ -152,7 +155,7 @@ def measure(
         counts = np.zeros((len(batch), 2, width), np.uint64)
     _kernel.measure(batch.arrays, records, touched, counts, places)
     return Measurement(
-        records, [] if counts is None else sparse_bins(counts, lowest), places and places[3]
+        records, NO_BINS if counts is None else sparse_bins(counts, lowest), places and places[3]
     )
 
 
@@ -182,16 +185,24 @@ def _places(
     )
 
 
-def sparse_bins(counts: NDArray[np.uint64], lowest: int) -> list[Bins]:
-    """Each tensor's dense counts cut down to the stretch that is occupied (views, no copies)."""
+def sparse_bins(counts: NDArray[np.uint64], lowest: int) -> BinTable:
+    """Each tensor's dense counts cut down to the stretch that is occupied, as copies.
+
+    Views would hold on to the dense counts, a hundred times as large, for as long as they wait to
+    be written.
+    """
     used = (counts[:, 0] | counts[:, 1]) != 0
     first = used.argmax(axis=1)
     last = used.shape[1] - used[:, ::-1].argmax(axis=1)
     # Without an occupied bin argmax is 0 from both ends: an empty stretch at exponent 0.
     empty = ~used[np.arange(len(used)), first]
     first[empty] = last[empty] = -lowest
-    stretches = zip(counts, first.tolist(), last.tolist(), strict=True)
-    return [Bins(lowest + a, both[0, a:b], both[1, a:b]) for both, a, b in stretches]
+    sizes = last - first
+    twice = np.repeat(sizes, 2)
+    ends = np.cumsum(twice)
+    begins = np.arange(2 * len(counts)) * used.shape[1] + np.repeat(first, 2)
+    places = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begins - ends + twice, twice)
+    return BinTable(lowest + first, sizes, counts.reshape(-1)[places])
 
 
 def step(

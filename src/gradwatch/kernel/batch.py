@@ -3,7 +3,7 @@
 The records of the parts of a tensor are joined by Pébay's formulas.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf, isnan, ldexp, nan, sqrt
@@ -87,11 +87,39 @@ class Bins(NamedTuple):
     positive: NDArray[np.uint64]
 
 
+@dataclass(frozen=True)
+class BinTable:
+    """The bins of several tensors, joined in three arrays; one by one they are `Bins`."""
+
+    first_exponents: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    """How many bins each tensor has."""
+    counts: NDArray[np.uint64]
+    """Of each tensor the negative bins, then as many positive ones."""
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[Bins]:
+        sizes = self.sizes.tolist()
+        begin = 0
+        for exponent, size in zip(self.first_exponents.tolist(), sizes, strict=True):
+            middle, end = begin + size, begin + 2 * size
+            yield Bins(exponent, self.counts[begin:middle], self.counts[middle:end])
+            begin = end
+
+    def __getitem__(self, index: int) -> Bins:
+        return list(self)[index]
+
+
+NO_BINS = BinTable(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64))
+
+
 class Measurement(NamedTuple):
     """What one pass over the tensors gave; what was not asked for is empty or None."""
 
     records: NDArray[np.void]
-    bins: list[Bins]
+    bins: BinTable
     sketches: NDArray[np.float32] | None
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import gradwatch.kernel as kernel
-from gradwatch.kernel import Batch, Bins, Dtype
+from gradwatch.kernel import Batch, BinTable, Dtype
 from gradwatch.record.backend import Backend, OptimizerStep
 from gradwatch.record.clipping import GradTransform, clip_scalars
 from gradwatch.record.optimizers import Divisors, LossScaling, divisors, held_scale, overflowed
@@ -35,7 +35,7 @@ from gradwatch.record.tensors import (
     local,
     only,
 )
-from gradwatch.run import Histogram
+from gradwatch.run import HistogramTable
 from gradwatch.stats import Family, State
 from gradwatch.stats.rows import (
     RowMemory,
@@ -214,7 +214,7 @@ class CpuBackend(Backend):
             Family.WEIGHT,
             blank(Family.WEIGHT, rows, gathered.states),
             gathered.states,
-            [_histogram(r, b, 0) for r, b in zip(records, bins, strict=True)] if histograms else (),
+            _histograms(records, bins, gathered.batch.counts, 0) if histograms else None,
         )
         return ready([weights])
 
@@ -279,12 +279,7 @@ class CpuBackend(Backend):
             Family.GRAD,
             blank(Family.GRAD, rows, states),
             states,
-            [
-                _histogram(record, cut, shift) if count else None
-                for record, cut, count in zip(records, bins, gathered.batch.counts, strict=True)
-            ]
-            if call.histograms
-            else (),
+            _histograms(records, bins, gathered.batch.counts, shift) if call.histograms else None,
         )
 
     def _measure_sparse(
@@ -420,17 +415,18 @@ def _scaled(gathered: Gathered, multiplier: float) -> Gathered:
     return gather(scaled)
 
 
-def _histogram(record: np.void, bins: Bins, shift: int) -> Histogram | None:
-    if not record["count"]:
-        return None
-    return Histogram(
-        bins.first_exponent + shift,
-        bins.negative,
-        bins.positive,
-        int(record["zeros"]),
-        int(record["nan"]),
-        int(record["pos_inf"]),
-        int(record["neg_inf"]),
+def _histograms(
+    records: NDArray[np.void], bins: BinTable, counts: NDArray[np.int64], shift: int
+) -> HistogramTable:
+    """Of all tensors that have elements, with all exponents raised by `shift`."""
+    there = np.flatnonzero(counts)
+    others = [records[name][there] for name in ("zeros", "nan", "pos_inf", "neg_inf")]
+    return HistogramTable(
+        there,
+        bins.first_exponents[there] + shift,
+        bins.sizes[there],
+        bins.counts,  # an empty tensor has no bins
+        np.stack(others, axis=1).astype(np.uint64),
     )
 
 

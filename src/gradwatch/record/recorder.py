@@ -288,9 +288,8 @@ class Recorder:
         if ids is tracked.ids and (rows.states == State.UNSUPPORTED).any():
             self._report_unsupported(step, tracked, rows)
         self._put(StepRows(rows.family, ids, rows.rows, rows.states), step)
-        for number, histogram in zip(ids, rows.histograms, strict=False):
-            if histogram is not None:
-                self.sink.histograms(rows.family, step, int(number), histogram)
+        if (table := rows.histograms) is not None and len(table):
+            self.sink.histogram_table(rows.family, step, ids[table.tensors], table)
 
     def _report_unsupported(self, step: int, tracked: TrackedOptimizer, rows: FamilyRows) -> None:
         """Say once of each tensor that it cannot be read: silence would look like health."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.run import Histogram, Subject
+from gradwatch.run import HistogramTable, Subject
 from gradwatch.stats import Family, State
 from gradwatch.stats.rows import empty_rows
 
@@ -24,7 +24,7 @@ class FamilyRows(NamedTuple):
     family: Family
     rows: NDArray[np.void]
     states: NDArray[np.uint8]
-    histograms: Sequence[Histogram | None] = ()
+    histograms: HistogramTable | None = None
 
 
 @dataclass

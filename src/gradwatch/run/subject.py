@@ -4,7 +4,7 @@ A subject is everything that has a series: a parameter, a layer, a group of an o
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -160,3 +160,57 @@ class Histogram:
         """Elements of the tensor, zeros and non-finite ones included."""
         finite = int(self.negative.sum()) + int(self.positive.sum())
         return finite + self.zeros + self.nan + self.positive_inf + self.negative_inf
+
+
+@dataclass(frozen=True)
+class HistogramTable:
+    """Histograms of several tensors, joined in a few arrays: as they are measured and stored."""
+
+    tensors: NDArray[np.int64]
+    """Whose they are: places among the tensors that were measured together."""
+    first_exponents: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    """How many bins each has."""
+    counts: NDArray[np.uint64]
+    """Of each its negative bins, then as many positive ones."""
+    others: NDArray[np.uint64]
+    """[histogram, 4]: zeros, NaN, +Inf, −Inf."""
+
+    @classmethod
+    def of(cls, histograms: Sequence[Histogram | None]) -> "HistogramTable":
+        """Those of tensors of which some may have none."""
+        there = [(at, found) for at, found in enumerate(histograms) if found is not None]
+        others = [(h.zeros, h.nan, h.positive_inf, h.negative_inf) for _, h in there]
+        counts = [part for _, h in there for part in (h.negative, h.positive)]
+        return cls(
+            np.array([at for at, _ in there], np.int64),
+            np.array([h.first_exponent for _, h in there], np.int64),
+            np.array([len(h.negative) for _, h in there], np.int64),
+            np.concatenate([np.zeros(0, np.uint64), *counts]).astype(np.uint64),
+            np.array(others, np.uint64).reshape(-1, 4),
+        )
+
+    def part(self, begin: int, end: int) -> "HistogramTable":
+        """Those from `begin` up to `end`."""
+        if end - begin == len(self):
+            return self
+        ends = np.concatenate([[0], np.cumsum(2 * self.sizes)])
+        some = slice(begin, end)
+        return HistogramTable(
+            self.tensors[some],
+            self.first_exponents[some],
+            self.sizes[some],
+            self.counts[ends[begin] : ends[end]],
+            self.others[some],
+        )
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __iter__(self) -> Iterator[Histogram]:
+        begin = 0
+        for at, size in enumerate(self.sizes.tolist()):
+            negative, positive = self.counts[begin : begin + 2 * size].reshape(2, size)
+            first = int(self.first_exponents[at])
+            yield Histogram(first, negative, positive, *self.others[at].tolist())
+            begin += 2 * size

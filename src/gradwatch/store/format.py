@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.jsonio import dumps, unspelled
-from gradwatch.run.subject import Event, EventKind, Histogram
+from gradwatch.run.subject import Event, EventKind, Histogram, HistogramTable
 from gradwatch.stats import Family
 
 FORMAT = 3
@@ -153,6 +153,15 @@ STEP_HEAD = struct.Struct("<II")
 """Number of subjects, bytes of one row."""
 SCALAR_ROW = np.dtype([("step", "<i8"), ("name", "<u4"), ("zero", "<u4"), ("value", "<f8")])
 HIST_HEAD = struct.Struct("<IiIIQQQQ")
+HIST_HEAD_DTYPE = np.dtype(
+    [
+        ("subject", "<u4"),
+        ("first_exponent", "<i4"),
+        ("bins", "<u4"),
+        ("zero", "<u4"),
+        ("others", "<u8", 4),
+    ]
+)
 DEPTH_LIMIT = 32
 BINS_LIMIT = 4096
 """More than any floating-point type has exponents."""
@@ -297,20 +306,20 @@ def joined_scalars(
     return list(index), joined
 
 
-def pack_histogram(subject: int, histogram: Histogram) -> bytes:
-    """One subject's histogram; the payloads of several may follow each other in one record."""
-    head = HIST_HEAD.pack(
-        subject,
-        histogram.first_exponent,
-        len(histogram.negative),
-        0,
-        histogram.zeros,
-        histogram.nan,
-        histogram.positive_inf,
-        histogram.negative_inf,
-    )
-    negative = np.ascontiguousarray(histogram.negative, "<u8").tobytes()
-    return head + negative + np.ascontiguousarray(histogram.positive, "<u8").tobytes()
+def pack_histograms(subjects: NDArray[np.uint32], table: HistogramTable) -> bytes:
+    """Histograms one after another, as `unpack_histograms` reads them."""
+    heads = np.zeros(len(table), HIST_HEAD_DTYPE)
+    heads["subject"], heads["first_exponent"] = subjects, table.first_exponents
+    heads["bins"], heads["others"] = table.sizes, table.others
+    width = HIST_HEAD.size // 8
+    behind = np.cumsum(2 * table.sizes)  # words of bins up to the end of each
+    places = (np.arange(len(table)) * width + behind - 2 * table.sizes)[:, None] + np.arange(width)
+    words = np.empty(len(table) * width + len(table.counts), "<u8")
+    is_bin = np.ones(len(words), bool)
+    is_bin[places] = False
+    words[places] = heads.view("<u8").reshape(-1, width)
+    words[is_bin] = table.counts
+    return words.tobytes()
 
 
 def unpack_histograms(payload: memoryview) -> dict[int, Histogram]:

@@ -8,6 +8,7 @@ import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from numpy.typing import NDArray
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.graph import Graph
-from gradwatch.run.subject import Event, EventKind, Histogram, Subject
+from gradwatch.run.subject import Event, EventKind, Histogram, HistogramTable, Subject
 from gradwatch.stats import Family, Kind, row_dtype
 from gradwatch.store import parquet
-from gradwatch.store.format import FAMILY_CODES, Type, pack_event, pack_histogram, to_json
+from gradwatch.store.format import FAMILY_CODES, Type, pack_event, pack_histograms, to_json
 from gradwatch.store.queue import Queue, Scalar, SmallRecord
 from gradwatch.store.retention import Retention
 from gradwatch.store.writer_thread import WriterThread
@@ -27,6 +28,7 @@ from gradwatch.store.writer_thread import WriterThread
 RING_BYTES = 32 << 20
 EXIT_SECONDS = 2.0
 _SUBJECTS_PER_RECORD = 16
+HISTOGRAMS_PER_RECORD = 1024
 # Exit and fork must reach every writer, and must not keep one alive that nobody uses.
 _LIVE: "weakref.WeakSet[Writer]" = weakref.WeakSet()
 
@@ -143,10 +145,18 @@ class Writer:
             self._refuse(error)
 
     def histograms(self, family: Family, step: int, id: int, histogram: Histogram) -> None:
-        """Queue one subject's histogram; the thread packs it."""
-        code, number = FAMILY_CODES[family], int(id)
-        place = _clamped(step)
-        self._add(SmallRecord(Type.HIST, code, place, 1, lambda: pack_histogram(number, histogram)))
+        """Keep one subject's histogram."""
+        self.histogram_table(family, step, np.array([id]), HistogramTable.of([histogram]))
+
+    def histogram_table(
+        self, family: Family, step: int, ids: NDArray[Any], table: HistogramTable
+    ) -> None:
+        """Queue the histograms of these subjects on one step; the thread packs them."""
+        for begin in range(0, len(table), HISTOGRAMS_PER_RECORD):
+            end = min(begin + HISTOGRAMS_PER_RECORD, len(table))
+            pack = partial(pack_histograms, ids[begin:end], table.part(begin, end))
+            code = FAMILY_CODES[family]
+            self._add(SmallRecord(Type.HIST, code, _clamped(step), end - begin, pack))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Keep logged numbers of one step."""

@@ -36,7 +36,7 @@ from gradwatch.record.device.transfer import Load
 from gradwatch.record.parameters import TrackedOptimizer
 from gradwatch.record.rows import FamilyRows, Parts
 from gradwatch.record.tensors import local
-from gradwatch.run import Histogram
+from gradwatch.run import HistogramTable
 from gradwatch.stats import Family, State
 from gradwatch.stats.rows import WINDOW, blank, fill_sketches, moment_rows
 
@@ -357,7 +357,7 @@ class SentGradients:
             sketch = self._sketches(arrived)
             seen = np.asarray(~np.isnan(sketch).all(axis=1))
             fill_sketches(rows, sketch, multiplier, seen, self.last_sketch, cosines=cosines)
-        histograms: Sequence[Histogram | None] = ()
+        histograms: HistogramTable | None = None
         applied = float(arrived[self.factor][0][0]) if self.factor.stop > self.factor.start else 1.0
         shift = shift_to_raw(multiplier, applied)
         if shift is not None:

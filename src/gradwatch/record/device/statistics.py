@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import gradwatch.kernel as kernel
-from gradwatch.kernel import Bins, sparse_bins
+from gradwatch.kernel import Bins, BinTable, sparse_bins
 from gradwatch.kernel.plain import spread_rows
 from gradwatch.record.guard import log
 from gradwatch.record.rows import Parts
 from gradwatch.record.tensors import KERNEL_DTYPES, local, rows_lie_whole
-from gradwatch.run import Histogram
+from gradwatch.run import Histogram, HistogramTable
 from gradwatch.stats import State
 
 LIMIT = 1 << 22
@@ -301,7 +301,7 @@ def _keys(x: Tensor, form: _Form) -> Tensor:
     return keys.add_(small, alpha=2 << form.exponent)
 
 
-def bins_of(counts: NDArray[np.float64]) -> list[Bins]:
+def bins_of(counts: NDArray[np.float64]) -> BinTable:
     """The kernel's bins, from what `bins` has counted."""
     keys = counts.shape[1]
     form = next(form for form in _FORMS.values() if form.keys == keys)
@@ -355,7 +355,7 @@ def sent_records(groups: Sequence[SentGroup], total: int, arrived: Parts) -> NDA
 
 def histograms_of(
     groups: Sequence[SentGroup], arrived: Parts, records: NDArray[np.void], shift: int = 0
-) -> Sequence[Histogram | None]:
+) -> HistogramTable:
     """Histograms with all exponents raised by `shift`; nothing where none were asked for."""
     histograms: list[Histogram | None] = [None] * len(records)
     for group in groups:
@@ -367,7 +367,7 @@ def histograms_of(
             histogram = histogram_of(records[index], cut, infinite, shift)
             if histogram.count == records["count"][index]:  # none left the range of the type
                 histograms[index] = histogram
-    return histograms if any(histograms) else ()
+    return HistogramTable.of(histograms)
 
 
 # -- rows of a tensor --------------------------------------------------------------------------
