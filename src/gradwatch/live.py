@@ -94,6 +94,7 @@ def watch(
     scaler: Any = None,
     every: int | None = None,
     budget: float = 0.01,
+    keep: str = "all",
     on_finding: Callable[[Finding], None] | None = None,
     forward: str | None = None,
 ) -> Watcher | Disabled:
@@ -103,8 +104,11 @@ def watch(
     resumed. `include` and `exclude` choose parameters or layers by name, with `*` and `?`; `record`
     chooses among gradients, weights, updates, histograms, activations. Give the GradScaler as
     `scaler`. `budget` is the share of the run's time that recording may take after its first two
-    seconds; `every=n` instead records everything on every n-th step, whatever it costs. `forward`
-    sends a few numbers and the findings to a service: wandb, mlflow, tensorboard or trackio.
+    seconds; `every=n` instead records everything on every n-th step, whatever it costs. `keep`
+    bounds the full rows on the disk: by the size of the run's folder ("1GB") or by their age
+    ("7d"); what stands for older ones are lowest, highest and last values of ten, a hundred and a
+    thousand steps. `forward` sends a few numbers and the findings to a service: wandb, mlflow,
+    tensorboard or trackio.
     `on_finding` is called with each finding the live checks make, once; `watcher.should_stop` turns
     true when the training cannot recover.
     """
@@ -123,6 +127,7 @@ def watch(
         scaler=scaler,
         every=every,
         budget=budget,
+        keep=keep,
         monitor=forwarding or monitor,
     )
     if isinstance(watcher, Watcher):

@@ -22,6 +22,7 @@ _TEXT = [
     (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "<time>"),
     (r"\b\d[\d.,]* (?:B|kB|MB|GB)\b", "<size>"),
     (r"Recording took [^.]*(?:\.\d[^.]*)* of the run's time\.", "Recording took <cost>."),
+    (r"Writing took [^%]* % of a processor", "Writing took <cost> of a processor"),
     (r"gradwatch, version \S+", "gradwatch, version <version>"),
     (r"events\.out\.tfevents\.[\w.-]+", "events.out.tfevents.<name>"),
 ]
@@ -33,6 +34,7 @@ _MASKED = {
     "id": "<id>",
     "overhead": "<cost>",
     "spent": "<cost>",
+    "background": "<cost>",
     "cost": "<cost>",
     "versions": "<versions>",
     "step_ms": "<time>",

@@ -26,6 +26,8 @@ class MemorySink:
         self.graphs: list[Graph] = []
         self.bins: dict[tuple[Family, int, str], Histogram] = {}
         self.closed = False
+        self.background = 0.25
+        """Seconds of processor time, as if a thread had used them."""
         self._ids: dict[tuple[Kind, str], int] = {}
 
     def declare(self, subjects: Sequence[Subject]) -> NDArray[np.uint32]:

@@ -265,6 +265,8 @@ def test_names_choose_parameters_and_layers() -> None:
         ({"include": 3}, "`include`"),
         ({"scaler": 1024.0}, "`scaler`"),
         ({"run": ""}, "`run`"),
+        ({"keep": "lots"}, "`keep`"),
+        ({"keep": 7.5}, "`keep`"),
     ],
 )
 def test_wrong_arguments_raise_at_once(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -460,6 +462,31 @@ def test_overhead_is_the_time_inside_us(monkeypatch: pytest.MonkeyPatch) -> None
     train(model, optimizer, 10)
     assert watcher.guard.timer.spent >= 0.2
     assert 0.0 < watcher.overhead <= 1.0
+
+
+def test_background_is_the_writing_threads_share() -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sink = MemorySink()
+    watcher = watch_into(sink, model, optimizer)
+    train(model, optimizer, 3)
+    before = watcher.guard.timer.wall
+    share = watcher.background
+    assert sink.background / watcher.guard.timer.wall <= share <= sink.background / before
+    watcher.close()
+    assert 0.0 < sink.info["background"] <= share
+
+
+def test_a_writing_thread_is_at_work(tmp_path: Path) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, optimizer, run=tmp_path / "r", every=1) as watcher:
+        train(model, optimizer, 50)
+        watcher.flush()
+        train(model, optimizer, 50)
+        watcher.flush()
+        assert 0.0 < watcher.background < 1.0
+    assert 0.0 < open_run(tmp_path / "r").info["background"] < 1.0
 
 
 def test_a_wrapper_that_is_an_optimizer_itself_is_unwrapped() -> None:

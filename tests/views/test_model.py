@@ -269,7 +269,14 @@ def test_nearly_equal_values_are_drawn_in_the_middle_of_the_scale(size: float) -
             {"overhead": 0.01, "spent": 4.1, "allowance": 2.0},
             ["Recording took 4.1 s, 1 % of the run's time."],
         ),
-        ({"overhead": "much", "spent": None, "allowance": math.nan}, []),
+        (
+            {"overhead": 0.01, "background": 0.0042},
+            [
+                "Recording took 1 % of the run's time.",
+                "Writing took 0.42 % of a processor in a thread of its own.",
+            ],
+        ),
+        ({"overhead": "much", "spent": None, "allowance": math.nan, "background": "none"}, []),
     ],
 )
 def test_the_price_is_told_with_what_is_free(info: dict[str, object], told: list[str]) -> None:

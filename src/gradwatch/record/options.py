@@ -9,6 +9,7 @@ from typing import Any
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.stats import Family
+from gradwatch.store import Retention, retention
 
 Patterns = str | Iterable[str] | None
 
@@ -42,6 +43,8 @@ class Options:
     budget: float
     wanted: Callable[[str], bool]
     """Whether a parameter of this name is watched."""
+    keep: Retention | None = None
+    """What is kept of the full rows; None for all of them."""
 
     @cached_property
     def families(self) -> frozenset[Family]:
@@ -56,6 +59,7 @@ def options(
     budget: float,
     include: Patterns,
     exclude: Patterns,
+    keep: str = "all",
 ) -> Options:
     """The checked options, or a GradwatchError that says what is wrong."""
     parts = _parts(record)
@@ -65,7 +69,8 @@ def options(
         raise usage_error(
             f"`budget` must be a share of the run above 0 and up to 1, got {budget!r}."
         )
-    return Options(parts, every, float(budget), _filter(include, exclude))
+    wanted = _filter(include, exclude)
+    return Options(parts, every, float(budget), wanted, retention(keep))
 
 
 def _parts(record: Iterable[str]) -> frozenset[Record]:

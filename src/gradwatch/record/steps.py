@@ -157,7 +157,12 @@ class StepController:
         self.metadata.end()
         self.sink.event(Event(clock.made, EventKind.CLOSED, text))
         timer = self.guard.timer
-        cost = {"overhead": timer.overhead, "spent": timer.spent, "allowance": ALLOWANCE}
+        cost = {
+            "overhead": timer.overhead,
+            "spent": timer.spent,
+            "allowance": ALLOWANCE,
+            "background": self.sink.background / max(timer.wall, 1e-9),
+        }
         self.sink.note({"complete": True, **cost})
 
     def detach(self) -> None:

@@ -36,10 +36,13 @@ def watch(
     scaler: Any = None,
     every: int | None = None,
     budget: float = 0.01,
+    keep: str = "all",
     monitor: StepMonitor | None = None,
 ) -> Watcher | Disabled:
     """Record the training of `model` into a run folder, from now until `close`."""
-    chosen = options(record=record, every=every, budget=budget, include=include, exclude=exclude)
+    chosen = options(
+        record=record, every=every, budget=budget, include=include, exclude=exclude, keep=keep
+    )
     if not isinstance(model, Module):
         raise usage_error(f"Expected a torch.nn.Module to watch, got {type(model).__name__}.")
     torch_optimizers = [_optimizer(thing) for thing in optimizers]
@@ -55,9 +58,8 @@ def watch(
     close_previous(model)
     name, path = _place(run, type(unwrap(model)).__name__)
     rank, world = rank_and_world()
-    writer = Writer.create(
-        path, name=name, rank=rank, world=world, info=_info(model, torch_optimizers)
-    )
+    info = _info(model, torch_optimizers)
+    writer = Writer.create(path, name=name, rank=rank, world=world, info=info, keep=chosen.keep)
     kept, left_out = _without_compiled_activations(model, chosen, record is ALL)
     if left_out:
         writer.event(Event(step or 0, EventKind.NOT_RECORDED, left_out))

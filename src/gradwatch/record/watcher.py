@@ -98,6 +98,11 @@ class Watcher:
         return self.guard.timer.overhead
 
     @property
+    def background(self) -> float:
+        """Processor time of the writing thread, as a share of the time since `watch`."""
+        return self._sink.background / max(self.guard.timer.wall, 1e-9)
+
+    @property
     def should_stop(self) -> bool:
         """Whether a live check asks to end the training."""
         return self._monitor is not None and self._monitor.should_stop
@@ -185,6 +190,7 @@ class Disabled:
 
     run_dir: Path | None = None
     overhead = 0.0
+    background = 0.0
     should_stop = False
     recording = False
 

@@ -2,7 +2,7 @@
 
 from gradwatch.store.prune import prune
 from gradwatch.store.reader import Follower, follow, open_run
-from gradwatch.store.retention import Retention
+from gradwatch.store.retention import Retention, retention
 from gradwatch.store.runs import RunSummary, delete_run, folder_name, list_runs
 from gradwatch.store.writer import Writer
 
@@ -17,4 +17,5 @@ __all__ = [
     "list_runs",
     "open_run",
     "prune",
+    "retention",
 ]

@@ -1,10 +1,12 @@
 """Retention: which sealed rows may go, and the event that says so. Rollups always stay."""
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradwatch.errors import Exit, GradwatchError
 from gradwatch.run.subject import Event, EventKind
 from gradwatch.store.manifest import SealedFile
 
@@ -18,6 +20,30 @@ class Retention:
 
     bytes: int | None = None
     seconds: float | None = None
+
+
+_UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "h": 3600, "d": 86400}
+_AMOUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([a-z]+)", re.ASCII | re.IGNORECASE)
+SMALLEST = 10**6
+
+
+def retention(keep: object) -> Retention | None:
+    """What a user asks to keep: "all" (None), a size such as "1GB", an age such as "7d"."""
+    text = keep if isinstance(keep, str) else ""
+    if text == "all":
+        return None
+    match = _AMOUNT.fullmatch(text)
+    unit = match[2].lower() if match else ""
+    amount = float(match[1]) * _UNITS.get(unit, 0) if match else 0.0
+    if unit.endswith("b") and amount >= SMALLEST:
+        return Retention(bytes=int(amount))
+    if unit in ("h", "d") and amount > 0:
+        return Retention(seconds=amount)
+    raise GradwatchError(
+        f"`keep` must be 'all', a size from 1MB up such as '500MB' or '1GB', or an age such as "
+        f"'12h' or '7d', got {keep!r}.",
+        Exit.USAGE,
+    )
 
 
 def due(

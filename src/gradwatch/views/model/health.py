@@ -191,6 +191,10 @@ def cost(run: Run) -> list[str]:
     if overhead is not None:
         seconds = "" if spent is None else f"{spent:.2g} s, "
         sentences.insert(0, f"Recording took {seconds}{100 * overhead:.2g} % of the run's time.")
+    background = _finite(run.info.get("background"))
+    if background is not None:
+        share = f"{100 * background:.2g} %"
+        sentences.insert(1, f"Writing took {share} of a processor in a thread of its own.")
     if spent is not None and free is not None and spent <= free:
         sentences.insert(
             1, f"The first {free:g} s are free, so that short runs are recorded whole."
