@@ -1,6 +1,6 @@
 """The run folder: append-only, checksummed, readable while it grows (docs/format.md)."""
 
-from gradwatch.store.prune import prune
+from gradwatch.store.pruning import prunable, prune
 from gradwatch.store.reader import Follower, follow, open_run
 from gradwatch.store.retention import Retention, retention
 from gradwatch.store.runs import RunSummary, delete_run, folder_name, list_runs
@@ -16,6 +16,7 @@ __all__ = [
     "follow",
     "list_runs",
     "open_run",
+    "prunable",
     "prune",
     "retention",
 ]
