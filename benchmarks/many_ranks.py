@@ -1,11 +1,11 @@
 """Reading a simulated run of 1,024 ranks × 1,000 tensors × 20 steps: seconds and memory.
 
 Every rank writes through the real writer; ranks hold shards of each tensor (2 groups of replicas).
-The issue's bar: under a minute and 4 GB.
+The bar: open in 4 s, read one merged statistic in 5 s, both within 1 GiB.
 """
 
+import multiprocessing
 import resource
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -48,21 +48,30 @@ def write(folder: Path) -> None:
         writer.close(60.0)
 
 
-def main() -> None:
-    folder = Path(tempfile.mkdtemp()) / "many"
-    begin = time.perf_counter()
-    write(folder)
-    print(f"written in {time.perf_counter() - begin:.0f} s: {RANKS} ranks × {TENSORS} × {STEPS}")
+def read(folder: Path) -> None:
     begin = time.perf_counter()
     run = open_run(folder)
+    assert len(run.steps) == STEPS
     opened = time.perf_counter() - begin
     begin = time.perf_counter()
     norms = run.series[Stat.GRAD_NORM]
-    read = time.perf_counter() - begin
+    merged = time.perf_counter() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"open {opened:.1f} s, read one merged statistic {read:.1f} s, peak {peak:.2f} GiB")
+    print(f"open {opened:.1f} s, read one merged statistic {merged:.1f} s, peak {peak:.2f} GiB")
     assert np.isfinite(norms).all()
-    shutil.rmtree(folder.parent)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "many"
+        begin = time.perf_counter()
+        # In a process of its own: the memory that writing took must not count as reading's.
+        writing = multiprocessing.get_context("spawn").Process(target=write, args=(folder,))
+        writing.start()
+        writing.join()
+        taken = time.perf_counter() - begin
+        print(f"written in {taken:.0f} s: {RANKS} ranks × {TENSORS} × {STEPS}")
+        read(folder)
 
 
 if __name__ == "__main__":

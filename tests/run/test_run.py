@@ -162,3 +162,9 @@ def test_windows_of_scalars_and_of_nothing():
 def test_subjects_come_back_from_json():
     subject = Subject(Kind.PARAMETER, "w", "l", (2, 3), "float32", 6, 1, True, ("v",), 4, "Linear")
     assert Subject.from_dict(subject.to_dict()) == subject
+
+
+@pytest.mark.parametrize("shape", [[-1, 2], [1 << 40, 1 << 40], [0, 10**400]])
+def test_a_shape_that_no_tensor_can_have_is_refused(shape):
+    with pytest.raises(ValueError, match="no tensor"):
+        Subject.from_dict({"kind": "parameter", "name": "w", "shape": shape})

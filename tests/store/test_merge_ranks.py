@@ -1,13 +1,17 @@
 """Several ranks as one run, against the statistics of the whole tensor computed on its own."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from tests.store.trial import WAIT, both_readers_agree, kept
 
 from gradwatch.kernel import batch_of, hashes, measure_arrays, merge
 from gradwatch.run import Histogram, Placement, Subject
-from gradwatch.stats import Family, Kind, Stat, State, row_dtype
+from gradwatch.run.source import Loaded
+from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, row_dtype
 from gradwatch.store import Writer, open_run
+from gradwatch.store.merge_ranks import MergedSource
 
 SHAPE = (12, 5)
 CUTS = [(0, 5), (5, 9), (9, 12)]
@@ -167,3 +171,120 @@ def test_several_folders_open_as_one(tmp_path, tensors):
     whole = open_run([tmp_path / "run", tmp_path / "other"])
     assert (whole.state("grad_norm") == State.MEASURED).all()
     assert (open_run(tmp_path / "run").state("grad_norm") == State.PARTIAL).all()
+
+
+# -- who counts, against a walk over single cells ------------------------------------------------
+
+
+class MemoryRank:
+    """What the merging of ranks reads of one, made up."""
+
+    def __init__(self, rank, steps, subjects, tables, owners) -> None:
+        self.rank, self.steps, self.subjects, self.owners = rank, steps, subjects, owners
+        self.attempts = [SimpleNamespace(number=number) for number in range(2)]
+        self.recorded = frozenset(tables)
+        self.tables = tables
+        self.loads = 0
+
+    def load(self, stat):
+        self.loads += 1
+        return self.tables[stat]
+
+    def integers(self, stat):
+        return np.nan_to_num(self.tables[stat].values).astype(np.uint64)
+
+
+COUNTS = {Kind.PARAMETER: Stat.GRAD_COUNT, Kind.LAYER: Stat.ACT_COUNT}
+STATES = [State.MEASURED] * 12 + list(State)
+
+
+def some_ranks(rng: np.random.Generator) -> list[MemoryRank]:
+    """Shards, replicas, parameters without a placement, layers; some absent, some resumed."""
+    steps = np.sort(rng.choice(30, rng.integers(1, 6), replace=False))
+    shards = rng.integers(0, 4, 3)
+    ranks = []
+    for rank in range(rng.integers(2, 9)):
+        subjects = [Subject(Kind.LAYER, "layer")]
+        for number in rng.permutation(3):
+            place = None
+            if shards[number]:
+                own = rank % shards[number]
+                place = Placement((2 * shards[number], 5), (2 * own, 0), (2, 5), rank)
+            if rng.random() < 0.85:
+                subjects.append(Subject(Kind.PARAMETER, f"w{number}", placement=place))
+        own_steps = steps[rng.random(len(steps)) < 0.8]
+        tables = {}
+        for kind, stat in COUNTS.items():
+            width = sum(subject.kind is kind for subject in subjects)
+            states = rng.choice(STATES, (len(own_steps), width)).astype(np.uint8)
+            values = rng.integers(1, 1000, states.shape).astype(float)
+            if rng.random() < 0.9:
+                tables[stat] = Loaded(np.where(HAS_VALUE[states], values, np.nan), states)
+        owners = (rng.random(len(own_steps)) < 0.15).astype(int)
+        ranks.append(MemoryRank(rank, own_steps, subjects, tables, owners))
+    return ranks
+
+
+def cell(ranks, kind, name, step):
+    """Count and state of one subject on one step, by the words of docs/format.md."""
+    attempts = [r.owners[list(r.steps).index(step)] for r in ranks if step in r.steps]
+    shards, found, damaged = {}, {}, False
+    for rank in ranks:
+        columns = [s for s in rank.subjects if s.kind is kind]
+        for column, subject in enumerate(columns):
+            if subject.name != name:
+                continue
+            place = subject.placement
+            key = rank.rank if kind is Kind.LAYER else place and (place.offset, place.shape)
+            shards.setdefault(key, subject)
+            row = list(rank.steps).index(step) if step in rank.steps else None
+            if row is None or rank.owners[row] != max(attempts) or COUNTS[kind] not in rank.tables:
+                continue
+            table = rank.tables[COUNTS[kind]]
+            state = table.states[row, column]
+            damaged |= state == State.DAMAGED
+            if state not in (State.NOT_SAMPLED, State.DAMAGED) and key not in found:
+                found[key] = table.values[row, column], state
+    known = [found[key] for key in shards if key in found]
+    valued = [(value, state) for value, state in known if HAS_VALUE[state]]
+    if not valued:
+        nothing = State.DAMAGED if damaged else State.NOT_SAMPLED
+        return np.nan, known[0][1] if known else nothing
+    places = [subject.placement for subject in shards.values()]
+    whole = not all(places) or sum(2 * 5 for _ in places) == np.prod(places[0].global_shape)
+    complete = whole and len(valued) == len(shards)
+    total = sum(value for value, _ in valued)
+    return total, max(state for _, state in valued) if complete else State.PARTIAL
+
+
+def test_every_cell_counts_every_shard_once():
+    rng = np.random.default_rng(9)
+    seen = set()
+    for _ in range(60):
+        ranks = some_ranks(rng)
+        merged = MergedSource(ranks)
+        for kind, stat in COUNTS.items():
+            loaded, exact = merged.load(stat), merged.integers(stat)
+            names = [subject.name for subject in merged.subjects if subject.kind is kind]
+            assert loaded.states.shape == (len(merged.steps), len(names))
+            for row, step in enumerate(merged.steps.tolist()):
+                for column, name in enumerate(names):
+                    value, state = cell(ranks, kind, name, step)
+                    assert loaded.states[row, column] == state
+                    assert loaded.values[row, column] == pytest.approx(value, nan_ok=True)
+                    assert exact[row, column] == np.nan_to_num(value)
+                    seen.add(state)
+    assert seen == set(State)
+
+
+def test_copies_are_read_only_where_the_lowest_rank_has_nothing():
+    steps, states = np.arange(3), np.zeros((3, 1), np.uint8)
+    subject = [Subject(Kind.PARAMETER, "w", count=2)]
+    table = {Stat.GRAD_COUNT: Loaded(np.full((3, 1), 2.0), states)}
+    ranks = [MemoryRank(n, steps, subject, table, np.zeros(3, int)) for n in range(4)]
+    assert MergedSource(ranks).load(Stat.GRAD_COUNT).values.tolist() == [[2.0]] * 3
+    assert [rank.loads for rank in ranks] == [1, 0, 0, 0]
+    gap = np.array([[0], [State.NOT_SAMPLED], [0]], np.uint8)
+    ranks[0].tables = {Stat.GRAD_COUNT: Loaded(np.array([[2.0], [np.nan], [2.0]]), gap)}
+    assert MergedSource(ranks).load(Stat.GRAD_COUNT).values.tolist() == [[2.0]] * 3
+    assert [rank.loads for rank in ranks] == [2, 1, 0, 0]

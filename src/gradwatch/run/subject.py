@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class Subject:
             layer=str(data.get("layer", "")),
             shape=_ints(data.get("shape", ())),
             dtype=str(data.get("dtype", "")),
-            count=int(data.get("count", 0)),
+            count=_ints([data.get("count", 0)])[0],
             group=None if data.get("group") is None else int(data["group"]),
             frozen=bool(data.get("frozen", False)),
             tied_to=tuple(str(name) for name in data.get("tied_to", ())),
@@ -102,7 +103,11 @@ def block_of(layer: str) -> str:
 
 
 def _ints(values: Any) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
+    """A shape or an offset; one that no tensor can have would overflow somewhere else."""
+    numbers = tuple(int(value) for value in values)
+    if min(numbers, default=0) < 0 or max(*numbers, prod(numbers), 0) >> 62:
+        raise ValueError("a shape that no tensor can have")
+    return numbers
 
 
 class EventKind(StrEnum):

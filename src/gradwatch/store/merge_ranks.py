@@ -1,30 +1,29 @@
 """Several ranks as one run: copies count once, shards of a tensor and of a batch are merged.
 
-The rule by which each statistic of the whole comes from those of its parts is in `RULES`. Its
-functions take arrays [part, step, subject], in which absent parts are NaN, and join them in the
-order of the ranks, cell by cell, so that the same folders always give the same bits.
+`run.join_rules` has the rule by which each statistic of the whole comes from those of its shards.
+They go by in the order of the ranks, so that the same folders always give the same bits, and are
+let go again, so that a thousand ranks need little more memory than one.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.graph import Graph
-from gradwatch.kernel.batch import MomentSums
 from gradwatch.run.downsample import Downsampled
+from gradwatch.run.join_rules import RULES, Table
 from gradwatch.run.run import Run
 from gradwatch.run.source import Loaded
 from gradwatch.run.subject import Event, Histogram, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
 from gradwatch.store.chunks import distinct
 from gradwatch.store.rank import RankSource
-
-_UNKNOWN = (State.NOT_SAMPLED, State.DAMAGED)
 
 RankPlaces = tuple[NDArray[np.int64], NDArray[np.bool_]]
 """Where a rank's steps are among those of the run, and which are of the newest attempt."""
@@ -63,11 +62,20 @@ class MergedSource:
     @cached_property
     def subjects(self) -> tuple[Subject, ...]:
         """Every subject once, with the shape of the whole tensor rather than of a shard."""
+        return tuple(_unsharded(subject) for subject in self._described)
+
+    @cached_property
+    def _described(self) -> list[Subject]:
+        """Every subject once, as the lowest rank that has it describes it."""
         subjects: dict[tuple[Kind, str], Subject] = {}
+        before: list[tuple[Kind, str]] = []
         for source in self.sources:
-            for subject in source.subjects:
-                subjects.setdefault((subject.kind, subject.name), _unsharded(subject))
-        return tuple(subjects.values())
+            keys = [(subject.kind, subject.name) for subject in source.subjects]
+            if keys != before:  # nearly all ranks name the same: comparing is quicker than hashing
+                for key, subject in zip(keys, source.subjects, strict=True):
+                    subjects.setdefault(key, subject)
+            before = keys
+        return list(subjects.values())
 
     @cached_property
     def recorded(self) -> frozenset[Stat]:
@@ -118,7 +126,7 @@ class MergedSource:
 
     def histograms(self, family: Family, name: str) -> Mapping[int, Histogram]:
         """Only of steps on which every shard has one: a part would pass for the whole."""
-        shards = self._of(family.kind).of_subject(name)
+        shards = self._of(family.kind).ranks_of(name)
         parts: dict[int, list[Histogram]] = {}
         for ranks in shards:
             by_step: dict[int, Histogram] = {}
@@ -138,8 +146,8 @@ class MergedSource:
 
     def _of(self, kind: Kind) -> "Shards":
         if kind not in self._shards:
-            names = [subject.name for subject in self.subjects if subject.kind is kind]
-            self._shards[kind] = Shards(kind, names, self.steps, self.sources, self.places)
+            subjects = [subject for subject in self._described if subject.kind is kind]
+            self._shards[kind] = Shards(kind, subjects, self.sources, self.places, len(self.steps))
         return self._shards[kind]
 
 
@@ -155,20 +163,22 @@ def _merged_histogram(parts: Sequence[Histogram]) -> Histogram:
     """The histogram of all parts together."""
     first = min(part.first_exponent for part in parts)
     end = max(part.first_exponent + len(part.negative) for part in parts)
-    negative, positive = np.zeros(end - first, np.uint64), np.zeros(end - first, np.uint64)
+    negative, positive = np.zeros((2, end - first), np.uint64)
     for part in parts:
         at = slice(part.first_exponent - first, part.first_exponent - first + len(part.negative))
         negative[at] += part.negative
         positive[at] += part.positive
-    return Histogram(
-        first,
-        negative,
-        positive,
-        sum(part.zeros for part in parts),
-        sum(part.nan for part in parts),
-        sum(part.positive_inf for part in parts),
-        sum(part.negative_inf for part in parts),
-    )
+    others = [(part.zeros, part.nan, part.positive_inf, part.negative_inf) for part in parts]
+    return Histogram(first, negative, positive, *map(sum, zip(*others, strict=True)))
+
+
+class Part(NamedTuple):
+    """One shard of each subject that has so many; the other subjects are not sampled in it."""
+
+    held: NDArray[np.bool_]
+    """Of which subjects there is a shard."""
+    values: NDArray[Any]
+    states: NDArray[np.uint8]
 
 
 class Shards:
@@ -176,371 +186,182 @@ class Shards:
 
     A parameter without a placement is the same on every rank: the lowest rank that has it counts. A
     sharded one has as many shards as there are distinct placements. A layer sees another part of
-    the batch on each rank: each is a shard.
+    the batch on each rank: each is a shard. Ranks are counted by position, from 0.
     """
 
     def __init__(
         self,
         kind: Kind,
-        names: Sequence[str],
-        steps: NDArray[np.int64],
+        subjects: Sequence[Subject],
         ranks: Sequence[RankSource],
         places: Sequence[RankPlaces],
+        steps: int,
     ) -> None:
-        self._kind, self._names, self._steps = kind, names, steps
-        self._ranks, self._places = ranks, places
-        self._shards = [self.of_subject(name) for name in names]
-        self._most = max((len(shards) for shards in self._shards), default=1) or 1
-        self._undivided = np.array([len(shards) <= 1 for shards in self._shards], bool)
-        self._loaded: dict[tuple[int, Stat], Loaded] = {}
+        self._kind, self._ranks, self._places = kind, ranks, places
+        self.shape = steps, len(subjects)
+        self._at = {subject.name: at for at, subject in enumerate(subjects)}
+        # [rank, subject], −1 where a rank does not have a subject: its column in the rank's own
+        # tables, the number of the shard, and the lowest rank that holds the same shard.
+        self._columns = np.full((len(ranks), len(subjects)), -1)
+        shards = self._columns.copy()
+        numbers: dict[Hashable, int] = {}
+        for rank in range(len(ranks)):
+            members = self._members(rank)
+            at = [self._at[subject.name] for subject in members]
+            keys = [_shard(subject, rank) for subject in members]
+            self._columns[rank, at] = np.arange(len(at))
+            shards[rank, at] = [numbers.setdefault(key, len(numbers)) for key in keys]
+        self._holders = _lowest_holders(shards)
+        self._copies: dict[int, list[int]] = {}  # by lowest holder, the ranks that have its shards
+        for rank, holders in enumerate(self._holders):
+            for holder in np.unique(holders[holders >= 0]).tolist():
+                self._copies.setdefault(holder, []).append(rank)
+        lowest = self._holders == np.arange(len(ranks))[:, None]
+        self.counts = lowest.sum(axis=0)  # of the shards of each subject
+        # Shards that are not placed are whole in themselves: then there is nothing to compare.
+        sizes = np.array([prod(key[1]) if isinstance(key, tuple) else np.nan for key in numbers])
+        held = np.where(lowest, sizes[shards], 0.0).sum(axis=0)
+        self.covered = np.isnan(held) | (held == [_unsharded(s).count for s in subjects])
+        placed = [subject.placement for subject in subjects]
+        cut = [p is not None and p.shape[1:] != p.global_shape[1:] for p in placed]
+        self.cut_rows = np.array(cut, bool)  # whether rows of a subject lie on several ranks
 
-    def of_subject(self, name: str) -> list[list[int]]:
-        """The shards of a subject: for each, the ranks (by position) that hold it, lowest first."""
-        shards: dict[Hashable, list[int]] = {}
-        for position in range(len(self._ranks)):
-            subject = self._subject(position, name)
-            if subject is not None:
-                shards.setdefault(_shard(subject, position), []).append(position)
-        return list(shards.values())
+    def _members(self, rank: int) -> list[Subject]:
+        """What a rank has of this kind, in the order of its columns."""
+        return [subject for subject in self._ranks[rank].subjects if subject.kind is self._kind]
+
+    def ranks_of(self, name: str) -> list[list[int]]:
+        """The shards of a subject: for each, the ranks that hold it, lowest first."""
+        if name not in self._at:
+            return []
+        holders = self._holders[:, self._at[name]]
+        shards = np.unique(holders[holders >= 0])
+        return [np.flatnonzero(holders == shard).tolist() for shard in shards]
 
     def load(self, stat: Stat) -> Loaded:
-        """The statistic of the whole; the ranks' own tables are let go again afterwards."""
-        try:
-            return Loaded(self._merged(stat), self._merged_states(stat))
-        finally:
-            self._loaded.clear()
+        """The statistic of the whole."""
+        parts = PassingParts(self, stat)
+        divided = self.counts > 1
+        merged = RULES[stat](parts, stat) if divided.any() else parts.alone
+        parts.finish()
+        if stat.width > 1:
+            divided = divided[:, None]
+        return Loaded(np.where(divided, merged, parts.alone), parts.states)
 
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
         """Exact sums; of hashes modulo 2^64, as they are meant."""
-        total = np.zeros((len(self._steps), len(self._names)), np.uint64)
-        try:
-            chosen = self._chosen(self._states(stat))
-        finally:
-            self._loaded.clear()
-        for position, rank in enumerate(self._ranks):
-            if stat in rank.recorded and (chosen == position).any():
-                values = self._spread(position, rank.integers(stat), np.uint64, 0)
-                for shard in range(self._most):
-                    cells = chosen[shard] == position
-                    total[cells] += values[cells]
+        total = np.zeros(self.shape, np.uint64)
+        for part in self.parts(stat, exact=True):
+            total += part.values
         return total
 
-    def _subject(self, position: int, name: str) -> Subject | None:
-        return self._ranks[position].by_name.get((self._kind, name))
+    def parts(self, stat: Stat, *, exact: bool = False) -> Iterator[Part]:
+        """Shard after shard of every subject."""
+        return (self._part(holder, stat, exact) for holder in self._copies)
 
-    def _load(self, position: int, stat: Stat) -> Loaded:
-        key = position, stat
-        if key not in self._loaded:
-            self._loaded[key] = self._ranks[position].load(stat)
-        return self._loaded[key]
-
-    def _merged(self, stat: Stat) -> NDArray[np.float64]:
-        # Cosines of shards do not give that of the whole, but sketches add up: take it of those.
-        if stat is Stat.GRAD_COSINE and self._most > 1:
-            sketches = _sum(self._parts, Stat.GRAD_SKETCH)
-            alone = self._parts(Stat.GRAD_COSINE)[0]
-            return np.where(self._undivided[None, :], alone, _cosines(sketches))
-        parts = self._parts(stat)
-        first: NDArray[np.float64] = parts[0]
-        if self._undivided.all():
-            return first
-        if parts.ndim > 3:  # sketches
-            return np.where(self._undivided[None, :, None], first, _sum(lambda _: parts, stat))
-        cache = {stat: parts}
-
-        def get(other: Stat) -> NDArray[np.float64]:
-            if other not in cache:
-                # Updates and optimizer statistics count no elements: sizes of shards do instead.
-                sized = other is Stat.WEIGHT_COUNT and stat.family is not Family.WEIGHT
-                cache[other] = self._sizes() if sized else self._parts(other)
-            return cache[other]
-
-        merged = RULES[stat](get, stat)
-        if stat in SHARED_ROWS:
-            # A row cut across ranks is zero only if it is on each of them: at most the fewest.
-            cut = np.array([self._cuts_rows(name) for name in self._names])
-            merged = np.where(cut[None, :], np.fmin.reduce(parts, axis=0), merged)
-        return np.where(self._undivided[None, :], first, merged)
-
-    def _parts(self, stat: Stat) -> NDArray[np.float64]:
-        """[shard, step, subject(, width)]: what the chosen rank of each shard has."""
-        shape = (self._most, len(self._steps), len(self._names))
-        out = np.full(shape if stat.width == 1 else (*shape, stat.width), np.nan)
-        chosen = self._chosen(self._states(stat))
-        for position, rank in enumerate(self._ranks):
-            if stat not in rank.recorded:
+    def _part(self, holder: int, stat: Stat, exact: bool) -> Part:
+        """Where the lowest rank that holds a shard has nothing for a step, the next one counts."""
+        shape = self.shape if stat.width == 1 else (*self.shape, stat.width)
+        values = np.zeros(shape, np.uint64) if exact else np.full(shape, np.nan)
+        states = np.full(self.shape, State.NOT_SAMPLED, np.uint8)
+        held = self._holders[holder] == holder
+        lacking = np.broadcast_to(held, self.shape)
+        for rank in self._copies[holder]:
+            source = self._ranks[rank]
+            if stat not in source.recorded:
                 continue
-            values = self._spread(position, self._load(position, stat).values, np.float64, np.nan)
-            for shard in range(self._most):
-                cells = chosen[shard] == position
-                out[shard][cells] = values[cells]
-        return out
+            loaded = source.load(stat)
+            own = self._spread(rank, loaded.states, State.NOT_SAMPLED)
+            told = lacking & (self._holders[rank] == holder) & (own != State.NOT_SAMPLED)
+            np.copyto(states, own, where=told)
+            table = source.integers(stat) if exact else loaded.values
+            known = told & (own != State.DAMAGED)
+            mask = known if stat.width == 1 else known[..., None]
+            np.copyto(values, self._spread(rank, table, 0), where=mask)
+            lacking = lacking & ~known
+            if not lacking.any():
+                break
+        return Part(held, values, states)
 
-    def _sizes(self) -> NDArray[np.float64]:
-        """Elements of each shard, for statistics that count nothing themselves."""
-        sizes = np.full((self._most, 1, len(self._names)), np.nan)
-        for column, (name, shards) in enumerate(zip(self._names, self._shards, strict=True)):
-            for shard, ranks in enumerate(shards):
-                subject = self._subject(ranks[0], name)
-                if subject is not None:
-                    placed = subject.placement
-                    sizes[shard, 0, column] = prod(placed.shape) if placed else subject.count
-        return np.broadcast_to(sizes, (self._most, len(self._steps), len(self._names)))
-
-    def _states(self, stat: Stat) -> NDArray[np.uint8]:
-        """[rank, step, subject]."""
-        shape = (len(self._ranks), len(self._steps), len(self._names))
-        out = np.full(shape, State.NOT_SAMPLED, np.uint8)
-        for position, rank in enumerate(self._ranks):
-            if stat in rank.recorded:
-                states = self._load(position, stat).states
-                out[position] = self._spread(position, states, np.uint8, State.NOT_SAMPLED)
-        return out
-
-    def _chosen(self, states: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """[shard, step, subject]: the rank whose value counts; −1 where none has one."""
-        available = ~np.isin(states, _UNKNOWN)
-        chosen = np.full((self._most, *states.shape[1:]), -1)
-        for column, shards in enumerate(self._shards):
-            for shard, ranks in enumerate(shards):
-                for position in reversed(ranks):  # the lowest rank comes last and wins
-                    chosen[shard, available[position, :, column], column] = position
-        return chosen
-
-    def _merged_states(self, stat: Stat) -> NDArray[np.uint8]:
-        """The worst state of the shards that have a value; *partial* where one of them has none."""
-        states = self._states(stat)
-        chosen = self._chosen(states)
-        there = chosen >= 0
-        picked = np.take_along_axis(states, np.maximum(chosen, 0), axis=0)
-        valued = there & HAS_VALUE[picked]
-        first = np.full(states.shape[1:], State.NOT_SAMPLED, np.uint8)
-        for shard in reversed(range(self._most)):
-            first = np.where(there[shard], picked[shard], first)
-        worst = np.where(valued, picked, 0).max(axis=0)
-        merged = np.where(valued.any(axis=0), worst, first)
-        shards = np.array([max(len(shards), 1) for shards in self._shards])
-        lacking = (valued.sum(axis=0) < shards[None, :]) | ~self._covered()[None, :]
-        merged = np.where(valued.any(axis=0) & lacking, State.PARTIAL, merged)
-        damaged = (states == State.DAMAGED).any(axis=0) & ~there.any(axis=0)
-        return np.where(damaged, State.DAMAGED, merged).astype(np.uint8)
-
-    def _covered(self) -> NDArray[np.bool_]:
-        """Whether all shards of a subject together are the whole tensor."""
-        out = np.ones(len(self._names), bool)
-        for column, (name, shards) in enumerate(zip(self._names, self._shards, strict=True)):
-            subjects = [self._subject(ranks[0], name) for ranks in shards]
-            placed = [subject.placement for subject in subjects if subject and subject.placement]
-            if placed and len(placed) == len(subjects):
-                held = sum(prod(placement.shape) for placement in placed)
-                out[column] = held == prod(placed[0].global_shape)
-        return out
-
-    def _cuts_rows(self, name: str) -> bool:
-        for position in range(len(self._ranks)):
-            subject = self._subject(position, name)
-            if subject and subject.placement:
-                return subject.placement.shape[1:] != subject.placement.global_shape[1:]
-        return False
-
-    def _spread(
-        self, position: int, values: NDArray[Any], dtype: type, fill: float
-    ) -> NDArray[Any]:
+    def _spread(self, rank: int, table: NDArray[Any], fill: int) -> NDArray[Any]:
         """One rank's table laid out over all steps and subjects; other attempts are left out."""
-        rank = self._ranks[position]
-        at, current = self._places[position]
-        out = np.full((len(self._steps), len(self._names), *values.shape[2:]), fill, dtype)
-        columns = np.array([rank.columns.get((self._kind, name), -1) for name in self._names], int)
-        present = np.flatnonzero(columns >= 0)
-        rows = np.flatnonzero(current)
-        out[np.ix_(at[current], present)] = values[np.ix_(rows, columns[present])]
+        at, current = self._places[rank]
+        columns = self._columns[rank]
+        same_rows = len(at) == self.shape[0] and current.all()
+        if same_rows and np.array_equal(columns, np.arange(table.shape[1])):
+            return table
+        out = np.full((*self.shape, *table.shape[2:]), fill, table.dtype)
+        rows, present = np.flatnonzero(current), np.flatnonzero(columns >= 0)
+        out[np.ix_(at[rows], present)] = table[np.ix_(rows, columns[present])]
         return out
 
+    def sizes(self) -> Iterator[Table]:
+        """The elements of each part, for statistics that count nothing themselves."""
+        for holder in self._copies:
+            members = self._members(holder)
+            sizes = np.full(self.shape[1], np.nan)
+            sizes[[self._at[subject.name] for subject in members]] = [
+                prod(subject.placement.shape) if subject.placement else subject.count
+                for subject in members
+            ]
+            yield sizes
 
-def _shard(subject: Subject, position: int) -> Hashable:
+
+def _shard(subject: Subject, rank: int) -> Hashable:
     """Equal for ranks that hold copies of the same thing."""
     if subject.kind is Kind.LAYER:
-        return position
-    placement = subject.placement
+        return rank
+    placement = subject.placement if subject.kind is Kind.PARAMETER else None
     return None if placement is None else (placement.offset, placement.shape)
 
 
-# -- the rule of each statistic ------------------------------------------------------------------
-
-Parts = NDArray[np.float64]
-Merged = NDArray[np.float64]
-Get = Callable[[Stat], Parts]
-"""Gives the parts of another statistic of the same family."""
-Rule = Callable[[Get, Stat], Merged]
-
-
-def _sum(get: Get, stat: Stat) -> Merged:
-    parts = get(stat)
-    return np.where(np.isnan(parts).all(axis=0), np.nan, np.nansum(parts, axis=0))
+def _lowest_holders(shards: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[rank, subject] → the lowest rank with the same shard of that subject; −1 where it is −1."""
+    width = max(1, shards.shape[1])
+    codes = shards * width + np.arange(shards.shape[1])
+    _, first, same = np.unique(codes, return_index=True, return_inverse=True)
+    return np.where(shards < 0, -1, (first // width)[same].reshape(shards.shape))
 
 
-def _low(get: Get, stat: Stat) -> Merged:
-    return np.asarray(np.fmin.reduce(get(stat), axis=0))
+class PassingParts:
+    """The shards of one statistic as they go by, and what they have in common afterwards."""
 
+    def __init__(self, shards: Shards, stat: Stat) -> None:
+        self._shards, self._stat, self._seen = shards, stat, False
+        self.sizes, self.cut_rows = shards.sizes, shards.cut_rows
+        self._valued = np.zeros(shards.shape, np.int64)
+        self._worst = np.zeros(shards.shape, np.uint8)
+        self._first = np.full(shards.shape, State.NOT_SAMPLED, np.uint8)
+        width = () if stat.width == 1 else (stat.width,)
+        self.alone = np.full((*shards.shape, *width), np.nan)
+        """The values of subjects that are in one piece."""
 
-def _high(get: Get, stat: Stat) -> Merged:
-    return np.asarray(np.fmax.reduce(get(stat), axis=0))
+    def of(self, stat: Stat) -> Iterator[Table]:
+        """Shard after shard the values of a statistic of the same kind."""
+        for part in self._shards.parts(stat):
+            if stat is self._stat:
+                self._count(part)
+            yield part.values
 
+    def finish(self) -> None:
+        """Let all shards go by, if no rule has asked for them."""
+        if not self._seen:
+            deque(self.of(self._stat), maxlen=0)
 
-def _norm(get: Get, stat: Stat) -> Merged:
-    """Root of the sum of squares, scaled so that squares stay in range."""
-    parts = get(stat)
-    scale = np.fmax.reduce(np.abs(parts), axis=0)
-    safe = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
-    total = safe * np.sqrt(np.nansum((parts / safe) ** 2, axis=0))
-    return np.where(np.isnan(parts).all(axis=0), np.nan, total)
+    def _count(self, part: Part) -> None:
+        self._seen = True
+        alone = part.held & (self._shards.counts == 1)
+        if alone.any():
+            self.alone[:, alone] = part.values[:, alone]
+        valued = HAS_VALUE[part.states]
+        self._valued += valued
+        np.maximum(self._worst, part.states, out=self._worst, where=valued)
+        unknown = (self._first == State.NOT_SAMPLED) | (self._first == State.DAMAGED)
+        np.copyto(self._first, part.states, where=unknown & (part.states != State.NOT_SAMPLED))
 
-
-def _weighted(get: Get, stat: Stat, *, by: Stat, power: int = 1) -> Merged:
-    return _weighted_mean(get(stat), get(by), power)
-
-
-def _weighted_mean(values: Parts, weights: Parts, power: int = 1) -> Merged:
-    there = np.isfinite(values) & np.isfinite(weights)
-    weights = np.where(there, weights, 0.0)
-    joined = (np.where(there, values, 0.0) ** power * weights).sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean: Merged = joined / weights.sum(axis=0)
-    return mean if power == 1 else mean ** (1.0 / power)
-
-
-def _ratio(get: Get, stat: Stat) -> Merged:
-    """Norm of the whole update ÷ norm of the whole weight before it."""
-    # The norm before the update is not stored, but it is the update's divided by the ratio.
-    updates, ratios = get(Stat.UPDATE_NORM), get(stat)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        before = np.where(ratios > 0, updates / ratios, np.where(np.isnan(ratios), np.nan, 0.0))
-        return np.where(
-            (ratios == 0).all(axis=0),
-            0.0,
-            _norm(get, Stat.UPDATE_NORM) / _norm(lambda _: before, stat),
-        )
-
-
-def _moment(get: Get, stat: Stat, *, family: Family) -> Merged:
-    """Mean, standard deviation, skewness or excess kurtosis of the parts together."""
-    counts = _finite(get, family)
-    means, stds = get(Stat(f"{family}_mean")), get(Stat(f"{family}_std"))
-    # Fourth powers leave the range of float64; a common power of two (exact) keeps them inside.
-    scale = np.fmax.reduce(np.abs(get(Stat(f"{family}_abs_max"))), axis=0)
-    exponent = np.where(np.isfinite(scale), np.frexp(np.nan_to_num(scale))[1], 0)
-    sums = MomentSums(np.zeros(means.shape[1:]))
-    for part, count in enumerate(counts):
-        there = count > 0
-        std = np.ldexp(stds[part], -exponent)
-        m2 = count * std * std
-        m3 = m4 = np.zeros(count.shape)
-        if family is not Family.ACT:  # activations keep two moments only
-            skewness = get(Stat(f"{family}_skewness"))[part]
-            kurtosis = get(Stat(f"{family}_kurtosis"))[part]
-            m3 = np.nan_to_num(skewness) * m2 * std
-            m4 = np.where(np.isnan(kurtosis), 0.0, (kurtosis + 3.0) * m2 * std * std)
-        mean = np.where(there, np.ldexp(means[part], -exponent), sums.mean)
-        sums.mean = np.where(sums.n == 0, mean, sums.mean)  # the first part is taken as it is
-        sums.join(
-            np.where(there, count, 0.0), mean, *(np.where(there, m, 0.0) for m in (m2, m3, m4))
-        )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        variance = np.where(sums.n > 0, sums.m2 / sums.n, np.nan)
-        match stat.removeprefix(f"{family}_"):
-            case "mean":
-                return np.where(sums.n > 0, np.ldexp(sums.mean, exponent), np.nan)
-            case "std":
-                return np.ldexp(np.sqrt(variance), exponent)
-            case "skewness":
-                shape = sums.m3 / sums.n / (variance * np.sqrt(variance))
-            case _:
-                shape = sums.m4 / sums.n / (variance * variance) - 3.0
-    return np.where(variance > 0, shape, np.nan)
-
-
-def _finite(get: Get, family: Family) -> Parts:
-    """How many finite elements each part has."""
-    bad = (
-        [Stat.ACT_NONFINITE]
-        if family is Family.ACT
-        else [Stat(f"{family}_nan"), Stat(f"{family}_inf")]
-    )
-    return np.subtract(get(Stat(f"{family}_count")), sum(np.nan_to_num(get(s)) for s in bad))
-
-
-def _abs_mean(get: Get, stat: Stat, *, family: Family) -> Merged:
-    return _weighted_mean(get(stat), _finite(get, family))
-
-
-def _first(get: Get, stat: Stat) -> Merged:
-    parts = get(stat)
-    first: Merged = parts[0]
-    for part in parts[1:]:
-        first = np.where(np.isnan(first), part, first)
-    return first
-
-
-def _cosines(sketches: NDArray[np.float64]) -> Merged:
-    """Cosine of each sketch [step, subject, width] with the last one measured before it."""
-    out = np.full(sketches.shape[:2], np.nan)
-    before = np.full(sketches.shape[1:], np.nan)
-    for step, now in enumerate(sketches):
-        with np.errstate(invalid="ignore", divide="ignore"):
-            product = (now * before).sum(axis=1)
-            out[step] = product / np.sqrt((now**2).sum(axis=1) * (before**2).sum(axis=1))
-        measured = ~np.isnan(now).any(axis=1)
-        before[measured] = now[measured]
-    return out
-
-
-def _tensor_rules(family: Family) -> dict[Stat, Rule]:
-    moment = partial(_moment, family=family)
-    rules: dict[str, Rule] = {
-        **dict.fromkeys(("count", "nan", "inf", "zero_rows"), _sum),
-        **dict.fromkeys(("mean", "std", "skewness", "kurtosis"), moment),
-        "norm": _norm,
-        "abs_mean": partial(_abs_mean, family=family),
-        "abs_max": _high,
-        "min": _low,
-        "max": _high,
-        "zero_fraction": partial(_weighted, by=Stat(f"{family}_count")),
-    }
-    return {Stat(f"{family}_{name}"): rule for name, rule in rules.items()}
-
-
-_BY_ACT = partial(_weighted, by=Stat.ACT_COUNT)
-_BY_SIZE = partial(_weighted, by=Stat.WEIGHT_COUNT)
-"""Where a family counts nothing itself, parts weigh as many elements as they have."""
-
-RULES: Mapping[Stat, Rule] = {
-    **_tensor_rules(Family.GRAD),
-    Stat.GRAD_DEAD_ROWS: _sum,
-    Stat.GRAD_UNTOUCHED_ROWS: _sum,
-    Stat.GRAD_SKETCH: _sum,
-    **_tensor_rules(Family.WEIGHT),
-    Stat.WEIGHT_ROW_SPREAD: _high,
-    Stat.WEIGHT_HASH: _sum,
-    Stat.UPDATE_NORM: _norm,
-    Stat.UPDATE_RATIO: _ratio,
-    Stat.UPDATE_LOST_FRACTION: _BY_SIZE,
-    Stat.OPTIM_RATIO_RMS: partial(_weighted, by=Stat.WEIGHT_COUNT, power=2),
-    Stat.OPTIM_EPS_FRACTION: _BY_SIZE,
-    Stat.ACT_COUNT: _sum,
-    Stat.ACT_NONFINITE: _sum,
-    Stat.ACT_MEAN: partial(_moment, family=Family.ACT),
-    Stat.ACT_STD: partial(_moment, family=Family.ACT),
-    Stat.ACT_ABS_MAX: _high,
-    Stat.ACT_ZERO_FRACTION: _BY_ACT,
-    Stat.ACT_GATE_ZERO_FRACTION: _BY_ACT,
-    Stat.ACT_FLAT_FRACTION: _BY_ACT,
-    Stat.ACT_ENTROPY: _BY_ACT,
-    Stat.PROBE_NONFINITE: _sum,
-    Stat.PROBE_INPUT_NONFINITE: _sum,
-    Stat.PROBE_TRAINING: _low,
-    Stat.LR: _first,
-}
-SHARED_ROWS = frozenset(
-    {Stat.GRAD_ZERO_ROWS, Stat.GRAD_DEAD_ROWS, Stat.GRAD_UNTOUCHED_ROWS, Stat.WEIGHT_ZERO_ROWS}
-)
-"""Counts of rows: they add up only where every part holds whole rows."""
+    @property
+    def states(self) -> NDArray[np.uint8]:
+        """The worst state of the shards that have a value; *partial* where one of them has none."""
+        whole = (self._valued == self._shards.counts) & self._shards.covered
+        valued = np.where(whole, self._worst, State.PARTIAL)
+        return np.where(self._valued > 0, valued, self._first).astype(np.uint8)
