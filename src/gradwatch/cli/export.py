@@ -5,12 +5,15 @@ from pathlib import Path
 
 import click
 
+from gradwatch.cli.places import PlaceArgument
 from gradwatch.cli.progress import share_bar
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import refuse_taken, write_whole
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.store import open_run
+from gradwatch.store.copying import copy_run
+from gradwatch.store.places import Place, is_url
 from gradwatch.text import plain
 from gradwatch.views.export import exported, write_csv, write_json, write_parquet, write_tensorboard
 
@@ -18,12 +21,12 @@ FORMATS = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
 
 
 @click.command("export")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PlaceArgument())
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The file to write; its ending says in which format.",
+    help="The file to write; its ending says in which format. A URL, or a folder with / behind it: "
+    "copy the run there; repeated, only what is new.",
 )
 @click.option(
     "--tensorboard",
@@ -40,26 +43,50 @@ FORMATS = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
 )
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 def command(
-    run: Path,
-    output: Path | None,
+    run: Place,
+    output: str | None,
     tensorboard: Path | None,
     form: str | None,
     words: tuple[str, ...],
     exact_names: bool,
     force: bool,
 ) -> None:
-    """Write every recorded value of a run: csv, json or parquet, by the file's ending."""
+    """Write every recorded value of a run: csv, json or parquet, by the file's ending.
+
+    Or copy the run, also while it grows: -o s3://bucket/runs/NAME/.
+    """
     if (output is None) == (tensorboard is None):
         raise click.UsageError("Say either -o FILE or --tensorboard DIR.")
     if tensorboard is not None:
         path = write_tensorboard(open_run(run), tensorboard)
         click.echo(f"Wrote {plain(str(path))}.", err=True)
+    elif output is not None and (is_url(output) or output.endswith("/")):
+        if form or words or exact_names:
+            raise click.UsageError("A run is copied as it is; leave out the other options.")
+        _copy(run, Place.of(output), force)
     elif output is not None:
-        _write(run, output, form, words, exact_names, force)
+        _write(run, Path(output), form, words, exact_names, force)
+
+
+def _copy(run: Place, target: Place, force: bool) -> None:
+    if target.name.rpartition(".")[2].lower() in FORMATS:
+        raise GradwatchError(
+            f"Expected a folder to copy the run to, got {plain(str(target))!r}. "
+            "Write the file here and copy it yourself.",
+            Exit.USAGE,
+        )
+    with share_bar("copying") as tick:
+        copied = copy_run(run, target, force=force, tick=tick)
+    click.echo(
+        f"Copied to {plain(str(target))}: {copied.files} files, {copied.bytes / 1e6:.2f} MB.",
+        err=True,
+    )
+    if copied.lost:
+        click.echo(f"The run is damaged: {copied.lost} of its files are missing.", err=True)
 
 
 def _write(
-    run: Path,
+    run: Place,
     output: Path,
     form: str | None,
     words: tuple[str, ...],

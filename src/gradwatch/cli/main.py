@@ -1,5 +1,6 @@
 """The `gradwatch` program: a table of commands, each imported when it is used."""
 
+import re
 import sys
 from importlib import import_module
 
@@ -54,6 +55,8 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo(f"gradwatch: {error}", err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
+        # click repeats what was typed; in a URL there may be a password
+        error.message = re.sub(r"(\w://)\S*", r"\1…", error.message)
         error.show()
         sys.exit(Exit.USAGE)
     except (click.Abort, KeyboardInterrupt):
