@@ -1,5 +1,6 @@
 """The `gradwatch` program: a table of commands, each imported when it is used."""
 
+import io
 import re
 import sys
 from importlib import import_module
@@ -55,9 +56,10 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo(f"gradwatch: {error}", err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
+        text = io.StringIO()
+        error.show(text)
         # click repeats what was typed; in a URL there may be a password
-        error.message = re.sub(r"(\w://)\S*", r"\1…", error.message)
-        error.show()
+        click.echo(re.sub(r"(\w://)\S*", r"\1…", text.getvalue()), err=True, nl=False)
         sys.exit(Exit.USAGE)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
