@@ -9,11 +9,11 @@ from typing import Any, BinaryIO
 from gradwatch.errors import Exit, GradwatchError
 
 
-def paths_of(given: Any) -> list[Path]:
-    """One path, or several in order, as they are handed in."""
+def paths_of(given: Any) -> list[str | os.PathLike[str]]:
+    """One path, or several in order, as they are handed in; a URL stays as it is."""
     try:
         several = [given] if isinstance(given, str | os.PathLike) else list(given)
-        return [Path(item) for item in several]
+        return [item if "://" in os.fspath(item) else Path(item) for item in several]
     except TypeError:
         raise GradwatchError(
             f"Expected the path of a file or folder, or several, got {repr(given)[:60]}.",

@@ -100,7 +100,7 @@ _NUMBER = re.compile(r"(\d{1,15})(?=\D*$)")
 
 def _steps(path: Paths) -> list[tuple[int, Path]]:
     """(step, place) of each: the numbers in the names where they increase, else 0, 1, …"""
-    places = paths_of(path)
+    places = [Path(item) for item in paths_of(path)]
     if not places:
         raise GradwatchError("Expected a checkpoint, got an empty list.", Exit.USAGE)
     if len(places) == 1:

@@ -24,6 +24,7 @@ from gradwatch.analysis.weights import analyze_weights
 from gradwatch.checkpoints.blocks import arrays_of
 from gradwatch.checkpoints.readers import open_index
 from gradwatch.checks.context import context
+from gradwatch.cli.places import PlaceArgument
 from gradwatch.diagnosis import verdicts
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.finding import Severity
@@ -31,6 +32,7 @@ from gradwatch.jsonio import dumps
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.store import open_run
+from gradwatch.store.places import Place
 from gradwatch.text import number, plain, several, shortened
 from gradwatch.views.colours import HELP, ORIGINAL_NAMES, Scheme
 
@@ -54,9 +56,9 @@ _COLOURS = {
 # -- what to analyse -------------------------------------------------------------------------------
 
 
-def opened(path: Path) -> tuple[Run, dict[str, Any] | None]:
+def opened(path: Place) -> tuple[Run, dict[str, Any] | None]:
     """The run of a recorded folder, or of a folder with arrays; of arrays the last weights too."""
-    files = [path / name for name in ARRAYS if (path / name).is_file()]
+    files = [file for name in ARRAYS if (file := Path(path, name)).is_file()]
     if not files:
         return open_run(path), None
     tables = {file.stem: _arrays(file) for file in files}
@@ -307,7 +309,7 @@ def _part(name: str, text: str) -> Callable[[Any], Any]:
 
 
 @click.command("analyze")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PlaceArgument())
 @_part("weights", "Only the weights.")
 @_part("gradients", "Only the gradients.")
 @_part("flow", "Only the flow.")
@@ -338,7 +340,7 @@ def _part(name: str, text: str) -> Callable[[Any], Any]:
 )
 @click.option("--json", "as_json", is_flag=True, help="Everything, as strict JSON.")
 def command(
-    run: Path,
+    run: Place,
     parts: tuple[str, ...],
     rules: str,
     as_json: bool,

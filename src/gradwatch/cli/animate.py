@@ -4,9 +4,11 @@ from pathlib import Path
 
 import click
 
+from gradwatch.cli.places import PlaceArgument
 from gradwatch.cli.progress import share_bar
 from gradwatch.files import refuse_taken
 from gradwatch.store import open_run
+from gradwatch.store.places import Place
 from gradwatch.text import plain
 from gradwatch.views.animation import FORMATS, AnimationOptions, animate
 from gradwatch.views.colours import HELP, Scheme
@@ -14,7 +16,7 @@ from gradwatch.views.model import diagnosed
 
 
 @click.command("animate")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PlaceArgument())
 @click.option(
     "-o",
     "--output",
@@ -33,7 +35,7 @@ from gradwatch.views.model import diagnosed
     help=HELP,
 )
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
-def command(run: Path, output: Path, frames: int, fps: float, colours: str, force: bool) -> None:
+def command(run: Place, output: Path, frames: int, fps: float, colours: str, force: bool) -> None:
     """Show the flow of the gradient through the layers as a moving picture."""
     options = AnimationOptions(frames, fps, Scheme.named(colours))
     refuse_taken(output, force)

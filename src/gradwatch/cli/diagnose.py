@@ -2,16 +2,17 @@
 
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
+from gradwatch.cli.places import PlaceArgument
 from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.errors import Exit
 from gradwatch.finding import Finding, Severity
 from gradwatch.jsonio import dumps
 from gradwatch.store import open_run
+from gradwatch.store.places import Place
 from gradwatch.text import plain, shortened
 
 WIDTH = 80
@@ -33,10 +34,10 @@ def fail_on(default: str) -> Callable[[Command], Command]:
 
 
 @click.command("diagnose")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PlaceArgument())
 @click.option("--json", "as_json", is_flag=True, help="The whole diagnosis as JSON.")
 @fail_on("warning")
-def command(run: Path, as_json: bool, limit: Severity) -> int:
+def command(run: Place, as_json: bool, limit: Severity) -> int:
     """Say what is wrong with a run, since when, where it began and what to try.
 
     Exit code 0: nothing at or above --fail-on. 1: something. 3: the run could not be read.

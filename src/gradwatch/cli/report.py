@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from gradwatch.cli.places import PlaceArgument
 from gradwatch.files import refuse_taken, write_whole
 from gradwatch.store import open_run
+from gradwatch.store.places import Place
 from gradwatch.text import plain
 from gradwatch.views.colours import HELP, Scheme
 from gradwatch.views.model import build, diagnosed
@@ -13,7 +15,7 @@ from gradwatch.views.page import report
 
 
 @click.command("report")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PlaceArgument())
 @click.option(
     "-o",
     "--output",
@@ -24,7 +26,7 @@ from gradwatch.views.page import report
 )
 @click.option("--colours", metavar="NAME", default=Scheme.VIRIDIS.value, help=HELP)
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
-def command(run: Path, output: Path, colours: str, force: bool) -> None:
+def command(run: Place, output: Path, colours: str, force: bool) -> None:
     """Write a run's report: one HTML file, no network needed, opens from disk."""
     scheme = Scheme.named(colours)
     refuse_taken(output, force)

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from gradwatch.cli.places import PlaceArgument
 from gradwatch.cli.progress import share_bar
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.jsonio import spelled
@@ -23,13 +24,14 @@ from gradwatch.store import (
     retention,
 )
 from gradwatch.store import prune as prune_files
+from gradwatch.store.places import Place
 from gradwatch.text import plain, shortened
 
 FORMAT = 1
 
 
 @click.command("runs")
-@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+@click.argument("folder", type=PlaceArgument(), default="runs")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--delete", "victim", metavar="RUN", help="Delete this run, after asking.")
 @click.option(
@@ -42,7 +44,7 @@ FORMAT = 1
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
 def command(
-    folder: Path,
+    folder: Place,
     names: tuple[str, ...],
     victim: str | None,
     prune: bool,

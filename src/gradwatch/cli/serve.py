@@ -1,27 +1,27 @@
 """`gradwatch serve`: the live page."""
 
-from pathlib import Path
-
 import click
 
+from gradwatch.cli.places import PlaceArgument
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.store.places import Place
 
 
 @click.command("serve")
-@click.argument("runs", type=click.Path(path_type=Path), nargs=-1)
+@click.argument("runs", type=PlaceArgument(), nargs=-1)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port; 0 takes any free one.")
 @click.option("--allow-remote", is_flag=True, help="Let --host be one other machines can reach.")
-def command(runs: tuple[Path, ...], host: str, port: int | None, allow_remote: bool) -> None:
+def command(runs: tuple[Place, ...], host: str, port: int | None, allow_remote: bool) -> None:
     """Serve a live page of the runs in RUNS (a folder of runs, or runs; `runs` by default).
 
     Prints a link that works once. The page is read-only; the training is not touched.
     """
     from gradwatch.server.serving import Address, serve
 
-    roots = runs or (Path("runs"),)
+    roots = runs or (Place.of("runs"),)
     for root in roots:
-        if not root.is_dir():
+        if not root.exists():
             raise GradwatchError(
                 f"Expected a folder of runs at {root}, found none. Name one: gradwatch serve DIR.",
                 Exit.UNREADABLE,

@@ -1,15 +1,17 @@
 """`gradwatch show`: a run on the terminal."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import click
 from rich.console import Console, Group
 from rich.live import Live
 
+from gradwatch.cli.places import PlaceArgument
 from gradwatch.run import Run
 from gradwatch.store import follow, open_run
+from gradwatch.store.places import Place
 from gradwatch.views.model import ViewModel, build, diagnosed, to_json
 from gradwatch.views.model.titles import shown
 from gradwatch.views.terminal import ranks_table, screen, signals_table
@@ -20,7 +22,7 @@ SECONDS = 1.0
 
 
 @click.command("show")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PlaceArgument())
 @click.option(
     "--layers", metavar="PATTERN", help="Only layers that contain this, or match h.*.attn."
 )
@@ -31,7 +33,7 @@ SECONDS = 1.0
 @click.option("--follow", is_flag=True, help="Keep looking while the run grows; Ctrl-C ends it.")
 @click.option("--json", "as_json", is_flag=True, help="The view model as JSON.")
 def command(
-    run: Path,
+    run: Place,
     layers: str | None,
     stat: str | None,
     last: int | None,
@@ -70,7 +72,7 @@ def _model(run: Run, stat: str | None, last: int | None, columns: int) -> ViewMo
 
 
 def _follow(
-    console: Console, path: Path, stat: str | None, layers: str | None, last: int | None
+    console: Console, path: Place, stat: str | None, layers: str | None, last: int | None
 ) -> None:
     with Live(console=console, refresh_per_second=4, transient=False) as live:
         for run in growing(path):
@@ -79,7 +81,9 @@ def _follow(
             live.update(Group(*screen(model, width, stat=stat, layers=layers)))
 
 
-def growing(path: Path, *, wait: Callable[[float], None] = time.sleep) -> Iterator[Run]:
+def growing(
+    path: str | os.PathLike[str], *, wait: Callable[[float], None] = time.sleep
+) -> Iterator[Run]:
     """The run now and each time it has grown, until its recorder says that it is complete."""
     follower = follow(path)
     shown: tuple[int, int] | None = None

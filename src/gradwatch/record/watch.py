@@ -19,6 +19,7 @@ from gradwatch.record.signals import make_signals
 from gradwatch.record.watcher import Disabled, Watcher, close_previous
 from gradwatch.run import Event, EventKind
 from gradwatch.store import Writer, folder_name
+from gradwatch.store.places import is_url
 
 HOME = Path("runs")
 VARIABLE = "GRADWATCH_MODE"
@@ -111,6 +112,11 @@ def _place(run: str | os.PathLike[str] | None, what: str) -> tuple[str, Path]:
     text = os.fspath(run)
     if not isinstance(text, str) or not text:
         raise usage_error(f"`run` must be a name or a path, got {run!r}.")
+    if is_url(text):
+        raise usage_error(
+            f"`run` must be a name or a path of this machine, got {text.partition(':')[0]}://…; "
+            "record here, and copy with `gradwatch export RUN -o URL`."
+        )
     # pathlib sees no name in "."; a run of that name goes into `runs` like any other
     if isinstance(run, str) and os.path.basename(text) == text:  # noqa: PTH119
         return text, HOME / folder_name(text)

@@ -22,6 +22,7 @@ from gradwatch.run import Run
 from gradwatch.run.source import Source
 from gradwatch.server.encoded import AnswerCache, EncodedView, SentETags, ViewRequest
 from gradwatch.store import follow, list_runs
+from gradwatch.store.places import Place
 from gradwatch.text import plain
 from gradwatch.views.model import ViewModel, build, diagnosed
 from gradwatch.views.model.titles import HEAT_CHOICE, shown
@@ -48,7 +49,7 @@ class RunGone(Exception):
 class Library:
     """All runs under the folders given; looked through again at every listing."""
 
-    def __init__(self, roots: Sequence[Path]) -> None:
+    def __init__(self, roots: Sequence[Path | Place]) -> None:
         self.roots = tuple(root.resolve() for root in roots)
         self._runs: dict[str, ServedRun] = {}
         self._lock = threading.Lock()

@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -17,6 +16,7 @@ from gradwatch.errors import Exit, GradwatchError
 from gradwatch.server.access import AccessTokens
 from gradwatch.server.app import application
 from gradwatch.server.runs import Library
+from gradwatch.store.places import Place
 
 PORT = 8321
 TRIES = 20
@@ -172,7 +172,7 @@ def settings(app: ASGIApp) -> uvicorn.Config:
     )
 
 
-def serve(roots: Sequence[Path], address: Address, announce: Callable[[str], None]) -> None:
+def serve(roots: Sequence[Place], address: Address, announce: Callable[[str], None]) -> None:
     """Serve until stopped; `announce` is given each link."""
     listening = address.bound()
     port = int(listening.getsockname()[1])

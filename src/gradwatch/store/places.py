@@ -1,12 +1,29 @@
-"""Where a run lies: a folder of this machine. Links are left alone: they could lead anywhere."""
+"""Where a run lies: a folder of this machine, or (`store/remote.py`) one at a URL.
+
+In a local folder links are left alone: they could lead anywhere.
+"""
 
 import contextlib
+import hashlib
 import os
+import re
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+from gradwatch.errors import GradwatchError
+from gradwatch.files import write_whole
 from gradwatch.store.parquet import RandomAccess
+from gradwatch.text import plain
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")  # two letters at least: C:// is a drive
+
+
+def is_url(given: object) -> bool:
+    """Whether this text names something elsewhere, not a path of this machine."""
+    return isinstance(given, str) and _URL.match(given) is not None
 
 
 class FileHandle:
@@ -40,14 +57,22 @@ class FileHandle:
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """A folder that may hold a run: `Place.of("runs/x")`."""
+    """A folder that may hold a run: `Place.of("runs/x")`, `Place.of("s3://bucket/runs/x")`."""
 
     path: str
 
-    @classmethod
-    def of(cls, given: "str | os.PathLike[str] | Place") -> "Place":
+    @staticmethod
+    def of(given: "str | os.PathLike[str]") -> "Place":
         """From what a user hands in."""
-        return given if isinstance(given, Place) else cls(os.fspath(given))
+        if isinstance(given, Place):
+            return given
+        from gradwatch.store import remote  # which needs this class
+
+        text = os.fspath(given)
+        scheme = match[1].lower() if (match := _URL.match(text)) else "file"
+        if scheme not in ("file", "local"):
+            return remote.place_of(text)
+        return Place(str(Path(unquote(urlsplit(text).path) if match else text)))
 
     @property
     def name(self) -> str:
@@ -59,6 +84,13 @@ class Place:
 
     def __str__(self) -> str:
         return self.path
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def resolve(self) -> "Place":
+        """The same place by its whole path, without links on the way."""
+        return Place(str(Path(self.path).resolve()))
 
     def exists(self) -> bool:
         """Whether there is such a folder."""
@@ -72,7 +104,14 @@ class Place:
 
     def files(self) -> dict[str, int]:
         """Bytes of every regular file in it and in its folders, by path such as `rows/grad/…`."""
-        sizes: dict[str, int] = {}
+        return {path: size for path, size, _ in self._listing()}
+
+    def mark(self) -> str:
+        """Changes whenever a file does; reads no data."""
+        return hashlib.blake2b(repr(sorted(self._listing())).encode(), digest_size=8).hexdigest()
+
+    def _listing(self) -> Iterator[tuple[str, int, int | None]]:
+        """Path, bytes and time of change."""
         waiting = [""]
         while waiting:
             below = waiting.pop()
@@ -82,8 +121,8 @@ class Place:
                     if item.is_dir(follow_symlinks=False):
                         waiting.append(path + "/")
                     elif item.is_file(follow_symlinks=False):
-                        sizes[path] = item.stat(follow_symlinks=False).st_size
-        return sizes
+                        facts = item.stat(follow_symlinks=False)
+                        yield path, facts.st_size, facts.st_mtime_ns
 
     def open(self, file: str) -> RandomAccess | None:
         """A file in it; None where there is no regular file: a link could lead out of the run's
@@ -94,3 +133,22 @@ class Place:
         except (OSError, ValueError):
             return None
         return handle if stat.S_ISREG(os.fstat(handle.descriptor).st_mode) else None
+
+    def put(self, file: str, data: bytes) -> None:
+        """Write a file as a whole, over an older one; never through a link."""
+        path = Path(self.path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            for part in file.split("/")[:-1]:
+                path /= part
+                if path.is_symlink():
+                    raise NotADirectoryError(0, "a link is in the way")
+                path.mkdir(exist_ok=True)
+        except OSError as error:
+            raise GradwatchError(f"Could not write {plain(str(path))}: {error.strerror}.") from None
+        write_whole(Path(self.path, file), lambda target: target.write(data), force=True)
+
+    def remove(self, file: str) -> None:
+        """Remove a file that `files` has named."""
+        with contextlib.suppress(OSError):
+            Path(self.path, file).unlink()

@@ -28,7 +28,7 @@ class Follower:
     def __init__(
         self, path: Paths, *, attempt: int | None = None, call: Isolation = directly
     ) -> None:
-        self._runs = paths_of(path)
+        self._runs = [Path(item) for item in paths_of(path)]
         self._attempt = attempt
         self._call = call
         self._folders: dict[Path, Folder] = {}
