@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
+from urllib.request import Request, urlopen
 
 KEY, SECRET = "AKIAOURKEY42", "sEcReTpAsSwOrD"
 BUCKET = "bucket"
@@ -57,7 +58,6 @@ def s3_server() -> Iterator[S3]:
     """A server with one empty bucket."""
     serving: Any = import_module("werkzeug.serving")
     application: Any = import_module("moto.moto_server.werkzeug_app")
-    import_module("moto.core").DEFAULT_ACCOUNT_ID  # noqa: B018
 
     class Quiet(serving.WSGIRequestHandler):  # type: ignore[misc]
         def log(self, *arguments: object) -> None:
@@ -72,6 +72,8 @@ def s3_server() -> Iterator[S3]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
+        reset = Request(f"http://127.0.0.1:{s3.port}/moto-api/reset", method="POST")
+        urlopen(reset).close()  # what earlier servers of this process had is still there
         fs: Any = import_module("pyarrow.fs")
         fs.S3FileSystem(
             access_key=KEY,

@@ -275,6 +275,16 @@ def test_wrong_arguments_raise_at_once(wrong: dict[str, Any], said: str, tmp_pat
     assert not (tmp_path / "r").exists()
 
 
+def test_recording_at_a_url_is_refused_without_repeating_it() -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(
+        GradwatchError, match=r"a path of this machine, got s3://…; .*export"
+    ) as said:
+        watch(model, optimizer, run="s3://key:secret@bucket/x")
+    assert "secret" not in str(said.value)
+
+
 def test_what_is_no_model_or_no_optimizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GradwatchError, match=r"torch\.nn\.Module"):
         watch("model")  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ does what takes long.
 
 import hashlib
 import logging
+import os
 import queue
 import threading
 import time
@@ -13,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, cast
 
 from gradwatch.diagnosis import Diagnosis
@@ -21,7 +21,7 @@ from gradwatch.errors import GradwatchError
 from gradwatch.run import Run
 from gradwatch.run.source import Source
 from gradwatch.server.encoded import AnswerCache, EncodedView, SentETags, ViewRequest
-from gradwatch.store import follow, list_runs
+from gradwatch.store import RunSummary, follow, list_runs
 from gradwatch.store.places import Place
 from gradwatch.text import plain
 from gradwatch.views.model import ViewModel, build, diagnosed
@@ -38,6 +38,8 @@ BIG = 64 << 20
 """Bytes on disk from which on what is new in a run is read by the worker."""
 WARMED = 10
 """Windows of a large run that are read beforehand."""
+REMOTE_SECONDS = 10.0
+"""How long what was found in object storage counts as it was, before it is asked again."""
 SPARK = 60
 """Points of a small loss curve."""
 
@@ -49,8 +51,9 @@ class RunGone(Exception):
 class Library:
     """All runs under the folders given; looked through again at every listing."""
 
-    def __init__(self, roots: Sequence[Path | Place]) -> None:
-        self.roots = tuple(root.resolve() for root in roots)
+    def __init__(self, roots: Sequence[str | os.PathLike[str]]) -> None:
+        self.roots = tuple(Place.of(root).resolve() for root in roots)
+        self._found: dict[Place, tuple[float, list[RunSummary]]] = {}
         self._runs: dict[str, ServedRun] = {}
         self._lock = threading.Lock()
         self._worker = Worker()
@@ -60,11 +63,7 @@ class Library:
         runs: dict[str, ServedRun] = {}
         with self._lock:  # two scans at once would make two `ServedRun`s of one folder
             for root in self.roots:
-                try:
-                    summaries = list_runs(root)
-                except GradwatchError:
-                    continue  # a folder that vanished: its runs are gone, the page says so
-                for item in summaries:
+                for item in self._summaries(root):
                     path = item.path.resolve()
                     key = hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()
                     run = self._runs.get(key) or ServedRun(key, path, item.name, self._worker)
@@ -73,11 +72,26 @@ class Library:
             self._runs = runs  # replaced, never changed: others read it without the lock
         return runs
 
+    def _summaries(self, root: Place) -> list[RunSummary]:
+        now = time.monotonic()
+        until, found = self._found.get(root, (0.0, []))
+        if now < until:
+            return found
+        try:
+            found = list_runs(root)
+        except GradwatchError:
+            # A folder that vanished: its runs are gone, the page says so. A server that does not
+            # answer is another thing: its runs stay in the list.
+            found = found if root.remote else []
+        self._found[root] = now + (REMOTE_SECONDS if root.remote else 0.0), found
+        return found
+
     def run(self, key: str) -> "ServedRun":
         """By id only: what is not in the table does not exist."""
         run = self._runs.get(key) or self.scan().get(key)
-        if run is None or not run.path.is_dir():
+        if run is None:
             raise RunGone
+        run.mark()  # raises where it is gone
         return run
 
     def listing(self) -> list[dict[str, Any]]:
@@ -101,7 +115,7 @@ class ServedRun:
     """
 
     key: str
-    path: Path
+    path: Place
     name: str
     worker: "Worker"
     size: int = 0
@@ -117,7 +131,8 @@ class ServedRun:
 
     def __post_init__(self) -> None:
         self.run: Run | None = None
-        self._run_mark = ""
+        self._run_mark = self._mark = ""
+        self._marked_until = 0.0
         self._follower = follow(self.path)
         self._diagnosis: tuple[str, Diagnosis] | None = None
         self._newest: EncodedView | None = None
@@ -143,16 +158,13 @@ class ServedRun:
 
     def mark(self) -> str:
         """Changes whenever a file of the run does; reads no data."""
-        if not self.path.is_dir():
-            raise RunGone
-        digest = hashlib.blake2b(digest_size=8)
-        try:
-            for file in sorted(self.path.rglob("*")):
-                stat = file.stat(follow_symlinks=False)
-                digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-        except OSError:  # a file went while we looked: the next mark differs in any case
-            digest.update(b"changing")
-        return digest.hexdigest()
+        now = time.monotonic()
+        if now >= self._marked_until:
+            if not self.path.exists():
+                raise RunGone
+            self._mark = self.path.mark()
+            self._marked_until = now + (REMOTE_SECONDS if self.path.remote else 0.0)
+        return self._mark
 
     # -- answers ---------------------------------------------------------------------------------
 

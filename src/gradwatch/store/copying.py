@@ -13,16 +13,16 @@ from pathlib import Path
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.store import manifest as manifests
 from gradwatch.store.format import BadPayload, from_json
+from gradwatch.store.journal import journal_number
 from gradwatch.store.manifest import Manifest, SealedFile
 from gradwatch.store.places import Place
+from gradwatch.store.runs import writer_folders
 
 LOOKS = 50
 """How often to begin again where a growing run seals what was just going to be copied."""
 REPLACED = ("subjects.parquet", "graph.json")
 """Sealed files of which a newer one takes the place; all others never change."""
 PARTS = tuple(f"{file}.part" for file in REPLACED)
-_WRITER = re.compile(r"[0-9]{1,6}-[0-9]{1,6}-[0-9a-f]{8}")
-_JOURNAL = re.compile(r"journal-([0-9]{1,12})\.gwj")
 _SEALED = re.compile(
     r"((rows|sketches|histograms|rollups)/[^/]+|scalars|events)/[0-9]+\.parquet"
     r"|subjects\.parquet|graph\.json"
@@ -51,7 +51,7 @@ def copy_run(
     Other writers' folders in `target` are left alone: several machines may copy their parts of one
     run to one place. With `force`, the parts need not have the same `run.json`.
     """
-    folders = sorted(name for name in source.folders() if _WRITER.fullmatch(name))
+    folders = writer_folders(source)
     if not folders:
         raise GradwatchError(
             f"Expected a run folder at {str(source)!r}, found none. `gradwatch runs` lists them."
@@ -59,9 +59,9 @@ def copy_run(
     document = _bytes(source, "run.json")
     _refuse(source, target, document, force)
     done = Copied()
-    for number, name in enumerate(folders):
-        _FolderCopy(source / name, target / name, done).run()
-        tick((number + 1) / len(folders))
+    for number, folder in enumerate(folders, start=1):
+        _FolderCopy(folder.path, target / folder.path.name, done).run()
+        tick(number / len(folders))
     if document is not None and document != _bytes(target, "run.json"):
         target.put("run.json", document)
         done.files, done.bytes = done.files + 1, done.bytes + len(document)
@@ -77,7 +77,7 @@ def _refuse(source: Place, target: Place, document: bytes | None, force: bool) -
         )
     found = _bytes(target, "run.json")
     if found is None:
-        if any(not _WRITER.fullmatch(name) for name in target.folders()):
+        if len(target.folders()) > len(writer_folders(target)):
             raise GradwatchError(
                 f"Expected an empty or new folder, or a copy of this run, at {str(target)!r}, "
                 f"found other folders. Name one for this run: {str(target / source.name)!r}.",
@@ -164,8 +164,9 @@ class _FolderCopy:
 
     def _put_journals(self, found: Iterable[str], manifest: Manifest | None) -> bool:
         """Whether all of them could be put there, one after another: none may be left out."""
-        for file in sorted(_journals(found), key=_number):
-            if manifest is not None and manifest.sealed(_number(file)):
+        numbers = {number: file for file in found if (number := journal_number(file)) is not None}
+        for number, file in sorted(numbers.items()):
+            if manifest is not None and manifest.sealed(number):
                 continue
             handle = self.source.open(file)
             if handle is None:  # it was sealed meanwhile
@@ -179,9 +180,10 @@ class _FolderCopy:
         """Away with journals that were sealed, and with what the source no longer keeps."""
         named = {entry.file for entry in manifest.files} if manifest else set(self.there)
         for file in self.there:
+            journal = journal_number(file)
             if (
                 (_SEALED.fullmatch(file) and file not in named)
-                or (_JOURNAL.fullmatch(file) and manifest and manifest.sealed(_number(file)))
+                or (journal is not None and manifest is not None and manifest.sealed(journal))
                 or file in PARTS
             ):
                 self.target.remove(file)
@@ -209,14 +211,6 @@ def _decoded(raw: bytes | None) -> Manifest | None:
         return None if raw is None else manifests.decode(raw)
     except BadPayload:
         return None
-
-
-def _journals(files: Iterable[str]) -> list[str]:
-    return [file for file in files if _JOURNAL.fullmatch(file)]
-
-
-def _number(journal: str) -> int:
-    return int(journal[len("journal-") : -len(".gwj")])
 
 
 def _id(document: bytes | None) -> object:

@@ -33,7 +33,6 @@ from gradwatch.store.format import (
 from gradwatch.store.journal import JournalFile, journal_number
 from gradwatch.store.manifest import Manifest, SealedFile, as_stretches
 from gradwatch.store.parquet import Isolation, Unreadable, directly, read_footer
-from gradwatch.store.places import Place
 from gradwatch.store.runs import WriterFolder
 
 LOOKS = 50
@@ -145,7 +144,7 @@ class Folder:
 
     def __init__(self, writer: WriterFolder, call: Isolation = directly) -> None:
         self.writer = writer
-        self.place = Place.of(writer.path)
+        self.place = writer.path
         self.call = call
         self.cache = ReadCache()
         self.problems: dict[str, Damage] = {}

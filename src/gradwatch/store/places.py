@@ -75,6 +75,11 @@ class Place:
         return Place(str(Path(unquote(urlsplit(text).path) if match else text)))
 
     @property
+    def remote(self) -> bool:
+        """Whether each look at it is a request to a server."""
+        return False
+
+    @property
     def name(self) -> str:
         """The last part of the path."""
         return Path(self.path).name
@@ -95,6 +100,14 @@ class Place:
     def exists(self) -> bool:
         """Whether there is such a folder."""
         return Path(self.path).is_dir()
+
+    def problem(self) -> str:
+        """Why the folder cannot be listed, in the system's words; "" where it can."""
+        try:
+            os.scandir(self.path).close()
+        except OSError as error:
+            return error.strerror or type(error).__name__
+        return ""
 
     def folders(self) -> list[str]:
         """The names of the folders in it; none where it cannot be read."""

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from gradwatch.errors import GradwatchError
@@ -13,6 +12,7 @@ from gradwatch.store.folder import Folder
 from gradwatch.store.format import FORMAT
 from gradwatch.store.merge_ranks import MergedSource
 from gradwatch.store.parquet import Isolation, directly
+from gradwatch.store.places import Place
 from gradwatch.store.rank import RankSource
 from gradwatch.store.runs import read_run_json, writer_folders
 
@@ -28,10 +28,10 @@ class Follower:
     def __init__(
         self, path: Paths, *, attempt: int | None = None, call: Isolation = directly
     ) -> None:
-        self._runs = [Path(item) for item in paths_of(path)]
+        self._runs = [Place.of(item) for item in paths_of(path)]
         self._attempt = attempt
         self._call = call
-        self._folders: dict[Path, Folder] = {}
+        self._folders: dict[Place, Folder] = {}
 
     def refresh(self, progress: Callable[[float], None] = lambda _: None) -> Run:
         """The run as it is now; `progress` is called with the share read so far, from 0 to 1."""
@@ -71,7 +71,7 @@ def follow(path: Paths, *, call: Isolation = directly) -> Follower:
     return Follower(path, call=call)
 
 
-def _document(run: Path) -> dict[str, Any]:
+def _document(run: Place) -> dict[str, Any]:
     """`run.json` with what a reader needs; refused only where the format is another."""
     document = read_run_json(run) or {}
     number = document.get("format", FORMAT)
@@ -85,13 +85,13 @@ def _document(run: Path) -> dict[str, Any]:
     return {**document, "format": FORMAT, "name": name if isinstance(name, str) else run.name}
 
 
-def _nothing(runs: Sequence[Path], attempt: int | None) -> str:
+def _nothing(runs: Sequence[Place], attempt: int | None) -> str:
     shown = ", ".join(repr(str(run)) for run in runs)
     if attempt is not None and any(writer_folders(run) for run in runs):
         return (
             f"Expected attempt {attempt} in {shown}, found none; leave it out to see all attempts."
         )
-    if not any(run.is_dir() for run in runs):
+    if not any(run.exists() for run in runs):
         return f"Expected a run folder at {shown}, found none. `gradwatch runs` lists them."
     return (
         f"Expected a run folder with at least one writer's folder (such as 0000-0000-1a2b3c4d) "

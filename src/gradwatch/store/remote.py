@@ -22,7 +22,7 @@ REQUEST_SECONDS = 10.0
 """Without a byte coming."""
 TRIES = 3
 _JOURNAL_LIMIT = 256 << 20
-"""A journal of up to so many bytes is fetched at once: it is read whole in any case."""
+"""Bytes of a journal that are held; no writer makes one of a tenth of it."""
 _REASONS = (
     (r"no_?such_?bucket", "there is no such bucket; check its name"),
     (
@@ -62,6 +62,11 @@ class RemotePlace(Place):
     storage: Storage = field(repr=False)
 
     @property
+    def remote(self) -> bool:
+        """Each look at it is a request to a server."""
+        return True
+
+    @property
     def name(self) -> str:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
@@ -78,6 +83,10 @@ class RemotePlace(Place):
         with self.storage.speaking_of(self.path):
             kind = self.storage.system.get_file_info(self.inside).type.name
         return bool(kind == "Directory")
+
+    def problem(self) -> str:
+        """Why the folder cannot be listed; "" where it can."""
+        return "" if self.exists() else "there is none"
 
     def folders(self) -> list[str]:
         """The names of the folders in it."""
@@ -103,9 +112,10 @@ class RemotePlace(Place):
 
     def open(self, file: str) -> RandomAccess | None:
         """A file in it; None where there is none."""
+        kind = RemoteJournal if file.endswith(".gwj") else RemoteFile
         with self.storage.speaking_of(self.path):
             try:
-                return RemoteFile(self, file)
+                return kind(self, file)
             except FileNotFoundError:
                 return None
 
@@ -127,12 +137,16 @@ class RemotePlace(Place):
 
 
 class RemoteFile:
-    """A file at a URL, as it was when opened: each read fetches a range; a journal comes whole."""
+    """A file at a URL, as it was when opened; each read fetches a range."""
 
     def __init__(self, place: RemotePlace, file: str) -> None:
         self._storage, self._path = place.storage, f"{place.inside}/{file}"
         self._shown = f"{place.path}/{file}"
         self._file: Any = None
+        self.size = 0
+        self._look()
+
+    def _look(self) -> None:
         if self._storage.fsspec:
             facts = self._storage.fsspec.info(self._path)
             if facts["type"] != "file":
@@ -141,13 +155,9 @@ class RemoteFile:
         else:
             self._file = self._storage.system.open_input_file(self._path)
             self.size = int(self._file.size())
-        at_once = file.endswith(".gwj") and self.size <= _JOURNAL_LIMIT
-        self._whole = self._range(self.size, 0) if at_once else None
 
     def read(self, length: int, offset: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file, none where it has gone."""
-        if self._whole is not None:
-            return self._whole[offset : offset + length]
         length = min(length, self.size - offset)
         return self._range(length, offset) if offset >= 0 and length > 0 else b""
 
@@ -160,6 +170,24 @@ class RemoteFile:
                 return bytes(self._storage.fsspec.cat_file(self._path, offset, offset + length))
             except FileNotFoundError:
                 return b""
+
+
+class RemoteJournal(RemoteFile):
+    """A journal, which may be copied anew while it grows: fetched whole, then what was added."""
+
+    _held: bytes | None = None
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes; whoever reads to the end gets what has come since."""
+        held = self._held
+        if held is None or offset + length > len(held):
+            with self._storage.speaking_of(self._shown), contextlib.suppress(FileNotFoundError):
+                if held is not None:
+                    self._look()
+            held = held or b""
+            more = min(self.size, _JOURNAL_LIMIT) - len(held)
+            self._held = held = held + (self._range(more, len(held)) if more > 0 else b"")
+        return held[offset : offset + length]
 
 
 def place_of(url: str) -> RemotePlace:

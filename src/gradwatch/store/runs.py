@@ -1,14 +1,12 @@
 """Run folders: names, the folders of their writers, `run.json`; listing and deleting them."""
 
-import contextlib
 import os
 import re
 import secrets
 import shutil
-import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import numpy as np
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.jsonio import dumps
 from gradwatch.store.format import FORMAT, JSON_LIMIT, BadPayload, from_json
+from gradwatch.store.places import Place
 from gradwatch.version import __version__
 
 _WRITER = re.compile(r"([0-9]{1,6})-([0-9]{1,6})-([0-9a-f]{8})")
@@ -31,7 +30,7 @@ class WriterFolder:
     rank: int
     attempt: int
     tag: str
-    path: Path
+    path: Place
 
 
 def folder_name(name: str) -> str:
@@ -42,21 +41,20 @@ def folder_name(name: str) -> str:
     return safe
 
 
-def writer_folders(run: Path) -> list[WriterFolder]:
+def writer_folders(run: Place) -> list[WriterFolder]:
     """The writers' folders of a run, links and anything else left aside."""
     folders = []
-    with contextlib.suppress(OSError), os.scandir(run) as entries:
-        for item in entries:
-            match = _WRITER.fullmatch(item.name)
-            if match and item.is_dir(follow_symlinks=False):
-                rank, attempt, tag = match.groups()
-                folders.append(WriterFolder(int(rank), int(attempt), tag, run / item.name))
+    for name in run.folders():
+        if match := _WRITER.fullmatch(name):
+            rank, attempt, tag = match.groups()
+            folders.append(WriterFolder(int(rank), int(attempt), tag, run / name))
     return sorted(folders)
 
 
 def next_attempt(run: Path, rank: int) -> int:
     """The number of the attempt a new writer of this rank makes."""
-    return max((f.attempt + 1 for f in writer_folders(run) if f.rank == rank), default=0)
+    folders = writer_folders(Place.of(run))
+    return max((folder.attempt + 1 for folder in folders if folder.rank == rank), default=0)
 
 
 def make_writer_folder(run: Path, rank: int, attempt: int) -> Path:
@@ -103,9 +101,9 @@ def write_run_json(run: Path, name: str, versions: Mapping[str, str]) -> None:
         beside.replace(target)
 
 
-def read_run_json(run: Path) -> dict[str, Any] | None:
+def read_run_json(run: Place) -> dict[str, Any] | None:
     """What `run.json` says, or None where there is no sound one."""
-    handle = FileHandle.open(run / "run.json")
+    handle = run.open("run.json")
     try:
         document = from_json(handle.read(min(handle.size, JSON_LIMIT), 0)) if handle else None
     except BadPayload:
@@ -113,51 +111,11 @@ def read_run_json(run: Path) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-class FileHandle:
-    """A regular file, open for reading, that closes itself when nobody holds it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    @classmethod
-    def open(cls, path: Path) -> "FileHandle | None":
-        """None where there is no regular file: a link could lead out of the run's folder, and
-        opening a pipe or a device could block or do harm."""
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        try:
-            handle = cls(os.open(path, flags))
-        except (OSError, ValueError):
-            return None
-        return handle if stat.S_ISREG(os.fstat(handle.descriptor).st_mode) else None
-
-    @property
-    def size(self) -> int:
-        """Bytes the file has at this moment; a writer may be appending."""
-        return os.fstat(self.descriptor).st_size
-
-    def read(self, length: int, offset: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file, none where it cannot be read."""
-        try:
-            data = os.pread(self.descriptor, length, offset)
-            while data and len(data) < length:
-                more = os.pread(self.descriptor, length - len(data), offset + len(data))
-                if not more:
-                    break
-                data += more
-        except OSError:
-            return b""
-        return data
-
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self.descriptor)
-
-
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """One run as a list shows it; nothing of its data is read."""
 
-    path: Path
+    path: Place
     name: str
     created: float
     """Seconds since 1970, by the clock of the machine that began it; 0 where unknown."""
@@ -170,35 +128,34 @@ class RunSummary:
 
 def list_runs(folder: str | os.PathLike[str]) -> list[RunSummary]:
     """Every run in `folder`, newest first; the folder itself where it is a run."""
-    root = Path(folder)
+    root = Place.of(folder)
     if is_run(root):
         return [summary(root)]
-    try:
-        inside = [path for path in root.iterdir() if not path.is_symlink()]
-    except OSError as error:
+    if problem := root.problem():
         raise GradwatchError(
-            f"Expected a folder of runs at {str(root)!r}, which cannot be read: {error.strerror}. "
+            f"Expected a folder of runs at {str(root)!r}, which cannot be read: {problem}. "
             "Runs are kept in `runs` beside the training unless told otherwise."
-        ) from None
-    summaries = [summary(path) for path in inside if is_run(path)]
+        )
+    inside = [root / name for name in root.folders()]
+    summaries = [summary(place) for place in inside if is_run(place)]
     return sorted(summaries, key=lambda item: (-item.created, item.name))
 
 
-def is_run(path: Path) -> bool:
+def is_run(place: Place) -> bool:
     """Whether this folder is a run: it has a `run.json` or a writer's folder."""
-    return path.is_dir() and ((path / "run.json").is_file() or bool(writer_folders(path)))
+    return place.open("run.json") is not None or bool(writer_folders(place))
 
 
-def summary(path: Path) -> RunSummary:
+def summary(place: Place) -> RunSummary:
     """Name, size, ranks and attempts of one run, from file names and sizes alone."""
-    document = read_run_json(path) or {}
+    document = read_run_json(place) or {}
     name, created = document.get("name"), document.get("created")
-    folders = writer_folders(path)
+    folders = writer_folders(place)
     return RunSummary(
-        path,
-        name if isinstance(name, str) else path.name,
+        place,
+        name if isinstance(name, str) else place.name,
         float(created) if isinstance(created, int | float) else 0.0,
-        sum(_sizes(path)),
+        sum(place.files().values()),
         len({folder.rank for folder in folders}),
         len({folder.attempt for folder in folders}),
         bool(document),
@@ -208,9 +165,10 @@ def summary(path: Path) -> RunSummary:
 def delete_run(path: str | os.PathLike[str]) -> None:
     """Delete a run folder, and nothing that is not one; links inside are removed, not followed."""
     run = Path(path)
-    if run.is_symlink() or not is_run(run):
+    if run.is_symlink() or not run.is_dir() or not is_run(Place.of(path)):
         raise GradwatchError(
-            f"Expected a run folder at {str(run)!r}, found something else; nothing was deleted.",
+            f"Expected a run folder of this machine at {str(Place.of(path))!r}, found something "
+            "else; nothing was deleted.",
             Exit.USAGE,
         )
     try:
@@ -219,11 +177,3 @@ def delete_run(path: str | os.PathLike[str]) -> None:
         raise GradwatchError(
             f"Could not delete {str(run)!r} wholly ({error.strerror}); check who owns it."
         ) from None
-
-
-def _sizes(path: Path) -> Iterator[int]:
-    # Path.walk would do, but Python 3.11 lacks it
-    for root, _, files in os.walk(path):
-        for name in files:
-            with contextlib.suppress(OSError):
-                yield Path(root, name).lstat().st_size
