@@ -13,7 +13,7 @@ from tests.store.trial import WAIT, Trial, random_rows, sealing_at, subjects
 from gradwatch.graph import Graph
 from gradwatch.run import Event, EventKind, Histogram
 from gradwatch.stats import Family, Stat, State
-from gradwatch.store import Retention, Writer, open_run, parquet, prune, writer_thread
+from gradwatch.store import Retention, Writer, open_run, parquet, prunable, prune, writer_thread
 from gradwatch.store import journal as journals
 from gradwatch.store.chunks import halved, narrowed
 from gradwatch.store.manifest import Manifest, decode, numbers_of
@@ -300,12 +300,11 @@ def test_pruning_a_finished_run(tmp_path):
     folder = trial.writer.folder
     before = present(folder)
     size = sum(file.bytes for file in manifest_of(folder).files)
-    assert prune(trial.path, Retention(bytes=2 * size)) == []
-    gone = prune(trial.path, Retention(bytes=size // 2))
-    assert gone
+    assert prunable(trial.path, Retention(bytes=2 * size)) == {}
+    gone = prunable(trial.path, Retention(bytes=size // 2))
     assert present(folder) == before
-    assert prune(trial.path, Retention(bytes=size // 2), delete=True) == gone
-    assert before - present(folder) == {name.partition("/")[2] for name in gone}
+    prune(gone)
+    assert before - present(folder) == {file.file for file in gone[folder]}
     assert listed(folder) == present(folder)
     run = open_run(trial.path)
     assert run.info["complete"]
@@ -317,7 +316,7 @@ def test_pruning_a_finished_run(tmp_path):
 def test_a_growing_run_is_not_pruned(tmp_path):
     with sealing_at(20_000):
         trial = Trial(tmp_path / "run", tensors=3).steps(range(100))
-        assert prune(trial.path, Retention(bytes=1)) == []
+        assert prunable(trial.path, Retention(bytes=1)) == {}
         trial.close()
 
 

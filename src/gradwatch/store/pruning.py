@@ -1,6 +1,7 @@
 """Retention after the fact: the oldest full rows of a finished run go; rollups always stay."""
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,20 +11,23 @@ from gradwatch.store import manifest as manifests
 from gradwatch.store.format import BadPayload
 from gradwatch.store.journal import place_beside, sync_folder, write_beside
 from gradwatch.store.manifest import Manifest, SealedFile
+from gradwatch.store.places import Place
 from gradwatch.store.retention import FULL_ROWS, Retention, due, removal
 from gradwatch.store.runs import writer_folders
 from gradwatch.store.sealer import events_file
 
 
-def prunable(run: Path, keep: Retention) -> dict[Path, list[SealedFile]]:
+def prunable(run: str | os.PathLike[str], keep: Retention) -> dict[Path, list[SealedFile]]:
     """By writer's folder, the files of full rows beyond what is to be kept of this run.
 
     Folders that are not closed are left alone; their writers may be at work.
     """
+    if Place.of(run).remote:
+        raise GradwatchError(f"Expected a run of this machine to prune, got {Place.of(run)}.")
     closed = {
-        folder.path: manifest
-        for folder in writer_folders(run)
-        if (manifest := _manifest(folder.path)) is not None and manifest.closed
+        Path(folder.path): manifest
+        for folder in writer_folders(Place.of(run))
+        if (manifest := _manifest(Path(folder.path))) is not None and manifest.closed
     }
     if keep.bytes is not None:
         keep = replace(keep, bytes=keep.bytes // max(len(closed), 1))  # of one folder
