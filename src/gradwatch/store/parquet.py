@@ -338,8 +338,9 @@ def parse_footer(raw: bytes) -> tuple[int, list[tuple[str, int, int, int, int | 
         for at in range(metadata.num_columns if groups else 0):
             column = metadata.row_group(0).column(at)
             place = _place(column)
-            name = column.path_in_schema.partition(".")[0]
-            columns.append((name, *place, column.total_uncompressed_size, _constant(column)))
+            name, _, inside = column.path_in_schema.partition(".")
+            constant = None if inside else _constant(column)  # equal numbers are no equal lists
+            columns.append((name, *place, column.total_uncompressed_size, constant))
         return metadata.num_rows, columns, facts
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         raise Unreadable(f"its footer cannot be read: {error}") from None
