@@ -244,7 +244,6 @@ class WriterThread(threading.Thread):
         self._first_record = 0
         self._full: list[FullJournal] = []
         self._sealing = sealing
-        self._all_sealed = True
         self._sealer: Sealer | None = None
         self._retention = retention
         limit = retention.bytes if retention else None
@@ -392,7 +391,6 @@ class WriterThread(threading.Thread):
             except Exception as error:
                 # a journal that cannot be sealed stays a journal, and is read as one
                 log.warning("gradwatch: %s is not sealed: %s", journal.path.name, error)
-                self._all_sealed = False
             self._full.pop(0)
             self._seal_wait = 0.0
 
@@ -402,7 +400,7 @@ class WriterThread(threading.Thread):
             assert self._attempt is not None
             keep, rank, attempt = self._retention, self._rank, self._attempt
             self._sealer = Sealer(folder, rank, attempt, keep, self._yield_gil)
-        last = self.safe.is_set() and len(self._full) == 1 and self._all_sealed
+        last = self.safe.is_set() and len(self._full) == 1
         unsealed = self._journal.size if self._journal else 0
         self._sealer.seal(journal, closing=self._numbers if last else None, unsealed=unsealed)
 
