@@ -17,43 +17,25 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-from tests.store.trial import subjects
+from tests.faults import victim
+from tests.faults.victim import Victim
 
-from gradwatch.errors import GradwatchError
-from gradwatch.run import EventKind
-from gradwatch.stats import Family, State, row_dtype
-from gradwatch.store import Retention, Writer, open_run, writer_thread
-
-TENSORS = 3
-
-
-def rows_of(step: int, seed: int) -> np.ndarray:
-    rows = np.zeros(TENSORS, row_dtype(Family.UPDATE))
-    rows["update_norm"] = [step + 1 + number / 4 for number in range(TENSORS)]
-    rows["update_ratio"] = (seed % 97) / 128
-    return rows
+LONGEST = 0.06
+"""Seconds from the first acknowledgement to the kill: some seals fit in between."""
+STAGES = ("", "*/rows/*/00002.parquet", "*/rollups/*-100/*", "*/rollups/*-1000/*", "")
+"""What a writer has done before it may be killed, so that every kind of work is hit."""
 
 
 def child(path: Path, seed: int, pipe: int, sabotage: bool) -> None:
     """Write until killed; after every acknowledged flush, tell the parent how far it is safe."""
-    writer_thread.SEAL_BYTES = 6_000
-    keep = Retention(bytes=40_000) if seed % 3 == 0 else None
-    writer = Writer.create(path, name="victim", keep=keep)
-    ids = writer.declare(subjects(TENSORS))
-    states = np.zeros(TENSORS, np.uint8)
-    chance = random.Random(seed)
-    step, ready = 0, seed % 2 == 0
-    while True:
-        for _ in range(chance.randint(1, 12)):
-            writer.put(Family.UPDATE, step, ids, rows_of(step, seed), states)
-            writer.scalars(step, {"loss": 1.0 / (step + 1)})
-            step += 1
-        ready = ready or any(
-            path.glob("*/rows/*/*.parquet")
-        )  # half of the kills hit a writer that seals
-        if sabotage or (writer.flush(30) and ready):
+    written = Victim(path, seed)
+    awaited = STAGES[seed % len(STAGES)]
+    for step in written.batches():
+        if awaited and any(path.glob(awaited)):
+            awaited = ""
+        if sabotage or (written.writer.flush(30) and not awaited):
             os.write(pipe, struct.pack("<q", step))
+        time.sleep(0.002)  # for the thread to seal
 
 
 def one_kill(path: Path, seed: int, sabotage: bool) -> tuple[bool, int]:
@@ -70,7 +52,7 @@ def one_kill(path: Path, seed: int, sabotage: bool) -> tuple[bool, int]:
     acknowledged = b""
     if select.select([reader], [], [], 60)[0]:
         acknowledged = os.read(reader, 1 << 16)
-        time.sleep(random.Random(seed).random() ** 3 * 0.4)
+        time.sleep(random.Random(seed).random() ** 2 * LONGEST)
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     while more := os.read(reader, 1 << 16):
@@ -80,36 +62,12 @@ def one_kill(path: Path, seed: int, sabotage: bool) -> tuple[bool, int]:
     return killed, struct.unpack("<q", acknowledged[-8:])[0] if acknowledged else 0
 
 
-def examine(path: Path, seed: int, acknowledged: int) -> list[str]:
-    """What is wrong with the run the dead writer left."""
-    try:
-        run = open_run(path)
-        norm, state = run.series["update_norm"], run.state("update_norm")
-        ratio, loss = run.series["update_ratio"], run.scalars["loss"]
-    except (GradwatchError, KeyError) as error:
-        return [f"cannot be read: {error}"]
-    wrong = []
-    if run.steps.tolist() != list(range(len(run.steps))) or len(run.steps) < acknowledged:
-        wrong.append(f"{len(run.steps)} steps of {acknowledged} acknowledged")
-    thinned = any(event.kind is EventKind.RETENTION for event in run.events)
-    valued = state == State.MEASURED
-    if not thinned and not valued[:acknowledged].all():
-        wrong.append("rows are missing")
-    true = np.add.outer(run.steps + 1.0, np.arange(TENSORS) / 4)
-    if not (norm[valued] == true[valued]).all() or not (ratio[valued] == (seed % 97) / 128).all():
-        wrong.append("wrong values")
-    if not np.array_equal(loss[:acknowledged], 1.0 / (run.steps[:acknowledged] + 1)):
-        wrong.append("wrong or missing scalars")
-    wrong += [event.text for event in run.events if event.kind is EventKind.DAMAGE]
-    if run.info["complete"]:
-        wrong.append("a killed run says that it is complete")
-    return wrong
-
-
 def main() -> None:
     folder, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     sabotage = "sabotage" in sys.argv
-    counts = {"counted": 0, "fired": 0, "acknowledged": 0, "sealed": 0}
+    victim.hurry()
+    kinds = ("rows", "rollups/*-100", "rollups/*-1000")
+    counts = dict.fromkeys(["counted", "fired", "acknowledged", *kinds, "retention"], 0)
     failures: list[str] = []
     for number in range(kills * 2):
         if counts["counted"] == kills:
@@ -121,10 +79,17 @@ def main() -> None:
         counts["counted"] += 1
         counts["fired"] += killed
         counts["acknowledged"] += acknowledged
-        counts["sealed"] += len(list(path.glob("*/rows/*/*.parquet")))
-        found = examine(path, seed + number, acknowledged)
-        failures += [f"kill {number}: {text}" for text in found]
-        shutil.rmtree(path)
+        for kind in kinds:
+            counts[kind] += len([*path.glob(f"*/{kind}/**/*.parquet")])
+        counts["retention"] += any(path.glob("*/rows/*/*")) and not any(path.glob("*/rows/*/00001*"))
+        found = victim.problems(path, seed + number, acknowledged)
+        failures += [f"kill {number}, seed {seed + number}: {text}" for text in found]
+        if found and not sabotage:
+            print(failures[-1], file=sys.stderr, flush=True)
+        else:
+            shutil.rmtree(path)
+        if number % 500 == 499:
+            print(json.dumps(counts), len(failures), "failed", file=sys.stderr, flush=True)
     print(json.dumps({**counts, "failures": failures}))
 
 
