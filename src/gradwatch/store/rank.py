@@ -262,7 +262,10 @@ class RankSource:
         attempt = self.attempts[position]
         level = level_for(end - begin, points)
         files = [file for file in attempt.manifest.files if file.kind == "rollups"]
-        if level < 0 or not any(file.group == f"{stat.family}-10" for file in files):
+        newest = max((f.number for f in files if f.group == f"{stat.family}-10"), default=0)
+        # A journal that could not be sealed is in no rollup, though later ones are.
+        left = any(chunk.number < newest for chunk in attempt.journal_chunks)
+        if level < 0 or not newest or left:
             return self._downsample_rows(stat, begin, end, points)
 
         def rows(after: int, upto: int | None, low: int, high: int) -> Iterator[Chunk]:
