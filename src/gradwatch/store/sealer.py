@@ -298,11 +298,16 @@ class Sealer:
             for family in Family:
                 waiting = draft.waiting.get(f"{family}-{fine}", [])
                 while len(waiting) >= MERGED_FILES or (whole and waiting):
-                    batch, waiting[:] = waiting[:MERGED_FILES], waiting[MERGED_FILES:]
+                    batch = waiting[:MERGED_FILES]
                     file = f"rollups/{family}-{coarse}/{batch[-1].number:05d}.parquet"
-                    with contextlib.suppress(parquet.Unreadable):  # somebody damaged or took one
+                    try:
                         entry = self._put(draft, self._merged(file, batch, coarse))
-                        draft.waiting.setdefault(f"{family}-{coarse}", []).append(entry)
+                    except parquet.Unreadable:
+                        # Tried again at the next seal; until then, as a file stands for all since
+                        # the one before it, none may follow.
+                        break
+                    del waiting[:MERGED_FILES]
+                    draft.waiting.setdefault(f"{family}-{coarse}", []).append(entry)
                     self._yield_gil()
 
     def _merged(
