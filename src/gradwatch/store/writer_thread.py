@@ -400,7 +400,8 @@ class WriterThread(threading.Thread):
             assert self._attempt is not None
             keep, rank, attempt = self._retention, self._rank, self._attempt
             self._sealer = Sealer(folder, rank, attempt, keep, self._yield_gil)
-        last = self.safe.is_set() and len(self._full) == 1
+        written = self._close_written and not self._pending.size and not self._journal
+        last = written and len(self._full) == 1  # also where syncing it failed
         unsealed = self._journal.size if self._journal else 0
         self._sealer.seal(journal, closing=self._numbers if last else None, unsealed=unsealed)
 
