@@ -81,7 +81,9 @@ def main() -> None:
         counts["acknowledged"] += acknowledged
         for kind in kinds:
             counts[kind] += len([*path.glob(f"*/{kind}/**/*.parquet")])
-        counts["retention"] += any(path.glob("*/rows/*/*")) and not any(path.glob("*/rows/*/00001*"))
+        counts["retention"] += any(path.glob("*/rows/*/*")) and not any(
+            path.glob("*/rows/*/00001*")
+        )
         found = victim.problems(path, seed + number, acknowledged)
         failures += [f"kill {number}, seed {seed + number}: {text}" for text in found]
         if found and not sabotage:
@@ -90,7 +92,8 @@ def main() -> None:
             shutil.rmtree(path)
         if number % 500 == 499:
             print(json.dumps(counts), len(failures), "failed", file=sys.stderr, flush=True)
-    print(json.dumps({**counts, "failures": failures}))
+    work = ["acknowledged", *kinds, "retention"]
+    print(json.dumps({**counts, "work": work, "failures": failures}))
 
 
 if __name__ == "__main__":

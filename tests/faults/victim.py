@@ -20,9 +20,9 @@ WITH_EVENT, WITH_HISTOGRAM, WITH_SKETCH = 8, 4, 4
 """Every so many steps have one."""
 
 
-def hurry() -> None:
+def hurry(seal_bytes: int = 2_500) -> None:
     """Seal small journals, merge few rollups, try again at once: all of it happens all the time."""
-    writer_thread.SEAL_BYTES = 2_500
+    writer_thread.SEAL_BYTES = seal_bytes
     writer_thread.FIRST_WAIT = writer_thread.LONGEST_WAIT = 0.005
     sealer.MERGED_FILES = 2
 
@@ -59,11 +59,11 @@ class Victim:
             writer.event(Event(step, EventKind.AUDIT, f"event {step}"))
         self.step += 1
 
-    def batches(self) -> Iterator[int]:
+    def batches(self, most: int = 12) -> Iterator[int]:
         """Put some steps, and some more: how many there are so far."""
         chance = random.Random(self.seed)
         while True:
-            for _ in range(chance.randint(1, 12)):
+            for _ in range(chance.randint(1, most)):
                 self.put()
             yield self.step
 
@@ -86,9 +86,7 @@ def histogram_of(step: int) -> Histogram:
 # -- what is left ----------------------------------------------------------------------------------
 
 
-def problems(
-    path: Path, seed: int, acknowledged: int, *, closed: bool | None = False
-) -> list[str]:
+def problems(path: Path, seed: int, acknowledged: int, *, closed: bool | None = False) -> list[str]:
     """What is wrong with the run that a writer left; None: it was about to be closed."""
     try:
         run = open_run(path)
@@ -201,3 +199,20 @@ def _twice(path: Path) -> Iterator[str]:
         cells += zip(*(column.to_pylist() for column in table.columns), strict=True)
     if len(cells) != len(set(cells)):
         yield "rows are in two Parquet files"
+
+
+def levels(path: Path, seed: int, steps: int) -> Iterator[str]:
+    """What the rollups of a finished run lack."""
+    name = f"{family_of(seed)}_norm"
+    columns = ["rows", "subject", f"{name}_min", f"{name}_max"]
+    for size in (10, 100, 1000):
+        files = [*path.glob(f"*/rollups/*-{size}/*.parquet")]
+        tables = [pq.read_table(file, columns=columns, use_threads=False) for file in files]
+        rows, subject, low, high = (
+            np.concatenate([table[column].to_numpy() for table in tables] or [np.empty(0)])
+            for column in columns
+        )
+        first = subject == 0
+        rows, low, high = rows[first].sum(), low[first].min(initial=1), high[first].max(initial=0)
+        if rows != steps or low != 1 or high != steps:
+            yield f"the rollups of {size} have {rows} rows of {steps}, from {low} to {high}"
