@@ -14,7 +14,7 @@ from tests.faults.tally import Tally
 from tests.faults.test_truncation import SEALED
 
 import gradwatch
-from gradwatch.cli.main import main
+from gradwatch.cli.main import gradwatch as command
 from gradwatch.stats import State
 from gradwatch.store import manifest, open_run
 
@@ -38,7 +38,7 @@ def harmed(path: Path, how: str) -> None:
 
 def listed_state(runs: Path) -> str:
     """What `gradwatch runs --json` says of the one run there."""
-    done = CliRunner().invoke(main, ["runs", str(runs), "--json"])
+    done = CliRunner().invoke(command, ["runs", str(runs), "--json"])
     assert done.exit_code == 0, done.output
     (run,) = json.loads(done.stdout)["runs"]
     return run["state"]
