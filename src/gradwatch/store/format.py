@@ -28,10 +28,7 @@ HEAD_BYTES = HEAD.size
 PAYLOAD_LIMIT = 64 << 20
 JSON_LIMIT = 16 << 20
 NO_SEQ = (1 << 64) - 1
-"""Sequence number of records that are not missed when gone: SCHEMA, COLUMN and so on."""
-
-PACKED = 1
-"""Flag of HIST: the payload is its inflated length (u32) and a zlib stream."""
+"""Sequence number of records that are not missed when gone: SCHEMA."""
 
 
 class Type(IntEnum):
@@ -46,9 +43,6 @@ class Type(IntEnum):
     SCALARS = 7
     CLOSE = 8
     NOTE = 9
-    CHUNK = 16
-    COLUMN = 17
-    DIRECTORY = 18
 
 
 FAMILY_CODES = {family: code for code, family in enumerate(Family, start=1)}
@@ -338,18 +332,3 @@ def unpack_histograms(payload: memoryview) -> dict[int, Histogram]:
         histograms[subject] = Histogram(exponent, counts[0], counts[1], zeros, nan, above, below)
         at = end
     return histograms
-
-
-def inflate(payload: memoryview) -> memoryview:
-    """A packed payload: its inflated length is declared, checked against the limit, and held to."""
-    declared = int.from_bytes(payload[:4], "little")
-    if declared > PAYLOAD_LIMIT:
-        raise BadPayload("inflates beyond the limit")
-    unpacker = zlib.decompressobj()
-    try:
-        data = unpacker.decompress(payload[4:], max(declared, 1))
-    except zlib.error as error:
-        raise BadPayload(str(error)) from None
-    if len(data) != declared or unpacker.unconsumed_tail:
-        raise BadPayload("inflates to another length than declared")
-    return memoryview(data)

@@ -293,7 +293,8 @@ class Sealer:
     # -- rollups of rollups, and what may go -------------------------------------------------------
 
     def _merge(self, draft: _Draft, *, whole: bool) -> None:
-        """Every ten files of a level become one of the next; at the end the rest does too."""
+        """Every ten files of a level become one of the next; at the end the rest does too, unless
+        it is a single file: then the finer level is as quickly read."""
         for fine, coarse in LEVELS:
             for family in Family:
                 waiting = draft.waiting.get(f"{family}-{fine}", [])

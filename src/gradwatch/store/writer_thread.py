@@ -313,8 +313,8 @@ class WriterThread(threading.Thread):
 
     def _yield_gil(self) -> None:
         """Between two pieces of sealing: let the training run, and write new rows first."""
-        if time.perf_counter() - self._last_yield < _LONGEST_HOLD:
-            return
+        if time.perf_counter() - self._last_yield < _LONGEST_HOLD or self.safe.is_set():
+            return  # at the end nobody is kept waiting
         time.sleep(_YIELD_SECONDS)
         self._last_yield = time.perf_counter()
         if (self._asked or self.queue.pressing) and time.monotonic() >= self._next_try:
@@ -337,7 +337,9 @@ class WriterThread(threading.Thread):
             self.flushed += self._pending.records
             self.wake.notify_all()
         self._pending.clear()
-        if journal.size >= self._seal_bytes or self._pending.enough:
+        if journal.size >= self._seal_bytes >> _first_journals(self._number) or (
+            self._pending.enough
+        ):
             self._roll()
 
     def _give_up_journal(self) -> None:
@@ -455,6 +457,13 @@ class WriterThread(threading.Thread):
         self.failure = error
         self._wait = min(max(self._wait * 2, FIRST_WAIT), LONGEST_WAIT)
         self._next_try = time.monotonic() + self._wait
+
+
+def _first_journals(number: int) -> int:
+    """The first journals are sealed at a sixteenth, an eighth, … of the full size: other programs
+    see rows early, and what sealing needs of memory is taken before a training is long under way.
+    """
+    return max(0, 5 - number)
 
 
 @cache
