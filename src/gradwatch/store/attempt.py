@@ -247,7 +247,7 @@ class Attempt:
         """Names, and rows whose `name` is an index into them, in the order of logging."""
         parts: list[tuple[Sequence[str], NDArray[np.void]]] = []
         for entry in self.files("scalars"):
-            found = self._columns(entry, "step", "name", "value")
+            found = self._held_columns(entry, "step", "name", "value")
             if found is not None:
                 steps, names, values = found
                 index: dict[str, int] = {}
@@ -262,7 +262,7 @@ class Attempt:
         """As they were written."""
         events: list[Event] = []
         for entry in self.files("events"):
-            found = self._columns(entry, "step", "kind", "text", "subject", "data", "wall")
+            found = self._held_columns(entry, "step", "kind", "text", "subject", "data", "wall")
             try:
                 for step, kind, text, subject, data, wall in zip(*found or (), strict=True):
                     events.append(
@@ -375,7 +375,7 @@ def _checked(entry: SealedFile, names: Sequence[str], columns: Sequence[Column])
 
 def _bytes(columns: Sequence[Column]) -> int:
     arrays = [part for c in columns for part in (c if isinstance(c, Lists) else [c])]
-    return sum(part.nbytes for part in arrays if isinstance(part, np.ndarray))
+    return sum(p.nbytes if isinstance(p, np.ndarray) else 64 * len(p) for p in arrays)
 
 
 def _size_problem(entry: SealedFile, size: int | None) -> str:
