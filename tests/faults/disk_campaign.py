@@ -1,9 +1,10 @@
 """Writes to a disk that fails, then works again, and checks what is there. Run as a program.
 
-    python -m tests.faults.disk_campaign FOLDER limit|full|inject
+    python -m tests.faults.disk_campaign FOLDER limit|full|inject|readonly
 
-`limit`: files may not grow beyond 24 kB (RLIMIT_FSIZE). `full`: FOLDER is a small file system that
-a filler keeps full. `inject`: somebody outside makes system calls fail. Prints JSON.
+`limit`: files may not grow beyond 6 kB (RLIMIT_FSIZE). `full`: FOLDER is a small file system that
+a filler keeps full. `inject`: somebody outside makes system calls fail. `readonly`: the folder
+cannot be written to for a while. Prints JSON.
 """
 
 import json
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from tests.faults import victim
 from tests.store.trial import subjects
 
 from gradwatch.run import EventKind
@@ -26,7 +28,7 @@ PATIENCE = 60.0
 
 class Campaign:
     def __init__(self, folder: Path) -> None:
-        writer_thread.LONGEST_WAIT = 0.2
+        victim.hurry(8_000)
         self.path = folder / "run"
         self.writer = Writer.create(self.path, name="disk")
         self.ids = self.writer.declare(subjects(TENSORS))
@@ -79,7 +81,7 @@ class Campaign:
 def limit(folder: Path) -> dict[str, object]:
     campaign = Campaign(folder)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (24_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, hard))
     campaign.until_error()
     for _ in range(20):
         campaign.put(50)
@@ -120,8 +122,23 @@ def inject(folder: Path) -> dict[str, object]:
     return campaign.verdict()
 
 
+def readonly(folder: Path) -> dict[str, object]:
+    campaign = Campaign(folder)
+    campaign.put(100)
+    assert campaign.writer.flush(PATIENCE)
+    folders = [path for path in campaign.path.rglob("*") if path.is_dir()]
+    for path in folders:
+        path.chmod(0o555)
+    campaign.until_error()
+    for path in folders:
+        path.chmod(0o755)
+    campaign.put(200)
+    return campaign.verdict()
+
+
 if __name__ == "__main__":
-    result = {"limit": limit, "full": full, "inject": inject}[sys.argv[2]](Path(sys.argv[1]))
+    campaigns = {"limit": limit, "full": full, "inject": inject, "readonly": readonly}
+    result = campaigns[sys.argv[2]](Path(sys.argv[1]))
     # not `write`: that call may be one that is made to fail
     raw = json.dumps(result).encode()
     target = os.open(Path(sys.argv[1]) / "result.json", os.O_CREAT | os.O_WRONLY)

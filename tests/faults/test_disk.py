@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.faults.tally import Tally
 from tests.store.trial import WAIT, Trial, sealing_at
 
 from gradwatch.run import EventKind
+from gradwatch.stats import State
 from gradwatch.store import journal, open_run
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +62,14 @@ def test_full_file_system(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "fault",
-    ["write:error=ENOSPC:when=9+3", "write:error=EIO:when=8+2", "fsync:error=EIO:when=1+2"],
+    [
+        "write:error=ENOSPC:when=9+3",
+        "write:error=EIO:when=8+2",
+        "fsync:error=EIO:when=1+2",
+        "rename:error=EIO:when=1+2",
+        "unlink:error=EIO:when=1+2",
+        "mkdir:error=ENOSPC:when=4+3",
+    ],
 )
 def test_injected_by_strace(tmp_path, capsys, fault):
     log = tmp_path / "strace.log"
@@ -91,50 +100,6 @@ def test_injected_by_strace(tmp_path, capsys, fault):
     tally.settle(capsys, 1)
 
 
-class Shim:
-    """Stands in for `os.write`: fails or writes short on the k-th call, once."""
-
-    def __init__(self, kind: str, call: int) -> None:
-        self.kind, self.call, self.calls, self.fired = kind, call, 0, 0
-
-    def write(self, descriptor, data):
-        self.calls += 1
-        if self.calls != self.call:
-            return os.write(descriptor, data)
-        self.fired += 1
-        if self.kind == "short":
-            return os.write(descriptor, data[: max(1, len(data) // 3)])
-        if self.kind == "torn":
-            os.write(descriptor, data[: max(1, len(data) // 2)])
-        raise OSError(getattr(errno, "EIO" if self.kind == "EIO" else "ENOSPC"), "made to fail")
-
-    def __getattr__(self, name):
-        return getattr(os, name)
-
-
-@pytest.mark.parametrize("kind", ["short", "torn", "ENOSPC", "EIO"])
-def test_every_write_fails_in_turn(tmp_path, monkeypatch, capsys, kind):
-    tally = Tally(f"{kind} on the k-th write")
-    for call in (*range(1, 9), 20, 40):
-        shim = Shim(kind, call)
-        tally.counted += 1
-        with monkeypatch.context() as patch, sealing_at(4_000):
-            patch.setattr(journal, "os", shim)
-            trial = Trial(tmp_path / f"{kind}{call}", tensors=2, seed=call)
-            trial.steps(range(24), flush_every=4)
-            trial.close()
-        tally.fired += shim.fired
-        run = open_run(trial.path)
-        try:
-            trial.check(run)
-        except AssertionError as error:
-            tally.fail(f"write {call}: {error}")
-        for event in run.events:
-            if event.kind in (EventKind.DAMAGE, EventKind.GAP):
-                tally.fail(f"write {call}: {event.text}")
-    tally.settle(capsys, 10)
-
-
 def test_a_folder_that_vanishes_is_made_again(tmp_path):
     trial = Trial(tmp_path / "run").steps(range(10))
     assert trial.writer.flush(WAIT)
@@ -145,6 +110,82 @@ def test_a_folder_that_vanishes_is_made_again(tmp_path):
     run = open_run(tmp_path / "run")
     trial.check(run)
     assert [event for event in run.events if event.kind is EventKind.DAMAGE]
+
+
+@pytest.mark.parametrize("taken", ["rows", "rollups", "scalars"])
+def test_a_subfolder_that_vanishes_is_made_again(tmp_path, taken):
+    """What was in it is lost, which is told; all that comes later is there."""
+    with sealing_at(4_000):
+        trial = Trial(tmp_path / "run", tensors=2).steps(range(40), flush_every=4)
+        await_sealing(trial)
+        (trial.writer.folder / taken).rename(tmp_path / "gone")
+        before = set(trial.truth)
+        trial.steps(range(40, 80), flush_every=4)
+        trial.close()
+    run = open_run(tmp_path / "run")
+    texts = [event.text for event in run.events if event.kind is EventKind.DAMAGE]
+    assert texts
+    assert all(f"{taken}/" in text for text in texts)
+    assert not run.info["complete"]
+    assert (trial.writer.folder / taken).is_dir()
+    if taken == "rows":
+        assert (run.state("grad_norm")[run.steps < 20] == State.DAMAGED).all()
+    trial.truth = {
+        key: value for key, value in trial.truth.items() if taken != "rows" or key not in before
+    }
+    trial.loss = {
+        step: loss for step, loss in trial.loss.items() if taken != "scalars" or step >= 40
+    }
+    trial.check(run)
+
+
+def await_sealing(trial: Trial) -> None:
+    deadline = time.monotonic() + WAIT
+    while len([*trial.writer.folder.glob("journal-*")]) > 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_a_folder_that_becomes_read_only(tmp_path):
+    """As another user than root: nobody else is kept out."""
+    if not shutil.which("setpriv") or os.getuid():
+        pytest.skip("needs root, to become somebody else")
+    (tmp_path / "run").mkdir()
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder != Path("/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+        if folder == Path("/tmp"):
+            break
+    os.chown(tmp_path / "run", 65534, 65534)
+    os.chown(tmp_path, 65534, 65534)
+    somebody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    result = run_campaign(tmp_path, "readonly", somebody)
+    assert errno.EACCES in result["errors"]
+    assert not result["problems"]
+
+
+@pytest.mark.parametrize("ranks", [(0, 0), (0, 1)])
+def test_two_writers_in_one_run(tmp_path, ranks):
+    """Of one rank they are two attempts; both seal, neither touches what the other has."""
+    with sealing_at(4_000):
+        trials = [
+            Trial(tmp_path / "run", tensors=2, seed=number, rank=rank, world=2)
+            for number, rank in enumerate(ranks)
+        ]
+        for step in range(40):
+            for trial in trials:
+                trial.step(step)
+                assert trial.writer.flush(WAIT)
+        for trial in trials:
+            trial.close()
+    run = open_run(tmp_path / "run")
+    assert run.info["complete"]
+    assert not [event for event in run.events if event.kind is EventKind.DAMAGE]
+    for number, trial in enumerate(trials):
+        assert len([*trial.writer.folder.glob("rows/grad/*.parquet")]) > 1
+        if ranks == (0, 0):
+            trial.check(open_run(tmp_path / "run", attempt=number))
+        else:
+            trial.check(run.ranks[number])
 
 
 def test_a_journal_somebody_cuts_is_left_behind(tmp_path):
