@@ -63,7 +63,7 @@ class Attempt:
             entry.file: _size_problem(entry, sizes.get(entry.file))
             for entry in manifest.files
             if sizes.get(entry.file) != entry.bytes
-            and (entry.number or sizes.get(f"{entry.file}.part") != entry.bytes)
+            and (entry.number or not _replaced(folder, entry, sizes))
         }
         self._opening = [Damage(lost)] if lost else []
         self._opening += [
@@ -385,8 +385,17 @@ def _size_problem(entry: SealedFile, size: int | None) -> str:
 
 
 def _names(entry: SealedFile) -> tuple[str, ...]:
-    """Under which names a file may be: one that is replaced may still be beside its place."""
-    return (entry.file,) if entry.number else (entry.file, f"{entry.file}.part")
+    """Under which names to look for a file: one that is replaced may still be beside its place, and
+    be renamed between two looks."""
+    return (entry.file,) if entry.number else (entry.file, f"{entry.file}.part", entry.file)
+
+
+def _replaced(folder: "Folder", entry: SealedFile, sizes: Mapping[str, int]) -> bool:
+    """Whether the new file is still beside its place, or has come to it since it was listed."""
+    if sizes.get(f"{entry.file}.part") == entry.bytes:
+        return True
+    now = folder.place.open(entry.file)
+    return now is not None and now.size == entry.bytes
 
 
 @lru_cache(maxsize=8)
