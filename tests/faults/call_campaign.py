@@ -2,10 +2,10 @@
 
     python -m tests.faults.call_campaign FOLDER FAULT [STRIDE] [sabotage]
 
-A child writes a short run with several seals, merges of rollups and retention. At its k-th call FAULT
-happens: `before`, `after` and `amid` (a write done by half) kill it; `EIO` and `ENOSPC` make the call
-fail; `torn` writes half and fails, `short` writes a third and says so. So for k = 1, 1 + STRIDE, …
-until a child ends before its k-th call. Prints JSON: counted, fired, failures, calls by name.
+A child writes a short run with several seals, merges of rollups and retention. At its k-th call
+FAULT happens: `before`, `after` and `amid` (a write done by half) kill it; `EIO` and `ENOSPC` make
+the call fail; `torn` writes half and fails, `short` writes a third and says so. So for k = 1,
+1 + STRIDE, … until a child ends before its k-th call. Prints JSON: counted, fired, failures, calls.
 
 With `sabotage` the thread removes the journal before the manifest: the check must notice.
 """
@@ -45,7 +45,7 @@ class Calls:
 
     def install(self) -> None:
         names = ("write",) if self.fault in ("amid", "torn", "short") else CHANGING
-        for name in (*names, "pread") if self.fault == "EIO" else names:
+        for name in (*names, "pread", "preadv") if self.fault == "EIO" else names:
             setattr(os, name, self._stand_in(name, getattr(os, name)))
 
     def _stand_in(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,7 +127,7 @@ def one(path: Path, seed: int, fault: str, number: int) -> tuple[str, list[str]]
             path, seed, acknowledged, closed=closed
         ) if acknowledged else []
     found = victim.problems(path, seed, acknowledged, closed=True)
-    if name not in ("open", "pread"):  # what could not be read is in no rollup
+    if name not in ("open", "pread", "preadv"):  # what could not be read is in no rollup
         found += victim.levels(path, seed, acknowledged)
     code = os.waitstatus_to_exitcode(status)
     return name, found if code == 0 else [f"ended with {code}", *found]

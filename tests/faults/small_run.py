@@ -57,9 +57,11 @@ class SmallRun:
             for step, histogram in run.histograms(FAMILY, name).items():
                 if not _same(histogram, histogram_of(step, number)):
                     found.append(f"histogram of {name} at step {step}")
-        for event in run.events:
-            if event.kind is EventKind.AUDIT and event.text != f"event of step {event.step}":
-                found.append(f"event {event.text!r} at step {event.step}")
+        found += [
+            f"event {event.text!r} at step {event.step}"
+            for event in run.events
+            if event.kind is EventKind.AUDIT and event.text != f"event of step {event.step}"
+        ]
         if run.graph is not None and run.graph.edges not in ((), GRAPH.edges):
             found.append(f"edges {run.graph.edges}")
         return found
@@ -79,8 +81,8 @@ class SmallRun:
                     valued = np.isin(states[:, column], (State.MEASURED, State.PARTIAL))
                     same = values[:, column] == true[at, number]
                     good = inside & (same if same.ndim == 1 else same.all(axis=1))
-                    for step in run.steps[valued & ~good].tolist():
-                        found.append(f"{stat} of {name} at step {step}")
+                    steps = run.steps[valued & ~good].tolist()
+                    found += [f"{stat} of {name} at step {step}" for step in steps]
         return found
 
     def wrong_windows(self, run: Run) -> list[str]:
