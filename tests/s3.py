@@ -22,6 +22,8 @@ class S3:
     port: int = 0
     fetched: list[tuple[str, int]] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
+    requests: int = 0
+    down: bool = False
 
     def url(self, path: str, bucket: str = BUCKET, port: int | None = None) -> str:
         """A URL with credentials and endpoint in it."""
@@ -33,11 +35,12 @@ class S3:
         return sum(size for _, size in self.fetched)
 
     def counting(self, app: Any) -> Any:
-        """The application with its answers counted; the bucket `denied` is refused."""
+        """The application with its answers counted; `denied` (or `down`) is refused."""
 
         def call(environ: dict[str, Any], start: Any) -> Any:
             method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-            if path.startswith("/denied"):
+            self.requests += 1
+            if path.startswith("/denied") or self.down:
                 start("403 Forbidden", [("Content-Type", "application/xml")])
                 return [b"" if method == "HEAD" else _DENIED]
             is_object = re.fullmatch(r"/[^/]+/.+", path)

@@ -1,6 +1,7 @@
 """Runs in object storage: copied there by `export`, and read there by every command."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,10 @@ from tests.store.trial import Trial
 
 from gradwatch.cli.main import main
 from gradwatch.errors import Exit
+from gradwatch.server import runs
+from gradwatch.server.encoded import ViewRequest
 from gradwatch.store import open_run
+from gradwatch.store.places import Place
 
 
 class Said(NamedTuple):
@@ -144,16 +148,24 @@ def test_runs_are_listed_where_they_lie(gradwatch, s3, run, url):
     assert "x " in gradwatch("runs", s3.url("runs")).out
 
 
-def test_the_page_serves_them(s3, run, url):
-    from gradwatch.server.encoded import ViewRequest
-    from gradwatch.server.runs import Library
-    from gradwatch.store.places import Place
-
-    library = Library([Place.of(s3.url("runs"))])
+def test_the_page_serves_them(s3, url, monkeypatch):
+    library = runs.Library([Place.of(s3.url("runs"))])
     (row,) = library.listing()
     assert row["name"] == "trial"
     assert row["steps"] == 120
-    assert library.run(row["id"]).view(ViewRequest(None, None))
+    served = library.run(row["id"])
+    assert served.view(ViewRequest(None, None))
+    before = s3.requests
+    for _ in range(5):  # a page asks every second; the storage is not asked as often
+        library.scan()
+        assert library.run(row["id"]).mark() == served.mark()
+    assert s3.requests == before
+    monkeypatch.setattr(runs, "REMOTE_SECONDS", 0.0)
+    monkeypatch.setattr(s3, "down", True)
+    later = time.monotonic() + 60
+    monkeypatch.setattr(runs.time, "monotonic", lambda: later)
+    assert library.run(row["id"]) is library.scan()[row["id"]] is served
+    assert s3.requests > before
 
 
 def test_what_cannot_be_reached_is_one_sentence(gradwatch, s3, tmp_path):

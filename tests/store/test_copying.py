@@ -1,5 +1,6 @@
 """Copies of runs: whole at every moment, complete at the end, and nothing goes twice."""
 
+import threading
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from gradwatch.store.copying import REPLACED, Copied, copy_run
 from gradwatch.store.manifest import Manifest, SealedFile
 from gradwatch.store.places import Place
 
+ONE_AT_A_TIME = threading.RLock()
 FOLDER = "0000-0000-1a2b3c4d"
 
 
@@ -130,8 +132,9 @@ class Watched(Place):
         return super().open(file)
 
     def _called(self) -> None:
-        for function in list(self.at):
-            function()
+        with ONE_AT_A_TIME:
+            for function in list(self.at):
+                function()
 
 
 def equal(source: Path, target: Path) -> bool:

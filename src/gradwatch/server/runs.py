@@ -160,9 +160,13 @@ class ServedRun:
         """Changes whenever a file of the run does; reads no data."""
         now = time.monotonic()
         if now >= self._marked_until:
-            if not self.path.exists():
-                raise RunGone
-            self._mark = self.path.mark()
+            try:
+                if not self.path.exists():
+                    raise RunGone
+                self._mark = self.path.mark()
+            except GradwatchError:  # a server that does not answer: the run is as it was
+                if not self._mark:
+                    raise
             self._marked_until = now + (REMOTE_SECONDS if self.path.remote else 0.0)
         return self._mark
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.store import manifest as manifests
+from gradwatch.store.chunks import ahead
 from gradwatch.store.format import BadPayload, from_json
 from gradwatch.store.journal import journal_number
 from gradwatch.store.manifest import Manifest, SealedFile
@@ -126,16 +127,29 @@ class _FolderCopy:
 
         None where the manifest was replaced meanwhile: what it named may have been removed since.
         """
+        missing = [
+            file
+            for file, size in sealed.items()
+            if file not in REPLACED and self.there.get(file) != size
+        ]
         lost = 0
+        for file, size in zip(missing, ahead(self._send, missing), strict=True):
+            if size is None:
+                lost += 1
+            else:
+                self._count(file, size)
         newer: dict[str, bytes] = {}
-        for file, size in sealed.items():
-            sure = file not in REPLACED or (raw == self.raw and f"{file}.part" not in self.there)
-            if sure and self.there.get(file) == size:
+        for file in REPLACED:
+            if file not in sealed or (
+                raw == self.raw
+                and self.there.get(file) == sealed[file]
+                and f"{file}.part" not in self.there
+            ):
                 continue
-            data = self._content(file, manifest)
+            data = self._fitting(file, manifest)
             if data is None:
                 lost += 1
-            elif file not in self.there or file not in REPLACED:
+            elif file not in self.there:
                 self._put(file, data)
             elif data != _bytes(self.target, file):
                 newer[file] = data
@@ -153,13 +167,21 @@ class _FolderCopy:
         """Whether the source's manifest is the one that was read."""
         return raw == _bytes(self.source, manifests.NAME)
 
-    def _content(self, file: str, manifest: Manifest | None) -> bytes | None:
-        """A sealed file; of one that is just being replaced the one that fits the manifest."""
+    def _send(self, file: str) -> int | None:
+        """Copy a file; its bytes, or None where the source has none."""
         data = _bytes(self.source, file)
-        if file in REPLACED and manifest is not None:
-            (entry,) = (entry for entry in manifest.files if entry.file == file)
-            beside = None if _fits(data, entry) else _bytes(self.source, f"{file}.part")
-            return beside if _fits(beside, entry) else data
+        if data is None:
+            return None
+        self.target.put(file, data)
+        return len(data)
+
+    def _fitting(self, file: str, manifest: Manifest | None) -> bytes | None:
+        """The file, or the one beside that is going to replace it and fits the manifest already."""
+        data = _bytes(self.source, file)
+        for entry in manifest.files if manifest is not None else ():
+            if entry.file == file and not _fits(data, entry):
+                beside = _bytes(self.source, f"{file}.part")
+                return beside if _fits(beside, entry) else data
         return data
 
     def _put_journals(self, found: Iterable[str], manifest: Manifest | None) -> bool:
@@ -190,9 +212,12 @@ class _FolderCopy:
 
     def _put(self, file: str, data: bytes) -> None:
         self.target.put(file, data)
-        self.there[file] = len(data)
+        self._count(file, len(data))
+
+    def _count(self, file: str, size: int) -> None:
+        self.there[file] = size
         self.done.files += 1
-        self.done.bytes += len(data)
+        self.done.bytes += size
 
 
 def _bytes(place: Place, file: str) -> bytes | None:

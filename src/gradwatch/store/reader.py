@@ -8,6 +8,7 @@ from gradwatch.errors import GradwatchError
 from gradwatch.files import paths_of
 from gradwatch.run.run import Run
 from gradwatch.store.attempt import Attempt
+from gradwatch.store.chunks import ahead
 from gradwatch.store.folder import Folder
 from gradwatch.store.format import FORMAT
 from gradwatch.store.merge_ranks import MergedSource
@@ -48,8 +49,11 @@ class Follower:
         ranks: dict[int, list[Attempt]] = {}
         # Attempts from old to new; of two writers that took the same number, one is always later.
         folders = sorted(self._folders.values(), key=lambda folder: folder.writer)
-        for number, folder in enumerate(folders, start=1):
-            ranks.setdefault(folder.writer.rank, []).append(folder.look())
+        # A look at a folder of this machine takes no waiting, which is what threads are for.
+        remote = any(run.remote for run in self._runs)
+        looks = ahead(Folder.look, folders) if remote else map(Folder.look, folders)
+        for number, (folder, attempt) in enumerate(zip(folders, looks, strict=True), start=1):
+            ranks.setdefault(folder.writer.rank, []).append(attempt)
             progress(number / len(folders))
         # of several folders the `run.json` of the first one named wins
         info = {k: v for document in reversed(documents) for k, v in document.items()}
