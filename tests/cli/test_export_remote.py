@@ -106,7 +106,10 @@ def test_wrong_uses_are_refused(gradwatch, s3, run, url):
     assert said.code == Exit.USAGE
     assert "Expected a folder to copy the run to, got 's3://bucket/values.csv'" in said.err
     assert gradwatch(url).code == Exit.USAGE  # click says: no such command
-    assert gradwatch("runs", s3.url("runs"), "--delete", "x", "--yes").code == Exit.USAGE
+    for removal in (["--delete", "x"], ["--prune", "--keep", "1MB"]):
+        said = gradwatch("runs", s3.url("runs"), *removal, "--yes")
+        assert said.code == Exit.USAGE
+        assert "a folder of this machine to remove from, got 's3://bucket/runs'" in said.err
     assert len(open_run(url).steps) == 120
 
 

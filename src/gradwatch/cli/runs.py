@@ -54,6 +54,12 @@ def command(
 ) -> None:
     """List the runs in FOLDER (runs, unless told otherwise), newest first; delete or prune some."""
     kept = _kept(prune, keep, names, victim)
+    if folder.remote and (prune or victim is not None):
+        raise GradwatchError(
+            f"Expected a folder of this machine to remove from, got {plain(str(folder))!r}; "
+            "use the tools of the storage.",
+            Exit.USAGE,
+        )
     summaries = list_runs(folder)
     if victim is not None:
         _delete(_named(summaries, victim), yes)
