@@ -99,6 +99,17 @@ def test_files_are_replaced_and_removed(place):
     assert place.files() == {"b": 3}
 
 
+def test_a_file_that_goes_while_it_is_open_is_empty_or_as_it_was(place):
+    place.put("x.parquet", b"0123456789")
+    place.put("journal-00001.gwj", b"0123456789")
+    table, journal = place.open("x.parquet"), place.open("journal-00001.gwj")
+    assert journal.read(4, 0) == b"0123"
+    place.remove("x.parquet")
+    place.remove("journal-00001.gwj")
+    assert table.read(4, 2) in (b"", b"2345")
+    assert journal.read(100, 4) == b"456789"
+
+
 def test_places_are_equal_sorted_and_named_by_where_they_are(place):
     assert place / "a" == place / "a"
     assert len({place / "a", place / "a", place / "b"}) == 2
@@ -160,6 +171,14 @@ def test_journals_come_whole_and_other_files_by_ranges(s3):
     table.read(300, 99_700)
     table.read(5000, 4)
     assert [size for _, size in s3.fetched] == [300, 5000]
+
+
+def test_credentials_and_endpoint_may_be_in_the_environment(s3, monkeypatch):
+    Place.of(s3.url("environment")).put("run.json", b"{}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3.port}")
+    assert Place.of("s3://bucket/environment").files() == {"run.json": 2}
 
 
 def test_credentials_are_never_shown(s3):

@@ -48,7 +48,8 @@ def write_run(path: Path, steps: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("steps", "size"), [(700, 20e6), pytest.param(7500, 200e6, marks=pytest.mark.long)]
+    ("steps", "size"),
+    [(700, 20e6), pytest.param(7500, 200e6, marks=[pytest.mark.long, pytest.mark.timeout(900)])],
 )
 def test_one_statistic_moves_a_tenth_of_the_run_at_most(s3, tmp_path, steps, size):
     total = write_run(tmp_path / "large", steps)
