@@ -118,29 +118,15 @@ class WriteBuffer:
                 if len(scalars) == 256:
                     self._put_scalars(scalars)
                 continue
-            self._put_small(item, self._same_histograms(item))
+            self._put_small(item)
         self._put_scalars(scalars)
 
-    def _same_histograms(self, item: SmallRecord) -> list[SmallRecord]:
-        """Histograms of the same family and step that wait behind this one: they share a record."""
-        histograms: list[SmallRecord] = []
-        queue = self._queue
-        while item.type == Type.HIST and queue.small and len(histograms) < 64:
-            with queue.lock:
-                behind = queue.small[0]
-                if isinstance(behind, Scalar) or behind[:3] != item[:3]:
-                    break
-                queue.small.popleft()
-            histograms.append(behind)
-        self.records += len(histograms)
-        return histograms
-
-    def _put_small(self, item: SmallRecord, more: list[SmallRecord]) -> None:
+    def _put_small(self, item: SmallRecord) -> None:
         try:
-            payload = item.pack() + b"".join(other.pack() for other in more)
+            payload = item.pack()
         except (ValueError, TypeError, MemoryError, RecursionError):
             return  # what cannot be packed must not stop the rest
-        self.add(item.type, payload, item.family, item.step, item.rows + len(more))
+        self.add(item.type, payload, item.family, item.step, item.rows)
         time.sleep(_YIELD_SECONDS)
 
     def _put_scalars(self, scalars: list[Scalar]) -> None:
