@@ -100,16 +100,20 @@ def _ratio(parts: Parts, stat: Stat) -> Table:
         return np.where(still & ~np.isnan(weight), 0.0, _joint_norm(updates) / weight)
 
 
+_MOMENTS = ("mean", "std", "skewness", "kurtosis")
+
+
 def _moment(parts: Parts, stat: Stat, *, family: Family) -> Table:
     """Mean, standard deviation, skewness or excess kurtosis of the parts together."""
     # Fourth powers leave the range of float64; a common power of two (exact) keeps them inside.
     scale = reduce(np.fmax, map(np.abs, parts.of(Stat(f"{family}_abs_max"))))
     exponent = np.where(np.isfinite(scale), np.frexp(np.nan_to_num(scale))[1], 0)
     sums = MomentSums(np.zeros(scale.shape))
-    kept = ["mean", "std"] if family is Family.ACT else ["mean", "std", "skewness", "kurtosis"]
-    moments = (parts.of(Stat(f"{family}_{name}")) for name in kept)
-    for count, mean, std, *shape in zip(_finite(parts, family=family), *moments, strict=True):
-        skewness, kurtosis = shape or (np.nan, np.nan)
+    name = stat.removeprefix(f"{family}_")
+    needed = _MOMENTS[: _MOMENTS.index(name) + 1]  # higher ones do not matter to lower ones
+    moments = (parts.of(Stat(f"{family}_{name}")) for name in needed)
+    for count, *known in zip(_finite(parts, family=family), *moments, strict=True):
+        mean, std, skewness, kurtosis = (*known, np.nan, np.nan, np.nan)[:4]
         there = count > 0
         std = np.ldexp(std, -exponent)
         m2 = count * std * std
@@ -122,7 +126,7 @@ def _moment(parts: Parts, stat: Stat, *, family: Family) -> Table:
         )
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = np.where(sums.n > 0, sums.m2 / sums.n, np.nan)
-        match stat.removeprefix(f"{family}_"):
+        match name:
             case "mean":
                 return np.where(sums.n > 0, np.ldexp(sums.mean, exponent), np.nan)
             case "std":
