@@ -182,9 +182,19 @@ class MemoryRank:
     def __init__(self, rank, steps, subjects, tables, owners) -> None:
         self.rank, self.steps, self.subjects, self.owners = rank, steps, subjects, owners
         self.attempts = [SimpleNamespace(number=number) for number in range(2)]
-        self.recorded = frozenset(tables)
         self.tables = tables
         self.loads = 0
+
+    def names(self, kind):
+        return tuple(subject.name for subject in self.subjects if subject.kind is kind)
+
+    def placements(self, kind):
+        return [subject.placement for subject in self.subjects if subject.kind is kind]
+
+    def sampled(self, stat):
+        if stat not in self.tables:
+            return np.zeros(len(self.steps), bool)
+        return (self.tables[stat].states != State.NOT_SAMPLED).any(axis=1)
 
     def load(self, stat):
         self.loads += 1
@@ -288,3 +298,7 @@ def test_copies_are_read_only_where_the_lowest_rank_has_nothing():
     ranks[0].tables = {Stat.GRAD_COUNT: Loaded(np.array([[2.0], [np.nan], [2.0]]), gap)}
     assert MergedSource(ranks).load(Stat.GRAD_COUNT).values.tolist() == [[2.0]] * 3
     assert [rank.loads for rank in ranks] == [2, 1, 0, 0]
+    for rank in ranks:
+        rank.tables = ranks[0].tables
+    assert np.isnan(MergedSource(ranks).load(Stat.GRAD_COUNT).values[1])
+    assert [rank.loads for rank in ranks] == [3, 1, 0, 0]  # none has rows on step 1

@@ -30,6 +30,12 @@ class Placement:
     replica: int = 0
     """Which copy of the shard this is, counting from 0."""
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Placement":
+        """Back from a dictionary; raises where a file holds something of the wrong type."""
+        whole, offset, shape = (_ints(data[name]) for name in ("global_shape", "offset", "shape"))
+        return cls(whole, offset, shape, int(data.get("replica", 0)))
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -76,13 +82,7 @@ class Subject:
             tied_to=tuple(str(name) for name in data.get("tied_to", ())),
             order=None if data.get("order") is None else int(data["order"]),
             module=str(data.get("module", "")),
-            placement=placement
-            and Placement(
-                _ints(placement["global_shape"]),
-                _ints(placement["offset"]),
-                _ints(placement["shape"]),
-                int(placement.get("replica", 0)),
-            ),
+            placement=placement and Placement.from_dict(placement),
         )
 
 

@@ -2,7 +2,8 @@
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,18 +21,18 @@ from gradwatch.store.histograms import HistogramPart, sealed_reader
 from gradwatch.store.journal import JournalChunk, JournalFile
 from gradwatch.store.manifest import Manifest, SealedFile, Stretch, numbers_of
 from gradwatch.store.parquet import Column, Lists, Unreadable, read_footer
+from gradwatch.store.subjects import COLUMNS, Placements, SubjectTable, described, placed
 
 if TYPE_CHECKING:
     from gradwatch.store.folder import Folder, SmallRecords
 
 SUBJECTS, GRAPH = "subjects.parquet", "graph.json"
-_KINDS = {str(kind): kind for kind in Kind}
 _MOST_GAPS = 1000
 """Losses reported one by one; a forged file of holes must not make a list of millions."""
 _MOST_STEPS = 1 << 27
 """Steps of a run; a forged manifest must not make a list of billions."""
 
-_TEXTS = frozenset({"name", "kind", "layer", "details", "text", "data"})
+_TEXTS = frozenset({"name", "kind", "layer", "details", "placement", "text", "data"})
 _LISTS, _REALS = frozenset({"negative", "positive"}), frozenset({"value", "wall"})
 """Columns of files that hold no rows, by type; the others are whole numbers."""
 
@@ -203,10 +204,19 @@ class Attempt:
 
     # -- what is no row ----------------------------------------------------------------------------
 
-    @cached_property
-    def subjects(self) -> Mapping[int, Subject]:
+    @property
+    def subjects(self) -> SubjectTable:
         """By id; where a name was lost, one that says so."""
-        known, named = self._sealed_subjects()
+        return self._subjects[0]
+
+    @property
+    def placements(self) -> Placements:
+        """Of each of the subjects, in their order."""
+        return self._subjects[1]
+
+    @cached_property
+    def _subjects(self) -> tuple[SubjectTable, Placements]:
+        table, placements, named = self._sealed_subjects()
         later = {number: s for small in self.small for number, s in small.subjects.items()}
         chunks: list[tuple[Kind, NDArray[np.uint32]]]
         chunks = [(chunk.family.kind, chunk.ids) for chunk in self.journal_chunks]
@@ -216,23 +226,38 @@ class Attempt:
             number: Subject(kind, f"(name lost: {kind} {number})")
             for kind, ids in chunks
             for number in ids.tolist()
-            if number not in known and number not in later
+            if number not in table.by_id and number not in later
         }
-        return {**known, **later, **lost} if later or lost else known
+        if not later and not lost:
+            return table, placements
+        placed = dict(zip(table.by_id, placements, strict=True))
+        placed |= {number: subject.placement for number, subject in later.items()}
+        bare = {number: replace(subject, placement=None) for number, subject in later.items()}
+        table = SubjectTable({**table.by_id, **bare, **lost})
+        return table, [placed.get(number) for number in table.by_id]
 
-    def _sealed_subjects(self) -> tuple[Mapping[int, Subject], bool]:
+    def _sealed_subjects(self) -> tuple[SubjectTable, Placements, bool]:
         """Those of the sealed table, and whether they are all."""
         for entry in self.files(SUBJECTS):
-            found = self._columns(entry, "subject", "kind", "name", "layer", "details")
             try:
-                if found is not None:
-                    ids, *texts = found
-                    return _described(
-                        ids.astype(np.uint32).tobytes(), *(tuple(column) for column in texts)
-                    ), True
+                return *self._described(entry), True
+            except Unreadable as error:
+                self.blame(entry, error)
             except (BadPayload, TypeError, ValueError, LookupError, AttributeError) as error:
                 self.blame(entry, Unreadable(f"its subjects make no sense: {error}"))
-        return {}, False
+        return SubjectTable({}), (), False
+
+    def _described(self, entry: SealedFile) -> tuple[SubjectTable, Placements]:
+        file = self.table(entry)
+
+        def fetch(*names: str) -> list[Any]:
+            return _checked(entry, names, file.fetch(*names))
+
+        table = described(file.footer, lambda: fetch(*COLUMNS))
+        placements = tuple(map(placed, *fetch("placement")))
+        if len(placements) != len(table.by_id):
+            raise ValueError("checksums of another table")
+        return table, placements
 
     def _sealed_ids(self) -> Iterator[tuple[Kind, NDArray[np.uint32]]]:
         for family in Family:
@@ -396,49 +421,3 @@ def _replaced(folder: "Folder", entry: SealedFile, sizes: Mapping[str, int]) -> 
         return True
     now = folder.place.open(entry.file)
     return now is not None and now.size == entry.bytes
-
-
-@lru_cache(maxsize=8)
-def _described(
-    ids: bytes,
-    kinds: tuple[str, ...],
-    names: tuple[str, ...],
-    layers: tuple[str, ...],
-    details: tuple[str, ...],
-) -> Mapping[int, Subject]:
-    """A table of subjects; ranks that have the same one share it, others at least its texts."""
-    texts = zip(
-        map(_KINDS.__getitem__, kinds), _shared(names), _shared(layers), details, strict=True
-    )
-    numbers = np.frombuffer(ids, np.uint32).tolist()
-    return dict(zip(numbers, (_subject(*described) for described in texts), strict=True))
-
-
-@lru_cache(maxsize=64)
-def _shared(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """The first of all equal ones."""
-    return texts
-
-
-def _subject(kind: Kind, name: str, layer: str, details: str) -> Subject:
-    like = _details(details)
-    return Subject(
-        kind,
-        name,
-        layer,
-        like.shape,
-        like.dtype,
-        like.count,
-        like.group,
-        like.frozen,
-        like.tied_to,
-        like.order,
-        like.module,
-        like.placement,
-    )
-
-
-@lru_cache(maxsize=1 << 14)
-def _details(text: str) -> Subject:
-    """A nameless subject: parsing thousands of equal descriptions would take seconds."""
-    return Subject.from_dict({**from_json(text.encode()), "kind": Kind.PARAMETER, "name": ""})

@@ -20,9 +20,9 @@ from gradwatch.run.downsample import Downsampled
 from gradwatch.run.join_rules import RULES, Table
 from gradwatch.run.run import Run
 from gradwatch.run.source import Loaded
-from gradwatch.run.subject import Event, Histogram, Subject
+from gradwatch.run.subject import Event, Histogram, Placement, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
-from gradwatch.store.chunks import distinct
+from gradwatch.store.chunks import ahead, distinct
 from gradwatch.store.rank import RankSource
 
 RankPlaces = tuple[NDArray[np.int64], NDArray[np.bool_]]
@@ -68,13 +68,13 @@ class MergedSource:
     def _described(self) -> list[Subject]:
         """Every subject once, as the lowest rank that has it describes it."""
         subjects: dict[tuple[Kind, str], Subject] = {}
-        before: list[tuple[Kind, str]] = []
-        for source in self.sources:
-            keys = [(subject.kind, subject.name) for subject in source.subjects]
-            if keys != before:  # nearly all ranks name the same: comparing is quicker than hashing
-                for key, subject in zip(keys, source.subjects, strict=True):
-                    subjects.setdefault(key, subject)
-            before = keys
+        before: list[tuple[str, ...]] = []
+        read = ahead(lambda source: [source.names(kind) for kind in Kind], self.sources)
+        for source, names in zip(self.sources, read, strict=True):
+            if names != before:  # nearly all ranks name the same
+                for subject in source.subjects:
+                    subjects.setdefault((subject.kind, subject.name), subject)
+            before = names
         return list(subjects.values())
 
     @cached_property
@@ -197,7 +197,7 @@ class Shards:
         places: Sequence[RankPlaces],
         steps: int,
     ) -> None:
-        self._kind, self._ranks, self._places = kind, ranks, places
+        self._kind, self._subjects, self._ranks, self._places = kind, subjects, ranks, places
         self.shape = steps, len(subjects)
         self._at = {subject.name: at for at, subject in enumerate(subjects)}
         # [rank, subject], −1 where a rank does not have a subject: its column in the rank's own
@@ -205,10 +205,9 @@ class Shards:
         self._columns = np.full((len(ranks), len(subjects)), -1)
         shards = self._columns.copy()
         numbers: dict[Hashable, int] = {}
-        for rank in range(len(ranks)):
-            members = self._members(rank)
-            at = [self._at[subject.name] for subject in members]
-            keys = [_shard(subject, rank) for subject in members]
+        for rank, source in enumerate(ranks):
+            at = [self._at[name] for name in source.names(kind)]
+            keys = [_shard(kind, place, rank) for place in source.placements(kind)]
             self._columns[rank, at] = np.arange(len(at))
             shards[rank, at] = [numbers.setdefault(key, len(numbers)) for key in keys]
         self._holders = _lowest_holders(shards)
@@ -225,10 +224,6 @@ class Shards:
         placed = [subject.placement for subject in subjects]
         cut = [p is not None and p.shape[1:] != p.global_shape[1:] for p in placed]
         self.cut_rows = np.array(cut, bool)  # whether rows of a subject lie on several ranks
-
-    def _members(self, rank: int) -> list[Subject]:
-        """What a rank has of this kind, in the order of its columns."""
-        return [subject for subject in self._ranks[rank].subjects if subject.kind is self._kind]
 
     def ranks_of(self, name: str) -> list[list[int]]:
         """The shards of a subject: for each, the ranks that hold it, lowest first."""
@@ -257,7 +252,7 @@ class Shards:
 
     def parts(self, stat: Stat, *, exact: bool = False) -> Iterator[Part]:
         """Shard after shard of every subject."""
-        return (self._part(holder, stat, exact) for holder in self._copies)
+        return ahead(lambda holder: self._part(holder, stat, exact), list(self._copies))
 
     def _part(self, holder: int, stat: Stat, exact: bool) -> Part:
         """Where the lowest rank that holds a shard has nothing for a step, the next one counts."""
@@ -268,7 +263,9 @@ class Shards:
         lacking = np.broadcast_to(held, self.shape)
         for rank in self._copies[holder]:
             source = self._ranks[rank]
-            if stat not in source.recorded:
+            at, current = self._places[rank]
+            rows = at[current & source.sampled(stat)]
+            if not lacking[rows].any():
                 continue
             loaded = source.load(stat)
             own = self._spread(rank, loaded.states, State.NOT_SAMPLED)
@@ -298,21 +295,21 @@ class Shards:
     def sizes(self) -> Iterator[Table]:
         """The elements of each part, for statistics that count nothing themselves."""
         for holder in self._copies:
-            members = self._members(holder)
             sizes = np.full(self.shape[1], np.nan)
-            sizes[[self._at[subject.name] for subject in members]] = [
-                prod(subject.placement.shape) if subject.placement else subject.count
-                for subject in members
-            ]
+            source = self._ranks[holder]
+            for name, place in zip(
+                source.names(self._kind), source.placements(self._kind), strict=True
+            ):
+                at = self._at[name]
+                sizes[at] = prod(place.shape) if place else self._subjects[at].count
             yield sizes
 
 
-def _shard(subject: Subject, rank: int) -> Hashable:
+def _shard(kind: Kind, place: Placement | None, rank: int) -> Hashable:
     """Equal for ranks that hold copies of the same thing."""
-    if subject.kind is Kind.LAYER:
+    if kind is Kind.LAYER:
         return rank
-    placement = subject.placement if subject.kind is Kind.PARAMETER else None
-    return None if placement is None else (placement.offset, placement.shape)
+    return (place.offset, place.shape) if place and kind is Kind.PARAMETER else None
 
 
 def _lowest_holders(shards: NDArray[np.int64]) -> NDArray[np.int64]:

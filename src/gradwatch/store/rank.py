@@ -1,8 +1,7 @@
 """One rank of a run: its attempts laid over one another, the newest on top."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,6 +23,7 @@ from gradwatch.store.histograms import HistogramPart, StoredHistograms
 from gradwatch.store.manifest import SealedFile, numbers_of
 from gradwatch.store.parquet import Unreadable
 from gradwatch.store.rollups import LAST_ONLY
+from gradwatch.store.subjects import Placements, SubjectTable
 
 LOOKS = 50
 """How often to look again where a growing run changes under the reader; mostly once is enough."""
@@ -133,27 +133,35 @@ class RankSource:
     @cached_property
     def subjects(self) -> tuple[Subject, ...]:
         """Every subject any attempt has named, as the newest attempt described it."""
-        return tuple(self.by_name.values())
+        newest: dict[tuple[Kind, str], Subject] = {}
+        for table, placements in self._steadily(self._tables):
+            for subject, place in zip(table.by_id.values(), placements, strict=True):
+                placed = subject if place is None else replace(subject, placement=place)
+                newest[subject.kind, subject.name] = placed
+        return tuple(newest.values())
 
     @cached_property
-    def by_name(self) -> dict[tuple[Kind, str], Subject]:
-        """The newest description of each subject, in the order in which they first appeared."""
-        tables = self._steadily(lambda: [attempt.subjects for attempt in self.attempts])
-        return {
-            (subject.kind, subject.name): subject
-            for table in tables
-            for _, subject in sorted(table.items())
-        }
+    def table(self) -> SubjectTable:
+        """The same without the placements; ranks share it."""
+        tables = self._steadily(self._tables)
+        alone = all(table is tables[0][0] for table, _ in tables)
+        return tables[0][0] if alone else SubjectTable(dict(enumerate(self.subjects)))
 
-    @cached_property
-    def columns(self) -> dict[tuple[Kind, str], int]:
-        """Column of each subject in the series of its kind."""
-        widths = dict.fromkeys(Kind, 0)
-        columns = {}
-        for key in self.by_name:
-            columns[key] = widths[key[0]]
-            widths[key[0]] += 1
-        return columns
+    def names(self, kind: Kind) -> tuple[str, ...]:
+        """The subjects of a kind: the columns of its series."""
+        return self.table.names[kind]
+
+    def placements(self, kind: Kind) -> Placements:
+        """Those of the subjects of a kind."""
+        newest = {}
+        for table, placements in self._steadily(self._tables):
+            for subject, place in zip(table.by_id.values(), placements, strict=True):
+                if subject.kind is kind:
+                    newest[subject.name] = place
+        return list(newest.values())
+
+    def _tables(self) -> list[tuple[SubjectTable, Placements]]:
+        return [(attempt.subjects, attempt.placements) for attempt in self.attempts]
 
     @cached_property
     def recorded(self) -> frozenset[Stat]:
@@ -227,6 +235,18 @@ class RankSource:
         table = self._filled(stat, np.float64, np.nan)
         return Loaded(table.values, table.states)
 
+    def sampled(self, stat: Stat) -> NDArray[np.bool_]:
+        """On which steps a statistic has rows, readable or not; no file is read for that."""
+        marks = np.zeros(len(self.steps), bool)
+        if stat not in self.recorded:
+            return marks
+        for attempt in self.attempts:
+            if any(damage.last_step is not None for damage in attempt.damage):
+                return ~marks  # what was lost counts as *damaged*: look everywhere
+            for part in attempt.parts(stat, -(1 << 62), 1 << 62):
+                marks |= np.isin(self.steps, _steps_of(part))
+        return marks
+
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
         """The same of a 64-bit column, exactly; 0 where there is no value."""
         return self._filled(stat, np.uint64, 0).values
@@ -238,7 +258,7 @@ class RankSource:
     def _histograms(self, family: Family, name: str) -> list[HistogramPart]:
         parts = []
         for position, attempt in enumerate(self.attempts):
-            for number, subject in attempt.subjects.items():
+            for number, subject in attempt.subjects.by_id.items():
                 if subject.name != name or subject.kind is not family.kind:
                     continue
                 for part in attempt.histograms(family, number):
@@ -345,8 +365,7 @@ class RankSource:
             none = HAS_VALUE[table.states] & np.isnan(table.values).all(axis=2)
             table.states[none] = State.NOT_SAMPLED
         for position, part in damaged:
-            lost = numbers_of(part.steps) if isinstance(part, SealedFile) else part.steps
-            table.mark_damage(lost, position)
+            table.mark_damage(_steps_of(part), position)
         for position, attempt in enumerate(self.attempts):
             for damage in attempt.damage:
                 if damage.last_step is not None and damage.family in (None, stat.family):
@@ -370,21 +389,16 @@ class RankSource:
         )
 
     def _width(self, kind: Kind) -> int:
-        return self._widths[kind]
-
-    @cached_property
-    def _widths(self) -> Counter[Kind]:
-        return Counter(kind for kind, _ in self.by_name)
+        return len(self.names(kind))
 
     def _columns(self, ids: NDArray[np.uint32], position: int, kind: Kind) -> NDArray[np.int64]:
         """Where an attempt's subjects stand in the table; −1 for one that is not in it."""
         key = position, kind, ids.tobytes()  # the same for nearly all chunks of a family
         columns = self._columns_of.get(key)
         if columns is None:
-            subjects = self.attempts[position].subjects
+            subjects, column_of = self.attempts[position].subjects.by_id, self.table.columns[kind]
             found = [subjects.get(number) for number in ids.tolist()]
-            places = [self.columns.get((kind, s.name), -1) if s else -1 for s in found]
-            columns = np.array(places, np.int64)
+            columns = np.array([column_of.get(s.name, -1) if s else -1 for s in found], np.int64)
             self._columns_of[key] = columns
         return columns
 
@@ -400,6 +414,10 @@ class RankSource:
                 f"subjects of {family} hold only {stored} rows. The run is damaged or was made "
                 "up; read it with a narrower tool, or record it again."
             )
+
+
+def _steps_of(part: Part) -> NDArray[np.int64]:
+    return numbers_of(part.steps) if isinstance(part, SealedFile) else part.steps
 
 
 def _read(stat: Stat, attempt: Attempt, part: Part, first: int, last: int) -> list[_Piece] | None:

@@ -276,16 +276,19 @@ class Sealer:
 
     def _write_subjects(self, draft: _Draft) -> None:
         described = sorted(draft.subjects.items())
-        apart = ("name", "kind", "layer")
+        apart = ("name", "kind", "layer", "placement")
         details = [
             to_json({key: value for key, value in subject.items() if key not in apart}).decode()
             for _, subject in described
         ]
+        placements = [subject.get("placement") for _, subject in described]
         columns: dict[str, Column | Words] = {
             "subject": np.array([number for number, _ in described], np.uint32),
-            **{name: [str(subject.get(name, "")) for _, subject in described] for name in apart},
+            **{name: [str(s.get(name, "")) for _, s in described] for name in apart[:3]},
             **self._origin(len(described)),
             "details": details,
+            # Apart: all the rest is mostly the same on every rank, which readers make use of.
+            "placement": [to_json(place).decode() if place else "" for place in placements],
         }
         raw, entry = parquet.encoded(SUBJECTS, columns, steps=np.empty(0, np.int64))
         self._write_beside(draft, raw, entry)
