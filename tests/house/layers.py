@@ -2,7 +2,7 @@
 
 LAYERS = [
     {"errors", "version", "text"},
-    {"jsonio", "files", "notebook", "kernel", "stats"},
+    {"jsonio", "files", "isolated", "notebook", "kernel", "stats"},
     {"graph", "finding", "result"},
     {"run"},
     {"store", "checkpoints", "original", "forward"},

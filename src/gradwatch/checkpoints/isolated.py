@@ -1,53 +1,25 @@
-"""Fresh Python processes that the current folder and the environment cannot slip modules into.
+"""A pool of processes that import nothing from the current folder, to measure checkpoints in."""
 
-Python looks for modules in the current folder (`-m`, `-c`, multiprocessing's spawn) and in whatever
-`PYTHONPATH` names. Inside a downloaded model's folder that is somebody else's code. The processes
-started here live in `/` and import from three places only: the standard library, the folder of
-the caller's gradwatch and that of its numpy, wherever the caller found them.
-"""
-
-import os
-import signal
-import subprocess
-import sys
 import threading
-import traceback
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
+from gradwatch.isolated import NEUTRAL, WORKER, Died, Worker
+from gradwatch.isolated import command as isolated
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
-NEUTRAL = "/"
-
 
 def command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs `main()` of a module; to be started in the folder `NEUTRAL`."""
-    # -I: no current folder, no PYTHON* variables, no user site. -S: no .pth files, sitecustomize
-    # or usercustomize, so that sys.path is the standard library's. numpy is imported before the
-    # other folder is added: each is then the caller's own, even where a folder holds both.
-    numpy_folder = Path(np.__file__).absolute().parents[1]
-    own_folder = Path(__file__).absolute().parents[2]
-    program = (
-        "import sys\n"
-        f"sys.path.append({str(numpy_folder)!a})\n"
-        "import numpy\n"
-        f"sys.path.insert(-1, {str(own_folder)!a})\n"
-        "from gradwatch.checkpoints.readers import files\n"
-        f"files.relative_to = {_current_folder()!a}\n"
-        f"from {module} import main\n"
-        "main()\n"
-    )
-    interpreter = [sys.executable, "-I", "-S", "-B", "-X", f"utf8={sys.flags.utf8_mode}"]
-    return [*interpreter, "-c", program, *arguments]
+    """The command line that runs `main()` of a module, which is told the current folder."""
+    relative = f"from gradwatch.checkpoints.readers import files; files.relative_to = {_here()!a}"
+    return isolated(module, *arguments, before=relative)
 
 
-def _current_folder() -> str:
+def _here() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError:  # it was deleted: no relative path leads anywhere
@@ -64,7 +36,7 @@ class Workers(Executor):
     def __init__(self, count: int) -> None:
         self._threads = ThreadPoolExecutor(count)
         self._of_thread = threading.local()
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._workers: list[Worker] = []
 
     def submit(
         self, function: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs
@@ -76,55 +48,20 @@ class Workers(Executor):
         """Wait for the work to end (`cancel_futures`: break it off), then end the processes."""
         if cancel_futures:
             self._threads.shutdown(wait=False, cancel_futures=True)
-            for process in list(self._processes):
-                process.kill()
+            for worker in list(self._workers):
+                worker.kill()
         self._threads.shutdown()
-        for process in self._processes:
-            process.kill()
-            process.wait()
+        for worker in self._workers:
+            worker.close()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.shutdown(cancel_futures=kind is not None)
 
-    def _ask(self, *request: object) -> Any:
+    def _ask(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not hasattr(self._of_thread, "worker"):
-            self._of_thread.worker = self._started()
+            self._of_thread.worker = Worker(lambda pipe: command(WORKER, pipe))
+            self._workers.append(self._of_thread.worker)
         try:
-            self._of_thread.worker.send(request)
-            error, result = self._of_thread.worker.recv()
-        except (OSError, EOFError):
+            return self._of_thread.worker.ask(function, args, kwargs)
+        except Died:
             raise BrokenExecutor("A worker process died.") from None
-        if error is not None:
-            raise error
-        return result
-
-    def _started(self) -> "Connection[Any, Any]":
-        """A new worker, as the end of a pipe to it. Tasks and results cross it, never a file."""
-        ours, theirs = Pipe()
-        with theirs:
-            process = subprocess.Popen(
-                command(__name__, str(theirs.fileno())),
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                cwd=NEUTRAL,
-                env={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")},
-                start_new_session=True,  # Ctrl-C is for the caller, who then ends the workers
-            )
-        self._processes.append(process)
-        return ours
-
-
-def main() -> None:
-    """A worker: calls what it is asked to, until the caller is gone."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # if that is while it answers: end quietly
-    caller: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    while True:
-        try:
-            function, args, kwargs = caller.recv()
-        except (OSError, EOFError):
-            return
-        try:
-            caller.send((None, function(*args, **kwargs)))
-        except Exception as error:
-            error.add_note(traceback.format_exc())  # a traceback itself cannot be sent
-            caller.send((error, None))

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from gradwatch.checkpoints.index import Index, from_rows, to_rows
-from gradwatch.checkpoints.isolated import NEUTRAL, command
+from gradwatch.checkpoints.isolated import command
 from gradwatch.checkpoints.limits import MAX_FILES, MIB
 from gradwatch.checkpoints.readers import distributed, torch_files
 from gradwatch.errors import GradwatchError
+from gradwatch.isolated import NEUTRAL
 
 READERS: dict[str, Callable[[Path], Index]] = {
     "zip": torch_files.read_zip,
