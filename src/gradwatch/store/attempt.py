@@ -170,7 +170,7 @@ class Attempt:
             try:
                 if access is not None:
                     given = None if self._salvaged else entry
-                    read = partial(read_footer, access, given, folder.call)
+                    read = partial(read_footer, access, given)
                     footer = folder.cache.get(entry, read, lambda footer: 2 * len(footer.raw))
                     return SealedTable(entry, access, footer, folder.call)
             except Unreadable as error:

@@ -242,7 +242,7 @@ class Folder:
             if access is None:
                 continue
             try:
-                footer = read_footer(access, None, self.call)
+                footer = read_footer(access, None)
                 steps = [grid.steps for grid in footer.grids]
                 if not steps and "step" in footer.names:
                     steps = SealedTable(entry, access, footer, self.call).numbers("step")

@@ -21,6 +21,7 @@ BYTES_LIMIT = 256 << 20
 """More than the manifest of 10^6 files; a larger one was made up."""
 STEPS_LIMIT = 1 << 27
 """Numbers that the stretches of one file may stand for."""
+_FAR = 1 << 62
 _CHECK = b'"crc32": "'
 
 Stretch = tuple[int, int, int]
@@ -170,7 +171,7 @@ def _file(data: Mapping[str, Any]) -> SealedFile:
 
 
 def _whole(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value < 1 << 62:
+    if type(value) is not int or not 0 <= value < 1 << 62:
         raise ValueError(f"expected a number of at least 0, got {str(value)[:40]}")
     return value
 
@@ -207,12 +208,11 @@ def stretches(data: Any) -> Stretches:
     """Stretches as a file states them; ValueError where they are none or stand for too much."""
     out: list[Stretch] = []
     total = 0
-    for item in data:
-        first, distance, count = item
-        if not all(isinstance(n, int) and abs(n) < 1 << 62 for n in item) or count < 1:
-            raise ValueError(f"expected [first, distance, count], got {str(item)[:60]}")
-        if abs(first + distance * count) >= 1 << 63:
-            raise ValueError("a number that does not fit 64 bits")
+    for first, distance, count in data:
+        if not type(first) is type(distance) is type(count) is int or count < 1:
+            raise ValueError(f"expected [first, distance, count], got {str(first)[:40]}, …")
+        if not (-_FAR < first < _FAR and -_FAR < first + distance * count < _FAR):
+            raise ValueError("a number that does not fit 63 bits")
         total += count
         out.append((first, distance, count))
     if total > STEPS_LIMIT:

@@ -242,7 +242,7 @@ def merged(
         grid = Grid(steps, chunks[0].ids, groups.sizes)
         rank, attempt = int(found["rank"].flat[0]), int(found["attempt"].flat[0])
         out.add_keys(grid, _last_valued(states, groups), rank, attempt)
-    names = [place.name for place in opened[0][2].columns]
+    names = list(opened[0][2].columns)
     stats = [name.removesuffix("_last") for name in names if name.endswith("_last")]
     together = max(1, _CELLS_AT_ONCE // max(1, sum(entry.rows for entry, _, _ in opened)))
     for at in range(0, len(stats), together):
