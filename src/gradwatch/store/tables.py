@@ -23,7 +23,7 @@ KEYS = ("step", "subject", "state", "rank", "attempt", "first_step", "last_step"
 """Columns of whole numbers that every row has."""
 _LISTS = {"negative", "positive", *(str(stat) for stat in Stat if stat.width > 1)}
 _LETTERS = (
-    dict.fromkeys(("name", "kind", "layer", "details", "text", "data"), "t")
+    dict.fromkeys(("name", "kind", "layer", "details", "placement", "text", "data"), "t")
     | dict.fromkeys((*KEYS, "first_exponent"), "iu")
     | dict.fromkeys(("negative", "positive", "zeros", "nan", "positive_inf", "negative_inf"), "u")
     | {str(stat): np.dtype(stat.dtype).kind for stat in Stat}
