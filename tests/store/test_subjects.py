@@ -108,3 +108,16 @@ def test_of_two_ids_of_one_name_there_is_one_column():
     table = SubjectTable(subjects)
     assert table.names[Kind.LAYER] == ("y", "x")
     assert table.columns[Kind.LAYER] == {"y": 0, "x": 1}
+
+
+def test_subjects_that_come_while_a_run_is_read_wait_for_the_next_opening(tmp_path):
+    writers = write(tmp_path / "run", close=False)
+    source = open_run(tmp_path / "run").source.sources[0]
+    assert source.names(Kind.PARAMETER) == ("a", "b")
+    writers[0].declare([Subject(Kind.PARAMETER, "c", placement=place_of(0))])
+    for writer in writers:
+        assert writer.close(WAIT)
+    source.attempts = [attempt.folder.look() for attempt in source.attempts]
+    assert source.placements(Kind.PARAMETER) == [place_of(0), place_of(0)]
+    assert source.load(Stat.GRAD_COUNT).values.tolist() == [[10.0, 10.0]]
+    assert open_run(tmp_path / "run").ranks[0].names == ("a", "b", "c")

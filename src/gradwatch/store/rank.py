@@ -134,7 +134,7 @@ class RankSource:
     def subjects(self) -> tuple[Subject, ...]:
         """Every subject any attempt has named, as the newest attempt described it."""
         newest: dict[tuple[Kind, str], Subject] = {}
-        for table, placements in self._steadily(self._tables):
+        for table, placements in self._tables:
             for subject, place in zip(table.by_id.values(), placements, strict=True):
                 placed = subject if place is None else replace(subject, placement=place)
                 newest[subject.kind, subject.name] = placed
@@ -143,9 +143,9 @@ class RankSource:
     @cached_property
     def table(self) -> SubjectTable:
         """The same without the placements; ranks share it."""
-        tables = self._steadily(self._tables)
-        alone = all(table is tables[0][0] for table, _ in tables)
-        return tables[0][0] if alone else SubjectTable(dict(enumerate(self.subjects)))
+        first = self._tables[0][0]
+        alone = all(table is first for table, _ in self._tables)
+        return first if alone else SubjectTable(dict(enumerate(self.subjects)))
 
     def names(self, kind: Kind) -> tuple[str, ...]:
         """The subjects of a kind: the columns of its series."""
@@ -154,14 +154,16 @@ class RankSource:
     def placements(self, kind: Kind) -> Placements:
         """Those of the subjects of a kind."""
         newest = {}
-        for table, placements in self._steadily(self._tables):
+        for table, placements in self._tables:
             for subject, place in zip(table.by_id.values(), placements, strict=True):
                 if subject.kind is kind:
                     newest[subject.name] = place
         return list(newest.values())
 
+    @cached_property
     def _tables(self) -> list[tuple[SubjectTable, Placements]]:
-        return [(attempt.subjects, attempt.placements) for attempt in self.attempts]
+        """Of each attempt, as it was when it was first looked at."""
+        return self._steadily(lambda: [(a.subjects, a.placements) for a in self.attempts])
 
     @cached_property
     def recorded(self) -> frozenset[Stat]:
