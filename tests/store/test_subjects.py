@@ -9,7 +9,7 @@ from tests.store.trial import WAIT
 from gradwatch.run import Placement, Subject
 from gradwatch.stats import Family, Kind, Stat, row_dtype
 from gradwatch.store import Writer, open_run
-from gradwatch.store.subjects import SubjectTable, described
+from gradwatch.store.subjects import COLUMNS, SubjectTable, described
 
 RANKS = 3
 
@@ -92,7 +92,8 @@ def test_a_lost_table_costs_the_names_of_one_rank(tmp_path):
 
 
 def test_ids_that_are_in_no_order_or_come_twice_are_refused():
-    unchecked = SimpleNamespace(columns=[SimpleNamespace(name="name", size=8, checksum=None)])
+    place = SimpleNamespace(size=8, checksum=None)
+    unchecked = SimpleNamespace(columns=dict.fromkeys(COLUMNS, place))
 
     def columns(*ids):
         return lambda: [np.array(ids), ["parameter"] * 2, ["a", "b"], ["", ""], ["{}", "{}"]]

@@ -40,8 +40,8 @@ def described(footer: Footer, columns: Callable[[], list[Any]]) -> SubjectTable:
     """The table in a sealed file, whose `COLUMNS` are read if they are not known; raises where
     they make no sense."""
     # Columns of the same checksums are the same, as sure as a checksum tells what is damaged.
-    places = [place for place in footer.columns.values() if place.name in COLUMNS]
-    key = tuple((place.name, place.size, place.checksum) for place in places)
+    places = [footer.columns[name] for name in COLUMNS]
+    key = tuple((place.size, place.checksum) for place in places)
     table = _tables.get(key)
     if table is None:
         ids, *texts = columns()
