@@ -47,6 +47,22 @@ def table(path: Path) -> dict[str, list[Any]]:
     }
 
 
+def fits(path: Path, entry: dict[str, Any]) -> bool:
+    """Whether a sealed file is the one that the manifest means."""
+    raw = path.read_bytes() if path.exists() else b""
+    if len(raw) != entry["bytes"]:
+        return False
+    sums = [zlib.crc32(raw[len(raw) - entry["footer"] :])]
+    facts = pq.read_metadata(path)
+    for at in range(facts.num_columns):
+        column = facts.row_group(0).column(at)
+        begin = column.dictionary_page_offset or column.data_page_offset
+        sums.append(zlib.crc32(raw[begin : begin + column.total_compressed_size]))
+    assert facts.num_row_groups == 1
+    assert facts.num_rows == entry["rows"]
+    return bool("".join(f"{checksum:08x}" for checksum in sums) == entry["checksums"])
+
+
 def rounded(values: np.ndarray) -> np.ndarray:
     if values.dtype == "<u8":
         return values
@@ -95,6 +111,7 @@ class Folder:
             family, level = parts[0].split("-")
             if level != "10" or f"rows/{family}/{parts[1]}" in files:
                 return
+        (path,) = (p for p in (path, Path(f"{path}.part")) if fits(p, files[name]))
         columns = table(path)
         if kind == "subjects.parquet":
             self.names.update(zip(columns["subject"], columns["name"], strict=True))
