@@ -146,14 +146,17 @@ def _struct(raw: bytes, at: int, depth: int = 0) -> tuple[Struct, int]:
     if depth > _DEEPEST:
         raise ValueError("nested too deep")
     while byte := raw[at]:
-        at += 1
+        kind = byte & 15
         if byte > 15:
-            field += byte >> 4
+            field, at = field + (byte >> 4), at + 1
         else:
-            field, at = _number(raw, at)
-        if (field, byte & 15) in fields:  # of which two readers could take different ones
+            field, at = _number(raw, at + 1)
+        if (field, kind) in fields:  # of which two readers could take different ones
             raise ValueError("a field twice")
-        fields[field, byte & 15], at = _value(raw, at, byte & 15, depth)
+        if kind in _BITS and (small := raw[at]) < 128:  # most of them, and the quickest way
+            fields[field, kind], at = (small >> 1) ^ -(small & 1), at + 1
+        else:
+            fields[field, kind], at = _value(raw, at, kind, depth)
     return fields, at + 1
 
 
@@ -187,11 +190,7 @@ def _value(raw: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
 
 
 def _number(raw: bytes, at: int) -> tuple[int, int]:
-    folded = raw[at]
-    if folded < 128:
-        at += 1
-    else:
-        folded, at = _varint(raw, at)
+    folded, at = _varint(raw, at)
     return (folded >> 1) ^ -(folded & 1), at
 
 
