@@ -110,7 +110,7 @@ def check_whole(folder: Place, source: Place) -> None:
         assert content(source, name) in (None, content(folder, name)), name
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Watched(Place):
     """A folder that is looked at, or calls a function, at every change or opening."""
 

@@ -96,3 +96,23 @@ def test_a_copy_that_grows_is_followed_by_its_new_bytes(s3, tmp_path):
     assert ended.info["complete"]
     assert trial.check(ended) > 0
     assert trial.check(grown) > 0  # what was handed out before still reads what it held
+
+
+def test_ranks_and_attempts_are_put_together_from_afar(s3, tmp_path):
+    for rank, attempt in ((0, 0), (1, 0), (0, 1)):
+        first = 20 * attempt
+        Trial(tmp_path / "ranks", rank=rank, world=2, seed=rank).steps(
+            range(first, first + 40)
+        ).close()
+    target = Place.of(s3.url("ranks"))
+    copy_run(Place.of(tmp_path / "ranks"), target)
+    here, there = open_run(tmp_path / "ranks"), open_run(target)
+    assert len(target.folders()) == 3
+    assert there.steps.tolist() == here.steps.tolist() == list(range(60))
+    assert there.recorded == here.recorded
+    for stat in here.recorded:
+        assert np.array_equal(there.series[stat], here.series[stat], equal_nan=True)
+        assert np.array_equal(there.state(stat), here.state(stat))
+    assert [event.text for event in there.events] == [event.text for event in here.events]
+    for twice in ([target, tmp_path / "ranks"], [s3.url("ranks"), s3.url("ranks")]):
+        assert open_run(twice).steps.tolist() == list(range(60))

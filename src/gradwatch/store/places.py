@@ -55,7 +55,7 @@ class FileHandle:
             os.close(self.descriptor)
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Place:
     """A folder that may hold a run: `Place.of("runs/x")`, `Place.of("s3://bucket/runs/x")`."""
 
@@ -86,6 +86,9 @@ class Place:
 
     def __truediv__(self, name: str) -> "Place":
         return Place(os.path.join(self.path, name))  # noqa: PTH118
+
+    def __lt__(self, other: "Place") -> bool:
+        return self.path < other.path
 
     def __str__(self) -> str:
         return self.path

@@ -53,7 +53,7 @@ class Storage:
             raise _failure(place, error, self.secrets) from None
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class RemotePlace(Place):
     """A folder at a URL; `path` is that URL without user, password and query."""
 
