@@ -20,6 +20,7 @@ from gradwatch.record.clock import families_due
 from gradwatch.run import Run
 from gradwatch.stats import Family, Stat
 from gradwatch.store import open_run
+from gradwatch.store.writer import EXIT_SECONDS
 
 STEPS = 30
 OF_FAMILY = {
@@ -61,6 +62,14 @@ def check_whole(run: Run, every: int | None) -> None:
     assert run.info["overhead"] > 0.0
 
 
+def close(watcher: Watcher) -> None:
+    """Close, which waits for the thread; on a busy machine not long enough for it."""
+    thread, began = watcher.controller.sink.thread, time.monotonic()
+    watcher.close()
+    assert thread.finished.is_set() or time.monotonic() - began >= EXIT_SECONDS
+    assert thread.finished.wait(60)
+
+
 @pytest.mark.parametrize("every", [1, None])
 @pytest.mark.parametrize("gone", ["model", "optimizer", "both"])
 def test_a_watcher_outlives_what_it_watched(gone: str, every: int | None, tmp_path: Path) -> None:
@@ -71,7 +80,7 @@ def test_a_watcher_outlives_what_it_watched(gone: str, every: int | None, tmp_pa
         del optimizer
     gc.collect()
     assert watcher.recording is (gone == "optimizer")
-    watcher.close()
+    close(watcher)
     run = open_run(tmp_path / "r")
     check_whole(run, every)
     said = "closed" if gone == "optimizer" else "closed because the model is gone"
