@@ -1,0 +1,283 @@
+"""duckdb, polars and pandas read what `Run` reads: finished, growing and killed runs."""
+
+import glob
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas
+import polars
+import pytest
+from tests.store.trial import Trial
+
+from gradwatch.run import Run
+from gradwatch.stats import Family, State
+from gradwatch.store import open_run
+from gradwatch.store.writer_thread import SEAL_ROWS
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120.0
+TRAINING = """
+import sys, time
+import torch
+import gradwatch
+from gradwatch.store import writer_thread
+writer_thread.SEAL_ROWS = 400
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+watcher = gradwatch.watch(model, optimizer, run=sys.argv[1], every=1)
+for step in range(int(sys.argv[2])):
+    optimizer.zero_grad()
+    loss = model(torch.randn(16, 8)).square().mean()
+    loss.backward()
+    if step == 7:
+        model[2].bias.grad.fill_(float("nan"))
+    optimizer.step()
+    if step == 7:
+        torch.nn.init.zeros_(model[2].bias)
+    watcher.log(loss=loss.item())
+watcher.close()
+"""
+
+
+def start(path: Path, steps: int) -> subprocess.Popen:
+    command = [sys.executable, "-c", TRAINING, str(path), str(steps)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def await_rows(path: Path, files: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + WAIT
+    while len([*path.glob("**/rows/grad/*.parquet")]) < files:
+        assert process.poll() is None, process.stdout.read()[-2000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("finished") / "runs" / "NAME"
+    process = start(path, 350)
+    output, _ = process.communicate(timeout=WAIT)
+    assert process.returncode == 0, output
+    return path
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[int]]]:
+    """A run that was read again and again while it grew, then killed; how many rows were seen."""
+    path = tmp_path_factory.mktemp("killed") / "runs" / "NAME"
+    process = start(path, 1_000_000)
+    seen: dict[str, list[int]] = {program: [] for program in READERS}
+    try:
+        await_rows(path, 1, process)
+        while not [*path.glob("*/subjects.parquet")]:
+            time.sleep(0.01)
+        for _ in range(3):
+            for program, read in READERS.items():
+                cells = read(path)
+                compare(cells, open_run(path))
+                seen[program].append(len(cells))
+            await_rows(path, len([*path.glob("**/rows/grad/*.parquet")]) + 1, process)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    return path, seen
+
+
+@pytest.fixture(scope="module")
+def killed(watched: tuple[Path, dict[str, list[int]]]) -> Path:
+    return watched[0]
+
+
+@pytest.fixture(params=["finished", "killed"])
+def path(request: pytest.FixtureRequest) -> Path:
+    return request.getfixturevalue(request.param)
+
+
+Cells = dict[tuple[int, str], tuple[int, float | None]]
+"""State and norm by step and name."""
+
+
+def read_duckdb(path: Path) -> Cells:
+    rows = duckdb.sql(
+        f"select step, name, state, grad_norm from '{path}/**/rows/grad/*.parquet' "
+        f"join '{path}/**/subjects.parquet' using (subject, rank, attempt)"
+    ).fetchall()
+    return _cells(rows)
+
+
+def read_polars(path: Path) -> Cells:
+    subjects = polars.scan_parquet(f"{path}/**/subjects.parquet")
+    rows = polars.scan_parquet(f"{path}/**/rows/grad/*.parquet").join(
+        subjects, on=["subject", "rank", "attempt"]
+    )
+    return _cells(rows.select("step", "name", "state", "grad_norm").collect().rows())
+
+
+def read_pandas(path: Path) -> Cells:
+    def table(pattern: str) -> pandas.DataFrame:
+        files = glob.glob(f"{path}/**/{pattern}", recursive=True)  # noqa: PTH207
+        return pandas.concat([pandas.read_parquet(file) for file in files])
+
+    rows = table("rows/grad/*.parquet").merge(
+        table("subjects.parquet"), on=["subject", "rank", "attempt"]
+    )
+    return _cells(rows[["step", "name", "state", "grad_norm"]].itertuples(index=False))
+
+
+def _cells(rows) -> Cells:
+    cells: Cells = {}
+    for step, name, state, norm in rows:
+        assert (step, name) not in cells, "a row is there twice"
+        missing = norm is None or (norm != norm and state not in (0, 5, 6, 7))
+        cells[int(step), name] = int(state), None if missing else float(norm)
+    return cells
+
+
+READERS = {"duckdb": read_duckdb, "polars": read_polars, "pandas": read_pandas}
+
+
+def compare(cells: Cells, run: Run) -> int:
+    """Every cell is that of `Run`; how many have a number."""
+    norm, state = run.series["grad_norm"], run.state("grad_norm")
+    row = {step: at for at, step in enumerate(run.steps.tolist())}
+    column = {name: at for at, name in enumerate(run.names)}
+    numbers = 0
+    for (step, name), (found_state, found) in cells.items():
+        at = row[step], column[name]
+        assert state[at] == found_state
+        if found is None:
+            assert np.isnan(norm[at])
+        else:
+            assert np.array_equal(norm[at], found, equal_nan=True)
+            numbers += 1
+    return numbers
+
+
+@pytest.mark.parametrize("program", READERS)
+def test_the_numbers_of_a_run(path: Path, program: str) -> None:
+    run, cells = open_run(path), READERS[program](path)
+    assert {name for _, name in cells} == set(run.names)
+    assert compare(cells, run) > 300
+    if run.info["complete"]:
+        assert len(cells) == (run.state("grad_norm") != State.NOT_SAMPLED).sum() > 1200
+
+
+@pytest.mark.parametrize("program", READERS)
+def test_a_run_that_grows(watched: tuple[Path, dict[str, list[int]]], program: str) -> None:
+    """It got longer while it was read, and was never wrong."""
+    seen = watched[1][program]
+    assert seen == sorted(seen)
+    assert 0 < seen[0] < seen[-1]
+
+
+def test_only_rows_match_the_pattern(path: Path) -> None:
+    columns = {"step", "subject", "state", "rank", "attempt", "grad_norm"}
+    files = [*path.glob("**/rows/grad/*.parquet")]
+    assert files
+    for file in files:
+        assert file.parent.parent.name == "rows"
+        assert columns <= set(polars.read_parquet_schema(file))
+    assert not [*path.glob("**/rows/**/*.part")]
+
+
+def test_rows_are_sealed_after_100_000_of_a_family() -> None:
+    assert SEAL_ROWS <= 100_000
+
+
+def test_a_family_of_many_rows_is_sealed_in_time(tmp_path: Path) -> None:
+    """Of a run that goes on, at most 100,000 rows of a family are in no Parquet file."""
+    trial = Trial(tmp_path / "run", tensors=1000, families=(Family.OPTIM,))
+    put = 0
+    for step in range(230):
+        trial.step(step)
+        put += 1000
+        if step % 10 == 9:
+            assert trial.writer.flush(WAIT)
+    deadline = time.monotonic() + WAIT
+    while put - sealed_rows(tmp_path, "optim") > 100_000 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert put - sealed_rows(tmp_path, "optim") <= 100_000
+    trial.close()
+    assert sealed_rows(tmp_path, "optim") == put
+
+
+def sealed_rows(path: Path, family: str) -> int:
+    files = [*path.glob(f"**/rows/{family}/*.parquet")]
+    return polars.scan_parquet(files).select(polars.len()).collect().item() if files else 0
+
+
+# -- the queries of the page -----------------------------------------------------------------------
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Language and text of each query in docs/format.md, in order."""
+    page = (ROOT / "docs" / "format.md").read_text()
+    section = page.partition("## Other programs")[2].partition("\n## ")[0]
+    yield from re.findall(r"```(\w+)\n(.*?)```", section, flags=re.DOTALL)
+
+
+@pytest.fixture
+def in_its_folder(path: Path) -> Iterator[Path]:
+    before = Path.cwd()
+    os.chdir(path.parent.parent)
+    yield path
+    os.chdir(before)
+
+
+def test_there_are_three_queries() -> None:
+    assert [language for language, _ in queries()] == ["sql", "python", "python"]
+
+
+def test_the_query_of_duckdb(in_its_folder: Path) -> None:
+    (_, query), _, _ = queries()
+    found = dict(duckdb.sql(query).fetchall())
+    run, cells = open_run(in_its_folder), read_duckdb(in_its_folder)
+    assert set(found) == set(run.names)
+    for name, largest in found.items():
+        norms = [norm for (_, other), (_, norm) in cells.items() if other == name]
+        true = max(norm for norm in norms if norm is not None and norm == norm)
+        if name == "2.bias":  # once it was NaN, which is more than any number in SQL
+            assert largest != largest
+        else:
+            assert largest == true
+
+
+def evaluated(query: str):
+    """What the last expression of a query gives, after the statements before it."""
+    names = {"polars": polars, "pandas": pandas, "glob": glob}
+    *statements, last = re.split(r"\n(?=\S)", query.strip().replace("\n)", "\n )"))
+    exec("\n".join(statements), names)
+    return eval(last, names)
+
+
+def test_the_query_of_polars(in_its_folder: Path) -> None:
+    _, (_, query), _ = queries()
+    found = evaluated(query)
+    assert found.columns == ["step", "subject", "rank"]
+    run = open_run(in_its_folder)
+    odd = (run.series["grad_nan"] + run.series["grad_inf"] > 0) & (run.state("grad_nan") != 8)
+    wanted = [(int(run.steps[at]), number) for at, number in zip(*np.nonzero(odd), strict=True)]
+    sealed = max(step for step, _ in read_polars(in_its_folder))
+    assert wanted[0] == (7, 3)
+    assert sorted(found.select("step", "subject").rows()) == [c for c in wanted if c[0] <= sealed]
+
+
+def test_the_query_of_pandas(in_its_folder: Path) -> None:
+    _, _, (_, query) = queries()
+    table = evaluated(query)
+    run = open_run(in_its_folder)
+    norm = run.series["grad_norm"]
+    assert table.shape[1] == len(run.names)
+    for step, row in zip(table.index, table.to_numpy(), strict=True):
+        (at,) = np.flatnonzero(run.steps == step)
+        assert np.array_equal(row, norm[at], equal_nan=True)
