@@ -127,8 +127,7 @@ def one(path: Path, seed: int, fault: str, number: int) -> tuple[str, list[str]]
             path, seed, acknowledged, closed=closed
         ) if acknowledged else []
     found = victim.problems(path, seed, acknowledged, closed=True)
-    if name not in ("open", "pread", "preadv"):  # what could not be read is in no rollup
-        found += victim.levels(path, seed, acknowledged)
+    found += victim.levels(path, seed, acknowledged)
     code = os.waitstatus_to_exitcode(status)
     return name, found if code == 0 else [f"ended with {code}", *found]
 
