@@ -1,6 +1,8 @@
 """Long runs from their stored levels: spikes at every zoom, early answers, changes."""
 
 import json
+import os
+import signal
 import threading
 from importlib import import_module
 from pathlib import Path
@@ -310,3 +312,20 @@ def test_analyses_are_made_once_for_each_state_of_a_run(
     found = visit.get(address, params={"sections": "analyses"}).json()["analyses"]
     assert [target["kind"] for target in found["targets"]] == ["layer"] * 3
     assert made == [20, 40]
+
+
+def test_a_decoder_that_dies_takes_neither_the_server_nor_a_run_with_it(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        stored(network(4, 60), tmp_path / name, name)
+    runs = {run.name: run for run in Library([tmp_path]).scan().values()}
+    decoder = runs["one"].decoder
+    assert json.loads(runs["one"].whole(None, None).text)["run"]["steps"] == 60
+    killed = set(decoder.processes)
+    assert killed
+    for process in killed:
+        os.kill(process, signal.SIGKILL)
+    model = json.loads(runs["two"].whole(None, None).text)
+    assert model["run"]["steps"] == 60
+    assert not [event for event in model["events"] if event["kind"] == "damage"]
+    assert decoder.processes
+    assert not killed & set(decoder.processes)

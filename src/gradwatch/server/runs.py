@@ -22,6 +22,7 @@ from gradwatch.run import Run
 from gradwatch.run.source import Source
 from gradwatch.server.encoded import AnswerCache, EncodedView, SentETags, ViewRequest
 from gradwatch.store import RunSummary, follow, list_runs
+from gradwatch.store.isolation import Decoder
 from gradwatch.store.places import Place
 from gradwatch.text import plain
 from gradwatch.views.model import ViewModel, build, diagnosed
@@ -57,6 +58,8 @@ class Library:
         self._runs: dict[str, ServedRun] = {}
         self._lock = threading.Lock()
         self._worker = Worker()
+        # Runs come from anywhere: over a forged file the decoder dies, not the server.
+        self._decoder = Decoder()
 
     def scan(self) -> "dict[str, ServedRun]":
         """The runs that are there now by their id, newest first."""
@@ -66,7 +69,9 @@ class Library:
                 for item in self._summaries(root):
                     path = item.path.resolve()
                     key = hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()
-                    run = self._runs.get(key) or ServedRun(key, path, item.name, self._worker)
+                    run = self._runs.get(key) or ServedRun(
+                        key, path, item.name, self._worker, self._decoder
+                    )
                     run.size = item.bytes
                     runs[key] = run
             self._runs = runs  # replaced, never changed: others read it without the lock
@@ -118,6 +123,7 @@ class ServedRun:
     path: Place
     name: str
     worker: "Worker"
+    decoder: Decoder
     size: int = 0
     sent: SentETags = field(default_factory=SentETags)
     summary: dict[str, Any] | None = None
@@ -133,7 +139,7 @@ class ServedRun:
         self.run: Run | None = None
         self._run_mark = self._mark = ""
         self._marked_until = 0.0
-        self._follower = follow(self.path)
+        self._follower = follow(self.path, call=self.decoder)
         self._diagnosis: tuple[str, Diagnosis] | None = None
         self._newest: EncodedView | None = None
         self._answers = AnswerCache()
