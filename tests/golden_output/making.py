@@ -10,7 +10,6 @@ is `damage`, which breaks checksummed records of a run's files as `docs/format.m
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 import warnings
@@ -20,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pyarrow import parquet
 from torch import nn
 
 import gradwatch
 
 ROOT = Path(__file__).parents[2]
 WORLD = 3
-BLOCK, COLUMN, OPTIMIZER = 16, 17, 4  # of docs/format.md
 
 
 def make(folder: Path) -> None:
@@ -160,12 +159,15 @@ def killed(run: Path) -> None:
 
 
 def damaged(run: Path) -> None:
-    """A healthy run whose gradient norms and optimizer rows no longer match their checksums."""
+    """A healthy run: two columns no longer match their checksums, the optimizer's rows are gone."""
     torch.manual_seed(4)
     model = residual(blocks=1)
     train(model, torch.optim.AdamW(model.parameters(), 3e-3), run, 60, seed=4)
-    (sealed,) = run.glob("*/*.gws")
-    damage(sealed, {b"grad_norm", b"weight_kurtosis"}, OPTIMIZER)
+    for column in ("grad_norm", "weight_kurtosis"):
+        (sealed,) = run.glob(f"*/rows/{column.partition('_')[0]}/*.parquet")
+        damage(sealed, column)
+    (lost,) = run.glob("*/rows/optim/*.parquet")
+    lost.unlink()
 
 
 def ranks(run: Path) -> None:
@@ -224,20 +226,14 @@ def _launched(rank: int) -> Iterator[None]:
         del os.environ["RANK"], os.environ["WORLD_SIZE"]
 
 
-def damage(sealed: Path, columns: set[bytes], block: int) -> None:
-    """Flip bytes of these statistics' columns, and of the block of a family, in a sealed file."""
-    head = struct.Struct("<4sBBBBQqIIII")  # docs/format.md, Record
+def damage(sealed: Path, column: str) -> None:
+    """Flip a byte in the middle of a column."""
+    group = parquet.read_metadata(sealed).row_group(0)
+    (place,) = (
+        c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == column
+    )
     data = bytearray(sealed.read_bytes())
-    at, flipped = 0, 0
-    while data[at : at + 4] == b"GWR1":
-        _, kind, family, _, _, _, _, length, *_ = head.unpack_from(data, at)
-        body = at + head.size
-        name = bytes(data[body + 4 : body + 4 + int.from_bytes(data[body : body + 2], "little")])
-        if (kind == COLUMN and name in columns) or (kind == BLOCK and family == block):
-            data[body + length - 1] ^= 0xFF
-            flipped += 1
-        at = body + -(-length // 8) * 8
-    assert flipped == len(columns) + 1
+    data[place.data_page_offset + place.total_compressed_size // 2] ^= 0xFF
     sealed.write_bytes(data)
 
 

@@ -35,6 +35,7 @@ _MASKED = {
     "overhead": "<cost>",
     "spent": "<cost>",
     "background": "<cost>",
+    "background_seconds": "<cost>",
     "cost": "<cost>",
     "versions": "<versions>",
     "step_ms": "<time>",

@@ -46,23 +46,30 @@ class Decoder:
         if key in self._deadly:
             raise Unreadable("its decoder died of it before")
         with self._slots:
-            worker = self._worker()
             try:
-                answer = worker.ask(function, (file, *arguments), seconds=self.seconds)
+                return self._ask(function, file, *arguments)
+            except Died:
+                pass  # somebody may have killed it: only what dies of the same file twice blames it
+            try:
+                return self._ask(function, file, *arguments)
             except Died as error:
                 self._deadly.add(key)
-                worker.close()
                 raise Unreadable(f"the decoder died of it: {error}") from None
-            except (KeyboardInterrupt, SystemExit):  # between question and answer
-                worker.close()
-                raise
-            except Exception as error:
-                self._idle.append(worker)
-                if isinstance(error, Unreadable | GradwatchError):
-                    raise
-                raise Unreadable(f"the decoder failed: {type(error).__name__}") from error
+
+    def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        worker = self._worker()
+        try:
+            answer = worker.ask(function, arguments, seconds=self.seconds)
+        except (Died, KeyboardInterrupt, SystemExit):  # the last two between question and answer
+            worker.close()
+            raise
+        except Exception as error:
             self._idle.append(worker)
-            return answer
+            if isinstance(error, Unreadable | GradwatchError):
+                raise
+            raise Unreadable(f"the decoder failed: {type(error).__name__}") from error
+        self._idle.append(worker)
+        return answer
 
     @property
     def processes(self) -> list[int]:
