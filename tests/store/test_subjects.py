@@ -98,10 +98,10 @@ def test_ids_that_are_in_no_order_or_come_twice_are_refused():
     def columns(*ids):
         return lambda: [np.array(ids), ["parameter"] * 2, ["a", "b"], ["", ""], ["{}", "{}"]]
 
-    assert list(described(unchecked, columns(3, 7)).by_id) == [3, 7]
+    assert list(described("run", unchecked, columns(3, 7)).by_id) == [3, 7]
     for ids in ((7, 3), (3, 3)):
         with pytest.raises(ValueError, match="order"):
-            described(unchecked, columns(*ids))
+            described("run", unchecked, columns(*ids))
 
 
 def test_of_two_ids_of_one_name_there_is_one_column():

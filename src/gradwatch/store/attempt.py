@@ -253,7 +253,8 @@ class Attempt:
         def fetch(*names: str) -> list[Any]:
             return _checked(entry, names, file.fetch(*names))
 
-        table = described(file.footer, lambda: fetch(*COLUMNS))
+        run = str(self.folder.place).rpartition("/")[0]
+        table = described(run, file.footer, lambda: fetch(*COLUMNS))
         placements = tuple(map(placed, *fetch("placement")))
         if len(placements) != len(table.by_id):
             raise ValueError("checksums of another table")

@@ -36,12 +36,13 @@ class SubjectTable:
         }
 
 
-def described(footer: Footer, columns: Callable[[], list[Any]]) -> SubjectTable:
+def described(run: str, footer: Footer, columns: Callable[[], list[Any]]) -> SubjectTable:
     """The table in a sealed file, whose `COLUMNS` are read if they are not known; raises where
     they make no sense."""
-    # Columns of the same checksums are the same, as sure as a checksum tells what is damaged.
+    # Columns of the same checksums are the same, as sure as a checksum tells what is damaged; but
+    # checksums can be forged, so no run lends its subjects to another.
     places = [footer.columns[name] for name in COLUMNS]
-    key = tuple((place.size, place.checksum) for place in places)
+    key = run, *((place.size, place.checksum) for place in places)
     table = _tables.get(key)
     if table is None:
         ids, *texts = columns()
