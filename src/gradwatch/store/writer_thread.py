@@ -430,6 +430,7 @@ class WriterThread(threading.Thread):
     def _finish(self) -> None:
         if not self._close_written:
             self._drain()  # again: a folder made anew a moment ago needs its subjects
+            self._pending.fill()  # what was given up since then is told too
             self._close_written = True
             self._pending.add(Type.NOTE, to_json(self._numbers()))
             numbers = {"flushed": self.flushed, "dropped": self.queue.dropped}
