@@ -14,9 +14,9 @@ import pytest
 from tests.faults.tally import Tally
 from tests.store.trial import WAIT, Trial, sealing_at
 
-from gradwatch.run import EventKind
+from gradwatch.run import Event, EventKind
 from gradwatch.stats import State
-from gradwatch.store import journal, open_run
+from gradwatch.store import journal, open_run, queue
 
 ROOT = Path(__file__).parents[2]
 
@@ -212,6 +212,31 @@ def test_no_folder_can_be_made(tmp_path):
     assert trial.writer.flush(WAIT)
     trial.close()
     trial.check(open_run(tmp_path / "file" / "run"))
+
+
+def test_what_is_given_up_last_is_told_too(tmp_path, monkeypatch):
+    """A storm of events comes while the thread takes the last ones: no later turn would tell."""
+    monkeypatch.setattr(queue, "SMALL_LIMIT", 100)
+    trial = Trial(tmp_path / "run")
+    assert trial.writer.flush(WAIT)
+    take_lost, storm = queue.Queue.take_lost, iter([True])
+
+    def taking(waiting):
+        lost = take_lost(waiting)
+        if next(storm, False):
+            for step in range(1000):
+                trial.writer.event(Event(step, EventKind.AUDIT, "again"))
+        return lost
+
+    monkeypatch.setattr(queue.Queue, "take_lost", taking)
+    trial.writer.event(Event(0, EventKind.AUDIT, "again"))
+    assert trial.writer.flush(WAIT)
+    assert trial.writer.close(WAIT)
+    run = open_run(tmp_path / "run")
+    kept = [event for event in run.events if event.kind is EventKind.AUDIT]
+    gaps = [event.data["records"] for event in run.events if event.kind is EventKind.GAP]
+    assert sum(gaps) == trial.writer.dropped == 901
+    assert len(kept) == 100
 
 
 def test_a_stalled_disk_costs_rows_not_time(tmp_path, monkeypatch):
