@@ -30,8 +30,9 @@ test: $(STAMP) ## run the tests (two processes side by side)
 test-long: $(STAMP) ## the tests that are too long or too bound to a clock for `make test`
 	$(BIN)/python -m pytest -m "long or timing" tests
 
-test-faults: $(STAMP) ## the fault suites whole, and the kernel under sanitizers
-	$(BIN)/python -m pytest tests/faults tests/kernel tests/checkpoints
+KILLS ?= 500
+test-faults: $(STAMP) ## the fault suites whole (KILLS=500), and the kernel under sanitizers
+	KILLS=$(KILLS) $(BIN)/python -m pytest tests/faults tests/kernel tests/checkpoints
 
 # The frameworks bring many packages: an environment of their own, made only when asked for.
 FRAMEWORKS := .venv-frameworks
