@@ -2,7 +2,7 @@
 
     python -m tests.faults.disk_campaign FOLDER limit|full|inject|readonly
 
-`limit`: files may not grow beyond 6 kB (RLIMIT_FSIZE). `full`: FOLDER is a small file system that
+`limit`: files may not grow beyond 20 kB (RLIMIT_FSIZE). `full`: FOLDER is a small file system that
 a filler keeps full. `inject`: somebody outside makes system calls fail. `readonly`: the folder
 cannot be written to for a while. Prints JSON.
 """
@@ -27,8 +27,9 @@ PATIENCE = 60.0
 
 
 class Campaign:
-    def __init__(self, folder: Path) -> None:
-        victim.hurry(8_000)
+    def __init__(self, folder: Path, seal_bytes: int = 8_000) -> None:
+        victim.hurry(seal_bytes)
+        writer_thread.FIRST_WAIT, writer_thread.LONGEST_WAIT = 0.1, 0.2  # long enough to be seen
         self.path = folder / "run"
         self.writer = Writer.create(self.path, name="disk")
         self.ids = self.writer.declare(subjects(TENSORS))
@@ -79,9 +80,9 @@ class Campaign:
 
 
 def limit(folder: Path) -> dict[str, object]:
-    campaign = Campaign(folder)
+    campaign = Campaign(folder, 1_000_000)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     campaign.until_error()
     for _ in range(20):
         campaign.put(50)
