@@ -15,7 +15,7 @@ from gradwatch.run.subject import Event, EventKind, Subject
 from gradwatch.stats import Family, Kind, Stat
 from gradwatch.store.chunks import STATS, Chunk, Damage, SealedTable, Vanished, distinct
 from gradwatch.store.downsample import RollupChunk
-from gradwatch.store.format import SCALAR_ROW, BadPayload, from_json
+from gradwatch.store.format import JSON_LIMIT, SCALAR_ROW, BadPayload, from_json
 from gradwatch.store.histograms import COLUMNS as HISTOGRAM_COLUMNS
 from gradwatch.store.histograms import HistogramPart, sealed_reader
 from gradwatch.store.journal import JournalChunk, JournalFile
@@ -315,7 +315,8 @@ class Attempt:
         entries = self.files(GRAPH)
         for name in _names(entries[0]) if entries else ():
             access = self.folder.place.open(name)
-            raw = access.read(entries[0].bytes, 0) if access else b""
+            fits = access is not None and access.size == entries[0].bytes <= JSON_LIMIT
+            raw = access.read(entries[0].bytes, 0) if access and fits else b""
             if zlib.crc32(raw) in entries[0].checksums:
                 try:
                     return Graph.from_dict(from_json(raw))
