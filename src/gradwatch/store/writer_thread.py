@@ -232,8 +232,6 @@ class WriterThread(threading.Thread):
         self._sealing = sealing
         self._sealer: Sealer | None = None
         self._retention = retention
-        limit = retention.bytes if retention else None
-        self._seal_bytes = SEAL_BYTES if limit is None else min(SEAL_BYTES, max(limit // 4, 65536))
         self.background = 0.0
         """Seconds of processor time that this thread has used."""
         self.safe = threading.Event()
@@ -323,9 +321,7 @@ class WriterThread(threading.Thread):
             self.flushed += self._pending.records
             self.wake.notify_all()
         self._pending.clear()
-        if journal.size >= self._seal_bytes >> _first_journals(self._number) or (
-            self._pending.enough
-        ):
+        if journal.size >= SEAL_BYTES >> _first_journals(self._number) or (self._pending.enough):
             self._roll()
 
     def _give_up_journal(self) -> None:
