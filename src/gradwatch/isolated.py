@@ -57,7 +57,7 @@ def _folder_of(package: str) -> str:
     return str(Path(found.origin).absolute().parents[1])
 
 
-class Worker:
+class IsolatedProcess:
     """Such a process at the end of a pipe, that calls what it is asked to."""
 
     def __init__(

@@ -10,9 +10,9 @@ from gradwatch import kernel
 from gradwatch.analysis import elements
 from gradwatch.analysis.elements import (
     Given,
-    Grid,
     MeasuredTensor,
     Spread,
+    ValueGrid,
     cell_exponent,
     from_run,
     named,
@@ -146,7 +146,7 @@ def test_both_kernels_fill_the_same_cells() -> None:
     try:
         for name in kernel.available():
             kernel.select(name)
-            grid = Grid.over(low, high, math.ceil(math.log2((high - low) / 254)))
+            grid = ValueGrid.over(low, high, math.ceil(math.log2((high - low) / 254)))
             grid.add(batch)
             filled.append(grid.counts.tolist())
     finally:

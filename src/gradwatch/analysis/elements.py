@@ -200,7 +200,7 @@ def _scale(values: NDArray[np.float64], centre: float) -> float:
 
 
 @dataclass
-class Grid:
+class ValueGrid:
     """Cell i covers [(first + i) · 2^exponent, (first + i + 1) · 2^exponent)."""
 
     exponent: int
@@ -208,13 +208,13 @@ class Grid:
     counts: NDArray[np.int64]
 
     @classmethod
-    def over(cls, low: float, high: float, exponent: int) -> "Grid":
+    def over(cls, low: float, high: float, exponent: int) -> "ValueGrid":
         """An empty grid that reaches from `low` to `high`."""
         first, last = _cell(low, exponent), _cell(high, exponent)
         return cls(exponent, first, np.zeros(last - first + 1, np.int64))
 
     @classmethod
-    def pooled(cls, grids: Sequence["Grid"]) -> "Grid":
+    def pooled(cls, grids: Sequence["ValueGrid"]) -> "ValueGrid":
         """The sum of grids with cells of the same width."""
         first = min(grid.first for grid in grids)
         last = max(grid.first + len(grid.counts) for grid in grids)
@@ -229,12 +229,12 @@ class Grid:
         cells = count_cells(batch, [self.exponent], [self.first], cells=len(self.counts))
         self.counts += cells.counts[0].astype(np.int64)
 
-    def coarser(self, exponent: int) -> "Grid":
+    def coarser(self, exponent: int) -> "ValueGrid":
         """The same values on a grid of wider cells."""
         shift = exponent - self.exponent
         cells = (self.first + np.arange(len(self.counts))) >> shift
         counts = np.bincount(cells - cells[0], weights=self.counts).astype(np.int64)
-        return Grid(exponent, int(cells[0]), counts)
+        return ValueGrid(exponent, int(cells[0]), counts)
 
     @property
     def entropy(self) -> float:
@@ -346,11 +346,13 @@ def outlier_limit(count: int) -> float:
     return max(3.5, -NormalDist().inv_cdf(0.05 / (2 * max(count, 1))))
 
 
-def scan(tensor: MeasuredTensor, spread: Spread, exponent: int, kept: int) -> tuple[Grid, Outliers]:
+def scan(
+    tensor: MeasuredTensor, spread: Spread, exponent: int, kept: int
+) -> tuple[ValueGrid, Outliers]:
     """The tensor's histogram on cells 2^`exponent` wide, and its outliers (the `kept` furthest)."""
     assert tensor.values is not None
     low, high = float(tensor.record["min"]), float(tensor.record["max"])
-    grid = Grid.over(low, high, exponent)
+    grid = ValueGrid.over(low, high, exponent)
     outliers = Outliers(spread, tensor.finite, kept)
     possible = outliers.possible(low, high)
     for begin in range(0, len(tensor.values), PIECE):

@@ -15,9 +15,9 @@ from gradwatch.analysis import Rules
 from gradwatch.analysis.elements import (
     ELEMENTS,
     Given,
-    Grid,
     MeasuredTensor,
     Outliers,
+    ValueGrid,
     cell_exponent,
     common_exponent,
     from_run,
@@ -214,7 +214,7 @@ def analyze_weights(
         elements = tensors_or_run
         run = scan_arrays(named(elements))
     tensors, detection = from_run(run) if len(run.names) else [], missing(ELEMENTS)
-    grids: Mapping[str, Grid] = {}
+    grids: Mapping[str, ValueGrid] = {}
     pooled, why_no_grid = None, ELEMENTS
     if elements is not None:
         tensors = with_elements(tensors, elements)
@@ -239,7 +239,7 @@ def analyze_weights(
 
 def _second_pass(
     tensors: Sequence[MeasuredTensor], kept: int
-) -> tuple[dict[str, Grid], Grid | None, dict[str, Outliers]]:
+) -> tuple[dict[str, ValueGrid], ValueGrid | None, dict[str, Outliers]]:
     """Each tensor's histogram, that of all together, each tensor's outliers."""
     finite = [tensor for tensor in tensors if tensor.finite]
     spreads = [spread(tensor) for tensor in finite]
@@ -251,11 +251,11 @@ def _second_pass(
         fine, outliers[tensor.name] = scan(tensor, its_spread, min(exponent, common), kept)
         grids[tensor.name] = fine.coarser(exponent)
         comparable.append(fine.coarser(common))
-    return grids, Grid.pooled(comparable) if comparable else None, outliers
+    return grids, ValueGrid.pooled(comparable) if comparable else None, outliers
 
 
 def _layer(
-    index: int, tensor: MeasuredTensor, grid: Grid | None, why_no_grid: str, judged: Verdicts
+    index: int, tensor: MeasuredTensor, grid: ValueGrid | None, why_no_grid: str, judged: Verdicts
 ) -> LayerWeightAnalysis:
     numbers = statistics(tensor.record, grid, why_no_grid) if tensor.count else _nothing(EMPTY)
     said = judged.by_tensor.get(tensor.name, ())
@@ -288,7 +288,7 @@ def _layer(
 # -- statistics ------------------------------------------------------------------------------------
 
 
-def statistics(record: np.void, grid: Grid | None, why_no_grid: str) -> WeightStatistics:
+def statistics(record: np.void, grid: ValueGrid | None, why_no_grid: str) -> WeightStatistics:
     """Of one record (a tensor, or several merged); moments of equal elements are 0."""
     infinite = int(record["pos_inf"]) + int(record["neg_inf"])
     count, nan = int(record["count"]), int(record["nan"])

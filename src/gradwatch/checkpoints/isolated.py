@@ -6,7 +6,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecu
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from gradwatch.isolated import NEUTRAL, WORKER, Died, Worker
+from gradwatch.isolated import NEUTRAL, WORKER, Died, IsolatedProcess
 from gradwatch.isolated import command as isolated
 
 _Given = ParamSpec("_Given")
@@ -36,7 +36,7 @@ class Workers(Executor):
     def __init__(self, count: int) -> None:
         self._threads = ThreadPoolExecutor(count)
         self._of_thread = threading.local()
-        self._workers: list[Worker] = []
+        self._workers: list[IsolatedProcess] = []
 
     def submit(
         self, function: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs
@@ -59,7 +59,7 @@ class Workers(Executor):
 
     def _ask(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not hasattr(self._of_thread, "worker"):
-            self._of_thread.worker = Worker(lambda pipe: command(WORKER, pipe))
+            self._of_thread.worker = IsolatedProcess(lambda pipe: command(WORKER, pipe))
             self._workers.append(self._of_thread.worker)
         try:
             return self._of_thread.worker.ask(function, args, kwargs)

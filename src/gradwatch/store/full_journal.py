@@ -86,7 +86,7 @@ class Table(NamedTuple):
     """Statistics of several numbers, [step, subject, width], of the steps that have any."""
 
 
-class FamilyRows(NamedTuple):
+class JournalRows(NamedTuple):
     """The rows of one family, by subjects, and the columns of all of them."""
 
     tables: list[Table]
@@ -163,7 +163,7 @@ class Content:
         """Those with rows."""
         return list(dict.fromkeys(family for family, _ in self._steps))
 
-    def rows(self, family: Family) -> FamilyRows:
+    def rows(self, family: Family) -> JournalRows:
         """The rows of a family; tables whose rows count later come later.
 
         They lie in the scratch block, and are gone with the next call.
@@ -187,7 +187,7 @@ class Content:
                 own = {name: column[at:end].reshape(shape) for name, column in columns.items()}
                 tables.append(self._table(descriptor, raw, ids, steps, own))
                 at = end
-        return FamilyRows(tables, columns)
+        return JournalRows(tables, columns)
 
     def _table(
         self,

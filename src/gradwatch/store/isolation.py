@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwatch.errors import GradwatchError
-from gradwatch.isolated import WORKER, Died, Worker, command
+from gradwatch.isolated import WORKER, Died, IsolatedProcess, command
 from gradwatch.store.decoding import pyarrow
 from gradwatch.store.tables import Unreadable
 
@@ -32,7 +32,7 @@ class Decoder:
 
     def __init__(self, memory: int = _MEMORY, seconds: float = _SECONDS) -> None:
         self.memory, self.seconds = memory, seconds
-        self._idle: list[Worker] = []
+        self._idle: list[IsolatedProcess] = []
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
         self._deadly: set[int] = set()
         atexit.register(self.close)
@@ -81,14 +81,14 @@ class Decoder:
         while self._idle:
             self._idle.pop().close()
 
-    def _worker(self) -> Worker:
+    def _worker(self) -> IsolatedProcess:
         while self._idle:
             worker = self._idle.pop()
             if worker.pid:
                 return worker
             worker.close()  # it died since, of nobody's file
         try:
-            worker = Worker(_command, _VARIABLES)
+            worker = IsolatedProcess(_command, _VARIABLES)
         except ImportError:
             pyarrow()  # says what to install
             raise

@@ -45,7 +45,7 @@ def edges(grid: Grid) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 @dataclass(frozen=True)
-class Parts:
+class BucketParts:
     """One statistic of buckets, [bucket, subject] each: the columns X_min, X_max, …
 
     The extremes and their steps mean nothing where `count` is 0, nor `last` where not `ended`.
@@ -73,7 +73,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, sizes: NDArray[np.int64], most: int) -> "Groups":
-        """Buckets of so many rows, combined while there are at most `most` in one."""
+        """BucketParts of so many rows, combined while there are at most `most` in one."""
         ends = np.cumsum(sizes)
         following = np.searchsorted(ends, ends - sizes + most, side="right").tolist()
         starts, at = [], 0
@@ -99,7 +99,7 @@ class Groups(NamedTuple):
         return out
 
 
-def _combined(parts: Parts, groups: Groups) -> Parts:
+def _combined(parts: BucketParts, groups: Groups) -> BucketParts:
     """Each group as one bucket."""
     counted = parts.count > 0
     terms = parts.sum if counted.all() else np.where(counted, parts.sum, 0.0)
@@ -109,7 +109,7 @@ def _combined(parts: Parts, groups: Groups) -> Parts:
         total = groups.gathered(terms, 0).sum(axis=0)
     count = groups.gathered(parts.count, 0).sum(axis=0, dtype=parts.count.dtype)
     last, ended = groups.final(parts.last), groups.final(parts.ended)
-    return Parts(lowest[0], highest[0], last, total, count, lowest[1], highest[1], ended)
+    return BucketParts(lowest[0], highest[0], last, total, count, lowest[1], highest[1], ended)
 
 
 def _extreme(
@@ -139,7 +139,7 @@ def _extreme(
 # -- files -----------------------------------------------------------------------------------------
 
 
-class _Table:
+class _Columns:
     """The columns of a rollup file while they are collected, grid after grid."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class _Table:
         self._add("rank", np.full(buckets * width, rank, np.int32))
         self._add("attempt", np.full(buckets * width, attempt, np.int32))
 
-    def add(self, stat: str, parts: Parts) -> None:
+    def add(self, stat: str, parts: BucketParts) -> None:
         """One statistic of the next grid."""
         self._add(f"{stat}_last", parts.last, parts.ended)
         if stat not in LAST_ONLY:
@@ -195,7 +195,7 @@ def sealed(
     yield_gil: Callable[[], None] = lambda: None,
 ) -> tuple[memoryview, SealedFile]:
     """The first level: buckets of the rows [step, subject] of one journal and family."""
-    out = _Table()
+    out = _Columns()
     for grid, rows, states in tables:
         groups, valued = Groups.of(sizes_of(grid), SIZES[0]), HAS_VALUE[states]
         buckets = Grid(grid.steps, grid.ids, groups.sizes)
@@ -208,12 +208,14 @@ def sealed(
     return out.encoded(file)
 
 
-def _single(values: NDArray[Any], valued: NDArray[np.bool_], steps: NDArray[np.int64]) -> Parts:
+def _single(
+    values: NDArray[Any], valued: NDArray[np.bool_], steps: NDArray[np.int64]
+) -> BucketParts:
     """Every row a bucket of its own."""
     values = np.ascontiguousarray(values)
     counted = valued & np.isfinite(values) if values.dtype.kind == "f" else valued
     terms, own = values.astype(np.float64, copy=False), steps[:, None]
-    return Parts(values, values, values, terms, counted.astype(np.uint16), own, own, valued)
+    return BucketParts(values, values, values, terms, counted.astype(np.uint16), own, own, valued)
 
 
 def _last_valued(states: NDArray[np.uint8], groups: Groups) -> NDArray[np.uint8]:
@@ -233,7 +235,7 @@ def merged(
     damaged.
     """
     opened = [(entry, access, read_footer(access, entry)) for access, entry in sources]
-    out = _Table()
+    out = _Columns()
     for chunks in _alike(opened):
         groups = _groups(chunks, most)
         found = _joined(chunks, ["state", "rank", "attempt"])
@@ -251,14 +253,16 @@ def merged(
     return out.encoded(file)
 
 
-def _merge(chunks: Sequence[GridChunk], stats: Sequence[str], groups: Groups, out: _Table) -> None:
+def _merge(
+    chunks: Sequence[GridChunk], stats: Sequence[str], groups: Groups, out: _Columns
+) -> None:
     parts = {stat: ("last",) if stat in LAST_ONLY else _PARTS for stat in stats}
     found = _joined(chunks, [f"{stat}_{part}" for stat in stats for part in parts[stat]])
     for stat in stats:
         last = f"{stat}_last"
         nulls = [np.ma.getmaskarray(chunk.values(last)[0]) for chunk in chunks]
         values = {part: found.get(f"{stat}_{part}", found[last]) for part in _PARTS}
-        out.add(stat, _combined(Parts(**values, ended=~np.concatenate(nulls)), groups))
+        out.add(stat, _combined(BucketParts(**values, ended=~np.concatenate(nulls)), groups))
 
 
 def _alike(

@@ -30,7 +30,7 @@ from gradwatch.store.format import (
     unpack_event,
     unpack_scalars,
 )
-from gradwatch.store.full_journal import Content, FamilyRows, FullJournal, Scratch, Table
+from gradwatch.store.full_journal import Content, FullJournal, JournalRows, Scratch, Table
 from gradwatch.store.journal import place_beside, sync_folder, write_beside
 from gradwatch.store.manifest import Manifest, SealedFile
 from gradwatch.store.parquet import Column, Grid, Words
@@ -147,7 +147,7 @@ class Sealer:
                 self._write_histograms(family, journal.number, histograms, draft)
         return self._write_small(journal.number, content.others, draft)
 
-    def _write_rows(self, family: Family, number: int, rows: FamilyRows, draft: _Draft) -> None:
+    def _write_rows(self, family: Family, number: int, rows: JournalRows, draft: _Draft) -> None:
         grids = [table.grid for table in rows.tables]
         states = np.concatenate([table.states.reshape(-1) for table in rows.tables])
         keys = self._keys(grids)
