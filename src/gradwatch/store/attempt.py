@@ -32,8 +32,6 @@ _MOST_GAPS = 1000
 _MOST_STEPS = 1 << 27
 """Steps of a run; a forged manifest must not make a list of billions."""
 
-_TEXTS = frozenset({"name", "kind", "layer", "details", "placement", "text", "data"})
-_LISTS, _REALS = frozenset({"negative", "positive"}), frozenset({"value", "wall"})
 """Columns of files that hold no rows, by type; the others are whole numbers."""
 
 Part = SealedFile | JournalChunk
@@ -197,7 +195,7 @@ class Attempt:
     def _columns(self, entry: SealedFile, *names: str) -> list[Any] | None:
         """Columns of a file; None where it is damaged."""
         try:
-            return _checked(entry, names, self.table(entry).fetch(*names))
+            return list(self.table(entry).fetch(*names))
         except Unreadable as error:
             self.blame(entry, error)
             return None
@@ -251,7 +249,7 @@ class Attempt:
         file = self.table(entry)
 
         def fetch(*names: str) -> list[Any]:
-            return _checked(entry, names, file.fetch(*names))
+            return list(file.fetch(*names))
 
         run = str(self.folder.place).rpartition("/")[0]
         table = described(run, file.footer, lambda: fetch(*COLUMNS))
@@ -345,7 +343,7 @@ class Attempt:
     def _held_columns(self, entry: SealedFile, *names: str) -> Sequence[Any] | None:
         """Columns that are asked for again and again; None where they are damaged."""
         try:
-            read = lambda: _checked(entry, names, self.table(entry).fetch(*names))  # noqa: E731
+            read = lambda: list(self.table(entry).fetch(*names))  # noqa: E731
             return self.folder.cache.get((entry, names), read, _bytes)
         except Unreadable as error:
             self.blame(entry, error)
@@ -383,21 +381,6 @@ class Attempt:
         end = after[1] - 1 if after else 1 << 62
         located = (before or after) and begin <= end
         return Damage(text, None, begin, end) if located else Damage(text)
-
-
-def _checked(entry: SealedFile, names: Sequence[str], columns: Sequence[Column]) -> list[Any]:
-    """Columns of the types that a writer gives them; a forged file may have any."""
-    for name, column in zip(names, columns, strict=True):
-        if name in _TEXTS or (name == "subject" and entry.kind == "events"):
-            fits = isinstance(column, list)
-        elif name in _LISTS:
-            fits = isinstance(column, Lists) and column.values.dtype.kind in "iu"
-        else:
-            kinds = "f" if name in _REALS else "iu"
-            fits = isinstance(column, np.ndarray) and column.dtype.kind in kinds
-        if not fits:
-            raise Unreadable(f"its column {name} is of another type")
-    return list(columns)
 
 
 def _bytes(columns: Sequence[Column]) -> int:

@@ -211,8 +211,6 @@ def sealed(
 def _single(
     values: NDArray[Any], valued: NDArray[np.bool_], steps: NDArray[np.int64]
 ) -> BucketParts:
-    values: NDArray[Any], valued: NDArray[np.bool_], steps: NDArray[np.int64]
-) -> BucketParts:
     """Every row a bucket of its own."""
     values = np.ascontiguousarray(values)
     counted = valued & np.isfinite(values) if values.dtype.kind == "f" else valued

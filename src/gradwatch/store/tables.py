@@ -26,6 +26,7 @@ _LETTERS = (
     dict.fromkeys(("name", "kind", "layer", "details", "placement", "text", "data"), "t")
     | dict.fromkeys((*KEYS, "first_exponent"), "iu")
     | dict.fromkeys(("negative", "positive", "zeros", "nan", "positive_inf", "negative_inf"), "u")
+    | dict.fromkeys(("value", "wall"), "f")
     | {str(stat): np.dtype(stat.dtype).kind for stat in Stat}
 )
 """First letters of the kinds that a column may be of; columns not named are numbers."""
