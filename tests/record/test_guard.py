@@ -56,7 +56,7 @@ SEAMS = {
     "cadence": "gradwatch.record.steps.families_due",
     "sink": "tests.record.sinks.MemorySink.put",
     "declare": "tests.record.sinks.MemorySink.scalars",
-    "event": "tests.record.sinks.MemorySink.histograms",
+    "event": "tests.record.sinks.MemorySink.histogram_table",
 }
 
 

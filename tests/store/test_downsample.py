@@ -11,7 +11,7 @@ from tests.store.trial import Trial, sealing_at
 from gradwatch.run import downsample as run_downsample
 from gradwatch.run.downsample import downsample
 from gradwatch.stats import Family, Stat, State, row_dtype
-from gradwatch.store import Retention, open_run
+from gradwatch.store import Retention, open_run, rank
 from gradwatch.store.chunks import GridChunk, SealedTable
 from gradwatch.store.downsample import LevelReader, RollupChunk, joined_buckets, level_for
 from gradwatch.store.manifest import SealedFile
@@ -219,6 +219,7 @@ def test_windows_of_a_run_that_was_written(tmp_path, monkeypatch, keep):
     for (_, step), (rows, states) in trial.truth.items():
         values = np.where(np.isin(states, VALUED), kept(rows["grad_norm"]), np.nan)
         true[step] = np.where(np.isfinite(values), values, np.nan)
+    monkeypatch.setattr(rank, "LITTLE_CELLS", 0)
     monkeypatch.setattr(run_downsample, "downsample", None)  # the levels must do
     monkeypatch.setattr(type(run.source), "load", None)
     for stretch in ((0, 399), (83, 361)):

@@ -27,6 +27,7 @@ from gradwatch.store.subjects import Placements, SubjectTable
 
 LOOKS = 50
 """How often to look again where a growing run changes under the reader; mostly once is enough."""
+LITTLE_CELLS = 1 << 17
 _DENSE_CELLS = 1 << 27
 """A table of up to so many cells is made whatever it holds …"""
 _SPARSEST = 1 / 256
@@ -282,7 +283,10 @@ class RankSource:
             return None
         position = int(owners[0])
         attempt = self.attempts[position]
-        level = level_for(end - begin, points)
+        # Of little data the series itself is as quick; and where buckets end depends on when files
+        # were sealed, so that the same training twice would look a little different.
+        little = (end - begin) * self._width(stat.kind) <= LITTLE_CELLS
+        level = -1 if little else level_for(end - begin, points)
         files = [file for file in attempt.manifest.files if file.kind == "rollups"]
         newest = max((f.number for f in files if f.group == f"{stat.family}-10"), default=0)
         # A journal that could not be sealed is in no rollup, though later ones are.
