@@ -285,7 +285,7 @@ class RankSource:
         attempt = self.attempts[position]
         # Of little data the series itself is as quick; and where buckets end depends on when files
         # were sealed, so that the same training twice would look a little different.
-        little = (end - begin) * self._width(stat.kind) <= LITTLE_CELLS
+        little = len(self.steps) * self._width(stat.kind) <= LITTLE_CELLS
         level = -1 if little else level_for(end - begin, points)
         files = [file for file in attempt.manifest.files if file.kind == "rollups"]
         newest = max((f.number for f in files if f.group == f"{stat.family}-10"), default=0)
