@@ -219,7 +219,9 @@ class Folder:
         present = {number: name for name in sizes if (number := journal_number(name)) is not None}
         sealed = self._manifest.sealed if self._manifest else lambda _: False
         kept = {number: name for number, name in present.items() if not sealed(number)}
-        self._journals = {n: held for n, held in self._journals.items() if n in kept}
+        # A listing may miss a file beside which others come and go: what was open stays open.
+        self._journals = {n: held for n, held in self._journals.items() if not sealed(n)}
+        kept |= {number: "" for number in self._journals if number not in kept}
         for number, name in sorted(kept.items()):
             if number not in self._journals:
                 journal = JournalFile(self.place, name)
