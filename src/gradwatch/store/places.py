@@ -137,8 +137,10 @@ class Place:
                     if item.is_dir(follow_symlinks=False):
                         waiting.append(path + "/")
                     elif item.is_file(follow_symlinks=False):
-                        facts = item.stat(follow_symlinks=False)
-                        yield path, facts.st_size, facts.st_mtime_ns
+                        # One that is renamed meanwhile must not end the listing of the others.
+                        with contextlib.suppress(FileNotFoundError):
+                            facts = item.stat(follow_symlinks=False)
+                            yield path, facts.st_size, facts.st_mtime_ns
 
     def open(self, file: str) -> RandomAccess | None:
         """A file in it; None where there is no regular file: a link could lead out of the run's
