@@ -8,8 +8,9 @@ import torch
 from tests.record.comparing import compare_run
 from tests.record.loops import LOOPS, loss_of, mlp
 from tests.record.sinks import MemorySink, watch_into
-from torch import nn
+from torch import Tensor, nn
 
+from gradwatch.record.device.backend import restoring, shift_to_raw
 from gradwatch.record.device.transfer import Transfer
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State
@@ -24,7 +25,12 @@ def test_loops_on_a_device_are_recorded_as_they_happened(loop: Any, on_device: N
     compare_run(loop, tolerance=max(loop.tolerance, 5e-6))
 
 
-def test_updates_are_sampled_and_say_so(on_device: None) -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_updates_are_whole_or_sampled_and_say_so(
+    on_device: None, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    if not whole:
+        monkeypatch.setattr("gradwatch.record.device.torch_engine.MOST_MEMORY", 1000)
     model = nn.Linear(200, 100)
     optimizer = torch.optim.AdamW(model.parameters(), 0.1)
     sink = MemorySink()
@@ -35,9 +41,9 @@ def test_updates_are_sampled_and_say_so(on_device: None) -> None:
     assert (Family.UPDATE, 0, "weight") not in sink.rows
     watcher.close()
     row, state = sink.rows[Family.UPDATE, 0, "weight"]
-    assert state is State.SAMPLED
+    assert state is (State.MEASURED if whole else State.SAMPLED)
     change = float((model.weight.detach() - before).norm())
-    assert row["update_norm"] == pytest.approx(change, rel=0.1)
+    assert row["update_norm"] == pytest.approx(change, rel=1e-6 if whole else 0.1)
     row, state = sink.rows[Family.OPTIM, 0, "weight"]
     assert state is State.MEASURED
     assert row["optim_ratio_rms"] == pytest.approx(1.0, rel=1e-3)
@@ -85,10 +91,9 @@ def test_a_transfer_keeps_the_order_of_its_parts() -> None:
 @pytest.mark.parametrize(
     ("place", "what"),
     [
-        ("gradwatch.record.device.gradients.bins", "histograms"),
-        ("gradwatch.record.device.backend.bins", "histograms"),
-        ("gradwatch.record.device.backend.spread", "spreads of rows"),
-        ("gradwatch.record.device.gradients.Sketcher.sums", "sketches"),
+        ("gradwatch.record.device.torch_engine.count_bins", "histograms"),
+        ("gradwatch.record.device.torch_engine.spread", "spreads of rows"),
+        ("gradwatch.record.device.torch_engine.chunk_sketches", "sketches"),
     ],
 )
 def test_what_a_device_cannot_do_is_left_out_and_said_once(
@@ -101,7 +106,7 @@ def test_what_a_device_cannot_do_is_left_out_and_said_once(
     def missing(*_: Any, **__: Any) -> Any:
         raise NotImplementedError("no such operation here")
 
-    monkeypatch.setattr("gradwatch.record.device.statistics.unsupported", set())
+    monkeypatch.setattr("gradwatch.record.device.torch_engine.unsupported", set())
     monkeypatch.setattr(place, missing)
     sink, model = MemorySink(), mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -121,3 +126,46 @@ def test_what_a_device_cannot_do_is_left_out_and_said_once(
         if family is Family.GRAD:
             assert np.isfinite(row["grad_kurtosis"]), name
             assert np.isnan(row["grad_sketch"]).all() == (what == "sketches")
+
+
+# -- raw again -------------------------------------------------------------------------------------
+
+
+def test_what_makes_a_gradient_raw_again() -> None:
+    was = torch.randn(64, generator=torch.Generator().manual_seed(0))
+    other = torch.randn(64, generator=torch.Generator().manual_seed(1))
+
+    def found(*now: Tensor) -> float:
+        pairs = list(zip((was, other), now, strict=False))
+        factor = restoring(pairs)
+        assert factor is not None
+        return float(factor)
+
+    assert found(was, other) == 1.0
+    assert found(was * 0.3, other * 0.3) == pytest.approx(1 / 0.3, rel=1e-6)
+    assert found(was.clamp(-0.5, 0.5), other) == 1.0
+    assert found(was * 0.3, other * 0.4) == 1.0
+    was[3] = float("nan")
+    assert found(was * 0.25, other * 0.25) == 4.0
+    assert found(was, other) == 1.0
+    assert restoring([]) is None
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "applied", "shift"),
+    [
+        (1.0, 1.0, 0),
+        (4.0, 1.0, 2),
+        (1 / 65_536, 1.0, -16),
+        (3.3, 3.3 * (1 + 1e-6), 0),
+        (3.3, 3.3 * (1 - 1e-6), 0),
+        (6.6, 3.3, 1),
+        (3.3, 1.0, None),
+        (float("nan"), 1.0, None),
+        (1.0, 0.0, None),
+    ],
+)
+def test_bins_are_moved_by_powers_of_two(
+    multiplier: float, applied: float, shift: int | None
+) -> None:
+    assert shift_to_raw(multiplier, applied) == shift

@@ -41,7 +41,7 @@ def test_gradients_that_were_left_over_are_told_from_zeros(results: Any) -> None
 
 
 def test_a_planted_wait_is_caught_wherever_it_is(results: Any) -> None:
-    assert len(results["sabotaged"]) == 9
+    assert len(results["sabotaged"]) == 10
     for place, failure in results["sabotaged"].items():
         assert "waits for the device" in failure, place
 
@@ -51,7 +51,7 @@ def test_operations_do_not_multiply(results: Any) -> None:
     counted = results["counted"]
     assert counted["every second"][1::2] == [0, 0]
     everything, only_gradients = counted["by default"][0], counted["by default"][1]
-    assert everything <= 970
+    assert everything <= 770
     assert only_gradients <= 200
     more = counted["by default, 6 layers more"]
     # Layers of a size that is there already: their outputs are looked at one by one, but their

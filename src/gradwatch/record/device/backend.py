@@ -1,69 +1,69 @@
 """Parameters on an accelerator: measured there, their rows written when the numbers have come over.
 
 Everything is as on the CPU but the updates, which are taken at 4,096 fixed coordinates per tensor
-and say so. What is kept until the numbers are here are host numbers and places in a transfer: no
-gradient or parameter lives longer for it.
+where copies would take too much memory, and say so. What is kept until the numbers are here are
+host numbers and places in a transfer: no gradient or parameter lives longer for it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from math import frexp, isfinite
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.kernel import MOMENTS
+from gradwatch.kernel import ADAM, MOMENTS, UPDATE, Bins, BinTable
 from gradwatch.record.backend import Backend, OptimizerStep
-from gradwatch.record.backend_cpu import SAMPLE, pick
-from gradwatch.record.clipping import UNKNOWN, GradTransform, clip_scalars, transform_between
-from gradwatch.record.device.gradients import GradientMemory, restoring, send_gradients
-from gradwatch.record.device.statistics import (
-    BITS,
-    SentGroup,
-    ShapeGroup,
-    at_least_single,
-    bins,
-    cleaned,
-    fingerprint,
-    fingerprints_of,
-    histograms_of,
-    moments_of,
-    pieces,
-    readable,
-    same_shape_groups,
-    sent_records,
-    spread,
-    spread_of,
-    supported,
-    together,
-    wide,
-    zero_rows,
+from gradwatch.record.clipping import (
+    TOLERANCE,
+    UNKNOWN,
+    GradTransform,
+    clip_scalars,
+    transform_between,
 )
-from gradwatch.record.device.transfer import Load
-from gradwatch.record.optimizers import LossScaling, SecondMoment, second_moments
+from gradwatch.record.device.engine import (
+    DeviceDivisors,
+    DeviceMeasurement,
+    DeviceSteps,
+    Engine,
+    Places,
+    RowTimes,
+    Sent,
+    Snapshot,
+    Wanted,
+)
+from gradwatch.record.device.torch_engine import TorchEngine, readable
+from gradwatch.record.device.transfer import Load, cleaned, wide
+from gradwatch.record.optimizers import LossScaling, second_moments
 from gradwatch.record.parameters import TrackedOptimizer
-from gradwatch.record.rows import (
-    FamilyRows,
-    Parts,
-    PendingRows,
-    ReadyRows,
-    nothing,
-    ready,
-)
-from gradwatch.record.tensors import KERNEL_DTYPES, aligned, local, number, on_accelerator
+from gradwatch.record.rows import FamilyRows, Parts, PendingRows, ReadyRows, nothing, ready
+from gradwatch.record.tensors import number, on_accelerator
+from gradwatch.run import HistogramTable
 from gradwatch.stats import Family, State
-from gradwatch.stats.rows import blank, empty_rows, moment_rows
+from gradwatch.stats.rows import blank, empty_rows, fill_sketches, moment_rows, update_rows
+
+_CLOSE = 1e-3
+_Result = TypeVar("_Result")
+ByDevice = dict[torch.device, list[Tensor | None]]
+"""Of each device all tensors, None where one lies elsewhere."""
 
 
 class DeviceBackend(Backend):
-    """Launches operations on the device and never waits for one."""
+    """Has engines launch operations on the devices and never waits for one."""
 
-    def __init__(self, scaling: LossScaling) -> None:
+    def __init__(
+        self,
+        scaling: LossScaling,
+        make_engine: Callable[[torch.device], Engine] = TorchEngine,
+    ) -> None:
         self._scaling = scaling
-        self._memory: GradientMemory | None = None
-        self._before: list[ShapeGroup] | None = None
+        self._make_engine = make_engine
+        self._engines: dict[torch.device, Engine] = {}
+        self._rows: dict[torch.device, RowTimes] = {}
+        self._before: dict[torch.device, Snapshot] | None = None
         self._skipped_step: int | None = None
         """The last step whose gradients said that they overflowed; they come before its updates."""
 
@@ -74,25 +74,45 @@ class DeviceBackend(Backend):
         """Not known before the gradients have come over."""
         return False
 
+    def _engine(self, device: torch.device) -> Engine:
+        if device not in self._engines:
+            # Some tensors of a model may have been left on the CPU.
+            make = TorchEngine if device.type == "cpu" else self._make_engine
+            self._engines[device] = make(device)
+        return self._engines[device]
+
     def weights(self, tracked: TrackedOptimizer, *, histograms: bool) -> PendingRows:
         """Launch the statistics of the weights; their numbers arrive later."""
         tensors, states = readable(tracked.tensors())
-        load = Load()
-        groups = [
-            _send_weights(load, group, histograms=histograms)
-            for group in same_shape_groups(tensors)
-        ]
+        placed, load = by_device(tensors), Load()
+        if any(capturing(device) for device in placed):
+            return ready([nothing(Family.WEIGHT, len(states), State.NOT_SAMPLED)])
+        wanted = Wanted(histograms=histograms, hashes=True)
+        sent = {
+            device: _send(load, self._engine(device).measure(some, _places(tracked), wanted))
+            for device, some in placed.items()
+        }
 
         def finish(arrived: Parts) -> ReadyRows:
-            return ReadyRows(families=[_weights(groups, states, arrived)])
+            found = _together(placed, {d: one(arrived) for d, one in sent.items()}, len(states))
+            _leave_out(states, tensors, found.records["count"] > 0)
+            rows = moment_rows(Family.WEIGHT, found.records, states)
+            if found.hashes is not None and found.spreads is not None:
+                rows["weight_hash"], rows["weight_row_spread"] = found.hashes, found.spreads
+            weights = blank(Family.WEIGHT, rows, states)
+            return ReadyRows(
+                families=[FamilyRows(Family.WEIGHT, weights, states, _histograms(found))]
+            )
 
         return PendingRows(load.parts, finish)
 
     def gradients(self, tracked: TrackedOptimizer, call: OptimizerStep) -> PendingRows:
         """Launch the statistics of the gradients; scaling is undone when they arrive."""
         tensors, states = readable(tracked.gradients())
-        there = next((tensor for tensor in tensors if tensor is not None), None)
-        if there is None:
+        placed, load = by_device(tensors), Load()
+        if any(capturing(device) for device in placed):
+            return ready([nothing(Family.GRAD, len(states), State.NOT_SAMPLED)])
+        if not placed:
             rows = moment_rows(Family.GRAD, np.zeros(len(states), MOMENTS), states)
             return ready([FamilyRows(Family.GRAD, rows, states)])
         # Before its step a fused optimizer's gradients are still scaled.
@@ -104,53 +124,77 @@ class DeviceBackend(Backend):
         pairs = tracked.sampler.pairs()
         epsilons = [torch.finfo(now.dtype).eps for _, now in pairs]
         known, overflow = self._scaling.known, getattr(optimizer, "found_inf", None)
-        load = Load()
-        scales = load.add(
-            one_number(getattr(optimizer, "grad_scale", None), 1.0, there),
-            one_number(overflow, 0.0, there),
-            one_number(self._scaling.tensor, 1.0, there),
-        )
+        held = _number(load, getattr(optimizer, "grad_scale", None), 1.0)
+        found_inf = _number(load, overflow, 0.0)
+        scale = _number(load, self._scaling.tensor, 1.0)
         samples = load.add(*(sample for pair in pairs for sample in pair))
         rest = tracked.sampler.left_over
         left_over = load.add(*([] if rest is None else [rest]))
-        if self._memory is None:
-            self._memory = GradientMemory(tracked)
-        sent = send_gradients(
-            load,
-            self._memory,
-            tracked,
-            tensors,
-            factor=restoring(pairs) if call.histograms else None,
-            void=None if overflow is None else one_number(overflow, 0.0, there),
-            histograms=call.histograms,
-            sketches=call.sketches,
-        )
-        step, cosines = call.step, call.cosines
+        factor = restoring(pairs) if call.histograms else None
+        wanted = Wanted(histograms=call.histograms, sketches=call.sketches)
+        applied = load.add(*([] if factor is None else [factor]))
+        sent = {}
+        for device, some in placed.items():
+            here = replace(
+                wanted,
+                rows=self._rows_on(device, tracked, some),
+                factor=_moved(factor, device),
+                void=None if overflow is None else _moved(one_number(overflow, device), device),
+            )
+            sent[device] = _send(load, self._engine(device).measure(some, _places(tracked), here))
+        step, cosines, last = call.step, call.cosines, tracked.last_sketch
 
         def finish(arrived: Parts) -> ReadyRows:
-            held, found_inf, scale = (float(part[0]) for part in arrived[scales])
+            overflowed = found_inf(arrived) > 0
             scalars: dict[str, float] = {}
-            if found_inf > 0:
+            found = _together(placed, {d: one(arrived) for d, one in sent.items()}, len(states))
+            if overflowed:
                 self._skipped_step = step
                 rows = nothing(Family.GRAD, len(states), State.SKIPPED_STEP)
             else:
                 transform = _transform(arrived[samples], epsilons)
-                if held == 1.0 and known:
-                    transform = transform.unscaled(scale)
-                multiplier = 1.0 / (held * transform.factor)
-                rows = sent.measured(arrived, states, transform, multiplier, cosines)
+                if held(arrived) == 1.0 and known:
+                    transform = transform.unscaled(scale(arrived))
+                multiplier = 1.0 / (held(arrived) * transform.factor)
+                _leave_out(states, tensors, found.records["count"] > 0)
+                if not transform.undoable:
+                    states[states == State.MEASURED] = State.CLIPPED
+                done = float(arrived[applied][0][0]) if factor is not None else 1.0
+                rows = _gradient_rows(found, states, multiplier, done, last, cosines=cosines)
                 scalars |= clip_scalars(rows, transform)
             for sample in arrived[left_over]:
                 scalars["stale"] = float(sample.any())
-            if found_inf > 0 or known:
-                scalars["skipped"] = float(found_inf > 0)
-            return ReadyRows(families=[rows], scalars=scalars, skipped=found_inf > 0)
+            if overflowed or known:
+                scalars["skipped"] = float(overflowed)
+            return ReadyRows(families=[rows], scalars=scalars, skipped=overflowed)
 
         return PendingRows(load.parts, finish)
 
+    def _rows_on(
+        self, device: torch.device, tracked: TrackedOptimizer, gradients: Sequence[Tensor | None]
+    ) -> RowTimes:
+        """The memory of rows on this device; begun anew where a tensor has become another."""
+        times = self._rows.get(device)
+        rows = [
+            len(g) if g is not None and g.dim() > 1 else -1 if g is not None else -2
+            for g in gradients
+        ]
+        if times is None:
+            there = [p is not None and p.device == device for p in readable(tracked.tensors())[0]]
+            times = RowTimes(np.where(there, tracked.rows, 0).tolist(), device)
+        now = np.array(rows)
+        changed = (now >= 0) & (now != times.rows)
+        if changed.any():
+            times = RowTimes(np.where(changed, now, times.rows).tolist(), device)
+        self._rows[device] = times
+        return times
+
     def snapshot(self, tracked: TrackedOptimizer) -> None:
-        """At the fixed coordinates, on the device."""
-        self._before = picked(readable(tracked.tensors())[0])
+        """On the device, as much of the weights as its engine takes."""
+        placed = by_device(readable(tracked.tensors())[0])
+        if any(capturing(device) for device in placed):
+            return
+        self._before = {d: self._engine(d).snapshot(some) for d, some in placed.items()}
 
     def drop_snapshot(self) -> None:
         """Let the copy go unused: the step did not come about."""
@@ -159,19 +203,31 @@ class DeviceBackend(Backend):
     def updates(self, call: OptimizerStep) -> PendingRows:
         """Launch what compares the weights with the snapshot, and Adam's ratios."""
         tracked, step, load = call.tracked, call.step, Load()
-        sent = []
         before, self._before = self._before, None
-        if Family.UPDATE in call.due and before is not None:
-            pulls = readable(tracked.gradients())[0]
-            sent.append(send_update(load, before, *readable(tracked.tensors()), pulls))
-        if Family.OPTIM in call.due:
-            count = len(load.parts)
-            adam = send_adam(load, second_moments(tracked), len(tracked.parameters))
-            if len(load.parts) > count:
-                sent.append(adam)
+        tensors, states = readable(tracked.tensors())
+        gradients, _ = readable(tracked.gradients())
+        placed, pulls = by_device(tensors), by_device(gradients)
+        if any(capturing(device) for device in placed):
+            due = [family for family in (Family.UPDATE, Family.OPTIM) if family in call.due]
+            return ready([nothing(family, len(states), State.NOT_SAMPLED) for family in due])
+        if Family.UPDATE not in call.due:
+            before = None
+        divisors = _divisors(tracked, gradients) if Family.OPTIM in call.due else None
+        none: list[Tensor | None] = [None] * len(tensors)
+        sent: dict[torch.device, Callable[[Parts], DeviceSteps]] = {}
+        for device, some in placed.items():
+            old = None if before is None else before.get(device)
+            if old is not None or divisors is not None:
+                held = pulls.get(device, none)
+                sent[device] = _send(load, self._engine(device).step(old, some, held, divisors))
 
         def finish(arrived: Parts) -> ReadyRows:
-            families = [finished(arrived) for finished in sent]
+            families = []
+            found = {device: one(arrived) for device, one in sent.items()}
+            if before is not None:
+                families.append(_update_rows(placed, found, states, tensors))
+            if divisors is not None:
+                families.append(_adam_rows(placed, found, divisors, gradients))
             for rows in families:
                 if self._skipped_step == step:  # the step made nothing
                     rows.states[:] = State.SKIPPED_STEP
@@ -181,11 +237,137 @@ class DeviceBackend(Backend):
         return PendingRows(load.parts, finish)
 
 
-def one_number(value: Any, default: float, like: Tensor) -> Tensor:
-    """One number as a tensor on the device of `like`, without asking what it is."""
+# -- devices -----------------------------------------------------------------------------------
+
+
+def by_device(tensors: Sequence[Tensor | None]) -> ByDevice:
+    """The tensors of each device there is."""
+    devices = dict.fromkeys(tensor.device for tensor in tensors if tensor is not None)
+    return {
+        device: [one if one is not None and one.device == device else None for one in tensors]
+        for device in devices
+    }
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether what is launched now would become part of a graph of the user's."""
+    asked = getattr(getattr(torch, device.type, None), "is_current_stream_capturing", None)
+    return asked is not None and bool(asked())
+
+
+def _places(tracked: TrackedOptimizer) -> Places:
+    return Places(tracked.seeds, tracked.offsets, tracked.wholes)
+
+
+def _send(load: Load, sent: Sent[_Result]) -> Callable[[Parts], _Result]:
+    place = load.add(*sent.parts)
+    return lambda arrived: sent.finish(arrived[place])
+
+
+def _together(
+    placed: ByDevice, found: dict[torch.device, DeviceMeasurement], count: int
+) -> DeviceMeasurement:
+    """One measurement of all tensors, whichever device they are on."""
+    if len(found) == 1:
+        return next(iter(found.values()))
+    whole = DeviceMeasurement(np.zeros(count, MOMENTS))
+    for device, part in found.items():
+        mine = np.array([tensor is not None for tensor in placed[device]])
+        whole.records[mine] = part.records[mine]
+        for name in ("sketches", "dead_rows", "untouched_rows", "hashes", "spreads"):
+            if (numbers := getattr(part, name)) is not None:
+                if (target := getattr(whole, name)) is None:
+                    whole = whole._replace(**{name: numbers})
+                else:
+                    target[mine] = numbers[mine]
+    tables = {device: list(part.bins) for device, part in found.items() if part.bins is not None}
+    if not tables:
+        return whole
+    empty = Bins(0, np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+    bins = [empty] * count
+    for device, table in tables.items():
+        for index, tensor in enumerate(placed[device]):
+            bins[index] = bins[index] if tensor is None else table[index]
+    return whole._replace(
+        bins=BinTable(
+            np.array([one.first_exponent for one in bins]),
+            np.array([len(one.negative) for one in bins]),
+            np.concatenate([side for one in bins for side in one[1:]]),
+        )
+    )
+
+
+def _leave_out(
+    states: NDArray[np.uint8], tensors: Sequence[Tensor | None], seen: NDArray[np.bool_]
+) -> None:
+    """Mark the tensors that are left for the next recorded step: there were too many for one."""
+    there = np.array([tensor is not None for tensor in tensors], bool)
+    states[there & ~seen & (states == State.MEASURED)] = State.NOT_SAMPLED
+
+
+def _number(load: Load, value: Any, default: float) -> Callable[[Parts], float]:
+    """A number that may be on a device and then comes over with the rest."""
+    if not on_accelerator(value):
+        known = default if value is None else number(value)
+        return lambda _: known
+    place = load.add(value.detach().reshape(-1)[:1])
+    return lambda arrived: float(arrived[place][0][0])
+
+
+def one_number(value: Any, device: torch.device) -> Tensor:
+    """One number as a tensor on a device, without asking what it is."""
     if isinstance(value, Tensor):
-        return value.detach().reshape(-1)[:1].to(like.device, non_blocking=True)
-    return torch.full((1,), float(default if value is None else value), device=like.device)
+        return value.detach().reshape(-1)[:1].to(device, non_blocking=True)
+    return torch.full((1,), float(value), device=device)
+
+
+def _moved(value: Tensor | None, device: torch.device) -> Tensor | None:
+    return None if value is None else value.to(device, non_blocking=True)
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+def _gradient_rows(
+    found: DeviceMeasurement,
+    states: NDArray[np.uint8],
+    multiplier: float,
+    applied: float,
+    last_sketch: NDArray[np.float32],
+    *,
+    cosines: bool,
+) -> FamilyRows:
+    """As the kernel would have given them; histograms were taken after a factor was `applied`."""
+    rows = moment_rows(Family.GRAD, found.records, states, multiplier)
+    if found.dead_rows is not None and found.untouched_rows is not None:
+        rows["grad_dead_rows"] = found.dead_rows
+        rows["grad_untouched_rows"] = found.untouched_rows
+    if found.sketches is not None:
+        seen = np.asarray(~np.isnan(found.sketches).all(axis=1))
+        fill_sketches(rows, found.sketches, multiplier, seen, last_sketch, cosines=cosines)
+    shift = shift_to_raw(multiplier, applied)
+    histograms = None if shift is None else _histograms(found, shift)
+    return FamilyRows(Family.GRAD, blank(Family.GRAD, rows, states), states, histograms)
+
+
+def _histograms(found: DeviceMeasurement, shift: int = 0) -> HistogramTable | None:
+    """With all exponents raised by `shift`; without those of which an element left the range."""
+    bins, records = found.bins, found.records
+    if bins is None:
+        return None
+    ends = np.concatenate([[0], np.cumsum(2 * bins.sizes)])
+    running = np.concatenate([[0], np.cumsum(bins.counts.astype(np.int64))])
+    counted = running[ends[1:]] - running[ends[:-1]]
+    others = np.stack([records[name] for name in ("zeros", "nan", "pos_inf", "neg_inf")], axis=1)
+    whole = (records["count"] > 0) & (counted + others.sum(axis=1) == records["count"])
+    there = np.flatnonzero(whole)
+    return HistogramTable(
+        there,
+        bins.first_exponents[there] + shift,
+        bins.sizes[there],
+        bins.counts[np.repeat(whole, 2 * bins.sizes)],
+        others[there].astype(np.uint64),
+    )
 
 
 def _transform(samples: Parts, epsilons: list[float]) -> GradTransform:
@@ -194,221 +376,101 @@ def _transform(samples: Parts, epsilons: list[float]) -> GradTransform:
     return transform_between(list(zip(samples[::2], samples[1::2], epsilons, strict=True)))
 
 
-# -- weights -----------------------------------------------------------------------------------
+def restoring(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor | None:
+    """By what the gradients must be multiplied to be what backward left; 1 where nothing fits.
 
-
-@dataclass(frozen=True)
-class _WeightGroup(SentGroup):
-    hashes: slice
-    zero_rows: slice
-    spread: slice
-
-
-def _send_weights(load: Load, group: ShapeGroup, *, histograms: bool) -> _WeightGroup:
-    device = group.matrix.device
-    counts = supported("histograms", device, lambda: bins(group)) if histograms else None
-    spreads = (
-        supported("spreads of rows", device, lambda: spread(group)) if group.rows > 1 else None
-    )
-    return _WeightGroup(
-        list(group.indices),
-        [piece.shape[1] for piece in group.pieces],
-        load.add(*moments_of(group)),
-        load.add(*(counts or ())),
-        load.add(fingerprint(group)),
-        load.add(*([zero_rows(group)] if group.rows else [])),
-        load.add(*([] if spreads is None else [spreads])),
-    )
-
-
-def _weights(groups: list[_WeightGroup], states: NDArray[np.uint8], arrived: Parts) -> FamilyRows:
-    records = sent_records(groups, len(states), arrived)
-    for group in groups:
-        for counts in arrived[group.zero_rows]:
-            records["zero_rows"][group.indices] = counts
-    rows = moment_rows(Family.WEIGHT, records, states)
-    for group in groups:
-        rows["weight_hash"][group.indices] = fingerprints_of(arrived[group.hashes][0])
-        for numbers in arrived[group.spread]:
-            rows["weight_row_spread"][group.indices] = spread_of(numbers)
-    return FamilyRows(Family.WEIGHT, rows, states, histograms_of(groups, arrived, records))
-
-
-_UPDATE = ("update_norm", "update_ratio", "update_lost_fraction")
-_OPTIM = ("optim_ratio_rms", "optim_eps_fraction")
-
-
-def send_update(
-    load: Load,
-    before: Sequence[ShapeGroup],
-    parameters: Sequence[Tensor | None],
-    states: NDArray[np.uint8],
-    pulls: Sequence[Tensor | None],
-) -> Callable[[Parts], FamilyRows]:
-    """What has changed at the coordinates picked before; `pulls` are the gradients."""
-    groups: list[tuple[slice, list[int], NDArray[np.float64], int]] = []
-    compared = np.zeros(len(parameters), bool)
-    for old in fitting(before, parameters):
-        indices = list(old.indices)
-        sizes = [p.numel() for index in indices if (p := parameters[index]) is not None]
-        place = load.add(change(old, parameters, pulls))
-        groups.append((place, indices, np.array(sizes, float), old.matrix.shape[1]))
-        compared[indices] = True
-    empty = (states == State.MEASURED) & np.array([p is None for p in parameters], bool)
-    gone = ~compared & ~empty
-    states[gone] = np.maximum(states[gone], State.NOT_SAMPLED)
-
-    def finish(arrived: Parts) -> FamilyRows:
-        rows = empty_rows(Family.UPDATE, len(states))
-        rows["update_norm"][empty] = 0.0
-        for place, indices, sizes, seen in groups:
-            columns = changes_of(arrived[place][0], sizes, seen)
-            for name, column in zip(_UPDATE, columns.T, strict=True):
-                rows[name][indices] = column
-            states[np.array(indices)[sizes > seen]] = State.SAMPLED
-        return FamilyRows(Family.UPDATE, rows, states)
-
-    return finish
-
-
-def send_adam(
-    load: Load, moments: Sequence[SecondMoment], total: int
-) -> Callable[[Parts], FamilyRows]:
-    """The ratio of every parameter that has a second moment."""
-    gradients: list[Tensor | None] = [None] * total
-    by_index = {moment.index: moment for moment in moments}
-    labels: dict[tuple[Any, ...], int] = {}
-    apart = np.zeros(total, np.int64)
-    for index, moment in by_index.items():
-        gradient = local(moment.gradient).detach()
-        if gradient.layout is not torch.strided or gradient.dtype not in KERNEL_DTYPES:
-            continue
-        if gradient.numel() and not gradient.is_meta:
-            gradients[index] = gradient
-            # A count that lives on the device stays there; others are numbers already.
-            count = None if on_accelerator(moment.step) else number(moment.step)
-            key = count, moment.beta, moment.epsilon, moment.second.dtype
-            apart[index] = labels.setdefault(key, len(labels))
-    groups = []
-    for group in same_shape_groups(gradients, apart):
-        parts = adam_ratio(group, [by_index[i] for i in group.indices], gradients)
-        groups.append((load.add(*parts), list(group.indices), group.matrix.shape[1]))
-
-    def finish(arrived: Parts) -> FamilyRows:
-        rows = empty_rows(Family.OPTIM, total)
-        states = np.full(total, State.NO_GRADIENT, np.uint8)
-        for place, indices, size in groups:
-            columns = ratios_of(size, arrived[place])
-            for name, column in zip(_OPTIM, columns.T, strict=True):
-                rows[name][indices] = column
-            states[indices] = State.MEASURED
-        return FamilyRows(Family.OPTIM, rows, states)
-
-    return finish
-
-
-def picked(tensors: Sequence[Tensor | None]) -> list[ShapeGroup]:
-    """The fixed coordinates of the tensors, copied."""
-    groups = same_shape_groups([None if tensor is None else _pick(tensor) for tensor in tensors])
-    # A tensor that is alone in its group is not copied by being put there.
-    return [
-        group if len(group.indices) > 1 else ShapeGroup(group.indices, group.matrix.clone(), 0)
-        for group in groups
-    ]
-
-
-def _pick(tensor: Tensor) -> Tensor:
-    """In the order of indices, which is the same for a weight and its gradient."""
-    return pick(tensor.detach()).reshape(-1)
-
-
-def fitting(before: Sequence[ShapeGroup], parameters: Sequence[Tensor | None]) -> list[ShapeGroup]:
-    """What was picked, without tensors that have gone or become others since."""
-    groups = []
-    for old in before:
-        fits = [
-            index < len(parameters)
-            and (now := parameters[index]) is not None
-            and now.device == old.matrix.device
-            and now.dtype is old.matrix.dtype
-            and min(now.numel(), SAMPLE) == old.matrix.shape[1]
-            for index in old.indices
-        ]
-        if all(fits):
-            groups.append(old)
-        elif any(fits):
-            lines = [line for line, fit in enumerate(fits) if fit]
-            indices = tuple(old.indices[line] for line in lines)
-            groups.append(ShapeGroup(indices, torch.stack([old.matrix[line] for line in lines]), 0))
-    return groups
-
-
-def change(
-    old: ShapeGroup, parameters: Sequence[Tensor | None], pulls: Sequence[Tensor | None]
-) -> Tensor:
-    """[4, tensor]: norm of the change and of the weight, coordinates pulled at, and lost ones."""
-    kind = wide(old.matrix.device)
-    new = together([_pick(p) for i in old.indices if (p := parameters[i]) is not None])
-    nothing = new.new_zeros(new.shape[1])
-    pulled = together([nothing if (g := pulls[i]) is None else _pick(g) for i in old.indices])
-    moved = pulled != 0
-    away = new.to(kind) - old.matrix.to(kind)
-    return torch.stack(
-        [
-            torch.linalg.vector_norm(cleaned(away), 2, dim=1),
-            torch.linalg.vector_norm(cleaned(old.matrix), 2, dim=1, dtype=kind),
-            moved.sum(1, dtype=kind),
-            (moved & (_bits(new) == _bits(old.matrix))).sum(1, dtype=kind),
-        ]
-    )
-
-
-def _bits(matrix: Tensor) -> Tensor:
-    """To compare NaN with NaN, and to tell −0 from 0."""
-    return matrix.view(BITS[matrix.itemsize])
-
-
-def changes_of(
-    numbers: NDArray[np.float64], sizes: NDArray[np.float64], seen: int
-) -> NDArray[np.float64]:
-    """[tensor, 3]: norm of the change (of the whole, as estimated), its ratio, the lost share."""
-    moved_by, weight, moved, lost = numbers.reshape(4, -1)
-    with np.errstate(all="ignore"):
-        ratio = np.where(weight > 0, moved_by / weight, np.nan)
-        return np.stack([moved_by * np.sqrt(sizes / seen), ratio, lost / moved], axis=1)
-
-
-def adam_ratio(
-    group: ShapeGroup, moments: Sequence[SecondMoment], gradients: Sequence[Tensor | None]
-) -> list[Tensor]:
-    """Of each piece [3, tensor]: norm of the finite g/(√v̂+ε), how many are not, √v̂ below ε.
-
-    `moments` are those of the tensors of the group, whose steps were all corrected alike.
+    Needed on the device before the samples of `GradientSampler` have come over. As in
+    `clipping.transform_between`, only that here all samples are one.
     """
-    kind, first = wide(group.matrix.device), moments[0]
-    correction: float | Tensor
-    if on_accelerator(first.step):
-        counts = torch.stack([moment.step.detach().reshape(1) for moment in moments])
-        correction = 1 - torch.pow(first.beta, counts)
-    else:
-        correction = 1.0 - first.beta ** number(first.step)
-    pairs = [(moment.second.detach(), gradients[moment.index]) for moment in moments]
-    seconds = [aligned(second, g) for second, g in pairs if g is not None]
-    matrix = together([second for second in seconds if second is not None])
-    sums = []
-    for g, v in zip(group.pieces, pieces(matrix), strict=True):
-        root = (at_least_single(v) / correction).sqrt_()
-        small = (root < first.epsilon).sum(1, dtype=kind)
-        ratio = at_least_single(g) / root.add_(first.epsilon)
-        finite = cleaned(ratio)
-        norm = torch.linalg.vector_norm(finite, 2, dim=1, dtype=kind)
-        sums.append(torch.stack([norm, (finite != ratio).sum(1, dtype=kind), small]))
-    return sums
+    if not pairs:
+        return None
+    device = pairs[0][1].device
+    kind = wide(device)
+    here = [pair for pair in pairs if pair[1].device == device]
+    was, now = (cleaned(torch.cat(side)).to(kind) for side in zip(*here, strict=True))
+    tolerance = max(TOLERANCE, *(2 * torch.finfo(pair[1].dtype).eps for pair in here))
+    factor = (was * now).sum() / (was * was).sum()
+    rest = torch.linalg.vector_norm(now - factor * was)
+    fits = rest <= tolerance * torch.linalg.vector_norm(now)
+    fits = fits & (factor > 0) & (was != now).any()
+    return torch.where(fits, 1 / factor, 1.0)
 
 
-def ratios_of(size: int, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """[tensor, 2]: RMS of the ratio, share of coordinates with √v̂ < ε."""
-    norms, bad, small = np.stack([piece.reshape(3, -1) for piece in parts], axis=1)
-    with np.errstate(all="ignore"):
-        rms = np.sqrt((norms**2).sum(0) / (size - bad.sum(0)))
-    return np.stack([rms, small.sum(0) / size], axis=1)
+def shift_to_raw(multiplier: float, applied: float) -> int | None:
+    """By how many powers of two bins are moved that were taken after `applied`.
+
+    `multiplier` is what the samples say would have been right. None where they differ by more
+    than powers of two, which no moving of bins can mend.
+    """
+    rest = multiplier / applied if applied else 0.0
+    if not isfinite(rest) or rest <= 0:
+        return None
+    mantissa, exponent = frexp(rest)
+    if abs(mantissa / 0.5 - 1) < _CLOSE:
+        return exponent - 1
+    return exponent if abs(mantissa - 1) < _CLOSE else None
+
+
+def _update_rows(
+    placed: ByDevice,
+    found: dict[torch.device, DeviceSteps],
+    states: NDArray[np.uint8],
+    tensors: Sequence[Tensor | None],
+) -> FamilyRows:
+    """Norms of a sample as estimates of the whole tensors', and marked as such."""
+    records = np.zeros(len(states), UPDATE)
+    compared = np.zeros(len(states), np.int64)
+    for device, steps in found.items():
+        mine = np.array([tensor is not None for tensor in placed[device]])
+        if steps.updates is not None:
+            records[mine], compared[mine] = steps.updates[mine], steps.compared[mine]
+    sizes = np.array([0 if tensor is None else tensor.numel() for tensor in tensors])
+    gone = (compared == 0) & (sizes > 0)
+    states[gone] = np.maximum(states[gone], State.NOT_SAMPLED)
+    records["update_norm"] *= np.sqrt(sizes / np.maximum(compared, 1))
+    records["before_norm"] *= np.sqrt(sizes / np.maximum(compared, 1))
+    states[(compared > 0) & (compared < sizes)] = State.SAMPLED
+    return FamilyRows(Family.UPDATE, update_rows(records, states), states)
+
+
+def _divisors(
+    tracked: TrackedOptimizer, gradients: Sequence[Tensor | None]
+) -> DeviceDivisors | None:
+    """The second moments of the tensors that have one; None where none has."""
+    count = len(gradients)
+    seconds: list[Tensor | None] = [None] * count
+    steps: list[float | Tensor] = [1.0] * count
+    betas, epsilons = np.zeros(count), np.zeros(count)
+    for moment in second_moments(tracked):
+        index = moment.index
+        (second,), _ = readable([moment.second])
+        gradient = gradients[index]
+        if second is None or gradient is None or second.device != gradient.device:
+            continue
+        seconds[index] = second
+        # A count that lives on the device stays there; others are numbers already.
+        steps[index] = moment.step if on_accelerator(moment.step) else number(moment.step)
+        betas[index], epsilons[index] = moment.beta, moment.epsilon
+    if all(second is None for second in seconds):
+        return None
+    return DeviceDivisors(seconds, steps, betas, epsilons)
+
+
+def _adam_rows(
+    placed: ByDevice,
+    found: dict[torch.device, DeviceSteps],
+    divisors: DeviceDivisors,
+    gradients: Sequence[Tensor | None],
+) -> FamilyRows:
+    ratios = np.full(len(gradients), np.nan, ADAM)
+    for device, steps in found.items():
+        mine = np.array([tensor is not None for tensor in placed[device]])
+        if steps.ratios is not None:
+            ratios[mine] = steps.ratios[mine]
+    rows = empty_rows(Family.OPTIM, len(gradients))
+    rows["optim_ratio_rms"] = ratios["ratio_rms"]
+    rows["optim_eps_fraction"] = ratios["eps_fraction"]
+    due = np.array([second is not None for second in divisors.seconds])
+    states = np.where(due, State.NOT_SAMPLED, State.NO_GRADIENT).astype(np.uint8)
+    states[~np.isnan(ratios["eps_fraction"])] = State.MEASURED
+    return FamilyRows(Family.OPTIM, rows, states)

@@ -7,8 +7,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwatch.record.device.statistics import wide
 from gradwatch.record.rows import Parts
+
+
+def wide(device: torch.device) -> torch.dtype:
+    """The type results are kept in: float64, but on MPS, which has nothing wider than float32."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def cleaned(tensor: Tensor) -> Tensor:
+    """In at least float32, with zeros where an element is not finite."""
+    return at_least_single(tensor).nan_to_num(0.0, 0.0, 0.0)
+
+
+def at_least_single(tensor: Tensor) -> Tensor:
+    """In 32 bits or more: sums of 16-bit numbers would round to nothing."""
+    return tensor if tensor.itemsize >= 4 else tensor.float()
 
 
 class Load:
@@ -25,15 +39,19 @@ class Load:
 
 
 class Transfer:
-    """Several small tensors, copied together from each device; nobody waits for the copies."""
+    """Several small tensors, copied together from each device; nobody waits for the copies.
+
+    Those of one type are joined by one operation: joining several types would copy one by one.
+    """
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
-        self._devices = [part.device for part in parts]
-        self._sizes = [part.numel() for part in parts]
-        self._copies = {
-            device: _send(_joined([part for part in parts if part.device == device]))
-            for device in dict.fromkeys(self._devices)
-        }
+        flat = [part.detach().reshape(-1) for part in parts]
+        self._keys = [(part.device, part.dtype) for part in flat]
+        self._sizes = [part.numel() for part in flat]
+        self._copies: dict[Any, tuple[Tensor, Any]] = {}
+        for key in dict.fromkeys(self._keys):
+            same = [part for part, mine in zip(flat, self._keys, strict=True) if mine == key]
+            self._copies[key] = _send(same[0] if len(same) == 1 else torch.cat(same))
 
     @property
     def arrived(self) -> bool:
@@ -48,23 +66,25 @@ class Transfer:
 
     def parts(self) -> Parts:
         """The tensors' numbers, in the order they were given."""
-        hosts = {key: host.numpy().astype(np.float64) for key, (host, _) in self._copies.items()}
+        hosts = {key: _numbers(host) for key, (host, _) in self._copies.items()}
         begin = dict.fromkeys(hosts, 0)
         parts = []
-        for device, size in zip(self._devices, self._sizes, strict=True):
-            parts.append(hosts[device][begin[device] : begin[device] + size])
-            begin[device] += size
+        for key, size in zip(self._keys, self._sizes, strict=True):
+            parts.append(hosts[key][begin[key] : begin[key] + size])
+            begin[key] += size
         return parts
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return torch.cat([part.detach().reshape(-1).to(wide(part.device)) for part in parts])
+def _numbers(host: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    if host.dtype in (torch.bfloat16, torch.float16):
+        host = host.float()
+    return host.numpy().astype(np.float64)
 
 
 def _send(flat: Tensor) -> tuple[Tensor, Any]:
     device = flat.device.type
     if device == "cpu":
-        return flat, None
+        return flat.clone(), None  # it may be the user's own memory
     if device == "mps":
         host = flat.to("cpu", non_blocking=True)
         event: Any = torch.mps.event.Event()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gradwatch.kernel import MOMENTS, merge
-from gradwatch.record.device.statistics import cleaned, wide
+from gradwatch.record.device.transfer import cleaned, wide
 from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals import activation_functions
 from gradwatch.record.signals.activation_functions import WeightedStat, zero_share

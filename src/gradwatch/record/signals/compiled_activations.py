@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradwatch.record.device.statistics import wide
+from gradwatch.record.device.transfer import wide
 from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals.activations import OF_FUNCTIONS
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext, PicklesAsNothing, layers

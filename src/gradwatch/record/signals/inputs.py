@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradwatch.record.device.statistics import cleaned, wide
+from gradwatch.record.device.transfer import cleaned, wide
 from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext, root_is_compiled
 from gradwatch.record.signals.tensors import (

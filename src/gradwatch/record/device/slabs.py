@@ -1,0 +1,177 @@
+"""How tensors are laid into slabs: matrices [chunks, 1024] on which one operation serves them all.
+
+A launch costs a device as much as some ten thousand elements, and most tensors of a network are
+smaller than that: they are joined. A large one is read where it lies, but for its two ends. What is
+found of the chunks is put together for each tensor by tables of indices, always in the same order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+CHUNK = 1024
+_GROUP = 64
+"""So many numbers are added at once on the way from chunks to tensors."""
+
+
+class Piece(NamedTuple):
+    """A stretch of a tensor, `lead` empty places before it; `part` is the number of its first
+    chunk."""
+
+    tensor: int
+    start: int
+    stop: int
+    lead: int
+    part: int
+
+    @property
+    def chunks(self) -> int:
+        """How many it takes, the last one filled up."""
+        return -(-(self.lead + self.stop - self.start) // CHUNK)
+
+
+class Slab(NamedTuple):
+    """Pieces of one kind that lie one after another; `first` is the number of its first chunk."""
+
+    kind: object
+    pieces: tuple[Piece, ...]
+    first: int
+    chunks: int
+
+    def lay(self, tensors: Sequence[Tensor], filling: Tensor) -> Tensor:
+        """[chunks, 1024]: a view where it can be; gaps hold what `filling` holds, 1024 times."""
+        parts: list[Tensor] = []
+        for piece in self.pieces:
+            stretch = tensors[piece.tensor][piece.start : piece.stop]
+            after = piece.chunks * CHUNK - piece.lead - stretch.shape[0]
+            parts += [filling[: piece.lead]] * (piece.lead > 0)
+            parts.append(stretch)
+            parts += [filling[:after]] * (after > 0)
+        if len({part.dtype for part in parts}) > 1:  # joined as they are they are copied singly
+            parts = [part.to(filling.dtype) for part in parts]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(-1, CHUNK)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Slabs of some tensors, and the tables that lead from chunks back to them.
+
+    One chunk more than there are, and one tensor more, stand for nothing: tables point there where
+    they are filled up.
+    """
+
+    slabs: tuple[Slab, ...]
+    owners: Tensor
+    """[chunk + 1]: the tensor."""
+    parts: Tensor
+    """[chunk + 1]: which of the tensor's chunks it is."""
+    tables: tuple[Tensor, ...]
+    room: NDArray[np.int64]
+    """Elements that each tensor takes, gaps included."""
+
+    def sums(self, numbers: Tensor) -> Tensor:
+        """[…, chunk + 1] → […, tensor + 1]; no order of additions is left to chance."""
+        for table in self.tables:
+            numbers = self._groups(numbers, table).sum(-1)
+        return numbers
+
+    def least(self, numbers: Tensor) -> Tensor:
+        """[…, chunk + 1] → […, tensor + 1]: the smallest of each tensor."""
+        for table in self.tables:
+            numbers = self._groups(numbers, table).amin(-1)
+        return numbers
+
+    def of_owner(self, numbers: Tensor) -> Tensor:
+        """[…, tensor + 1] → […, chunk + 1]: of each chunk what its tensor has."""
+        return numbers.index_select(-1, self.owners)
+
+    @staticmethod
+    def _groups(numbers: Tensor, table: Tensor) -> Tensor:
+        chosen = numbers.index_select(-1, table)
+        return chosen.view(*numbers.shape[:-1], -1, _GROUP)
+
+
+def lay_out(
+    counts: Sequence[int],
+    kinds: Sequence[object],
+    leads: Sequence[int],
+    most: int,
+    device: torch.device,
+) -> Layout:
+    """Slabs of at most `most` elements, each of tensors of one kind."""
+    pieces: dict[object, list[list[Piece]]] = {}
+    for tensor, (count, kind, lead) in enumerate(zip(counts, kinds, leads, strict=True)):
+        slabs = pieces.setdefault(kind, [[]])
+        for piece in _pieces(tensor, count, lead, most):
+            is_alone = piece.stop - piece.start > most // 2
+            room = most // CHUNK - sum(other.chunks for other in slabs[0])
+            if is_alone:
+                slabs.append([piece])
+            elif piece.chunks <= room:
+                slabs[0].append(piece)
+            else:
+                slabs.append(slabs[0])
+                slabs[0] = [piece]
+    laid: list[Slab] = []
+    first = 0
+    for kind, slabs in pieces.items():
+        for slab in slabs:
+            if slab:
+                laid.append(Slab(kind, tuple(slab), first, sum(piece.chunks for piece in slab)))
+                first += laid[-1].chunks
+    return _with_tables(laid, len(counts), device)
+
+
+def _pieces(tensor: int, count: int, lead: int, most: int) -> Iterator[Piece]:
+    """A small tensor whole; of a large one its ends, and between them stretches of whole chunks."""
+    if count <= most // 2:
+        yield Piece(tensor, 0, count, lead, 0)
+        return
+    start = CHUNK - lead if lead else 0
+    if start:
+        yield Piece(tensor, 0, start, lead, 0)
+    whole = start + (count - start) // CHUNK * CHUNK
+    step = most // CHUNK * CHUNK
+    for begin in range(start, whole, step):
+        yield Piece(tensor, begin, min(begin + step, whole), 0, (begin + lead) // CHUNK)
+    if whole < count:
+        yield Piece(tensor, whole, count, 0, (whole + lead) // CHUNK)
+
+
+def _with_tables(slabs: Sequence[Slab], tensors: int, device: torch.device) -> Layout:
+    runs = [piece for slab in slabs for piece in slab.pieces]
+    sizes = np.array([piece.chunks for piece in runs], np.int64)
+    total = int(sizes.sum())
+    owners = np.repeat([piece.tensor for piece in runs], sizes)
+    begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    parts = np.arange(total) - begins + np.repeat([piece.part for piece in runs], sizes)
+    order = np.lexsort((parts, owners))
+    many = np.bincount(owners, minlength=tensors)
+    room = many * CHUNK
+    tables = []
+    while True:
+        groups = np.maximum(-(-many // _GROUP), 1)
+        starts = np.concatenate([[0], np.cumsum(groups)])
+        table = np.full((int(starts[-1]) + 1) * _GROUP, len(order), np.int64)  # the last is nothing
+        rank = np.arange(len(order)) - np.repeat(np.cumsum(many) - many, many)
+        table[np.repeat(starts[:-1] * _GROUP, many) + rank] = order
+        tables.append(_there(table, device))
+        if groups.max(initial=1) <= 1:
+            break
+        many, order = groups, np.arange(int(starts[-1]))
+    return Layout(
+        tuple(slabs),
+        _there(np.append(owners, tensors), device),
+        _there(np.append(parts, 0), device),
+        tuple(tables),
+        room,
+    )
+
+
+def _there(numbers: NDArray[np.int64], device: torch.device) -> Tensor:
+    return torch.from_numpy(numbers.astype(np.int32)).to(device, non_blocking=True)
