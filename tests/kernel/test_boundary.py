@@ -101,14 +101,20 @@ def test_the_c_side_checks_its_outputs() -> None:
         (arrays, np.zeros(0, MOMENTS), None, None, None),
         (arrays, records, [], None, None),
         (arrays, records, [np.zeros(2, np.uint8)], None, None),
-        (arrays, records, None, np.zeros(3, np.uint64), None),
+        (arrays, records, None, (ones, ones, np.zeros(2 * 277 - 1, np.uint64)), None),
+        (arrays, records, None, (ones, ones[:0], np.zeros(2 * 277, np.uint64)), None),
+        (arrays, records, None, (ones[:0], ones, np.zeros(2 * 277, np.uint64)), None),
         (arrays, records, None, None, (ones, ones, ones, np.zeros(31, np.float32))),
         (arrays, records, None, None, (ones, ones, ones[:0], np.zeros(32, np.float32))),
         ((*arrays[:3], arrays[3][:0]), records, None, None, None),
     ):
         with pytest.raises(ValueError):
             _native.measure(*wrong)
-    for wrong_type in ((arrays, frozen, None, None, None), (arrays, 3, None, None, None)):
+    for wrong_type in (
+        (arrays, frozen, None, None, None),
+        (arrays, 3, None, None, None),
+        (arrays, records, None, ones, None),
+    ):
         with pytest.raises((ValueError, TypeError, BufferError)):
             _native.measure(*wrong_type)
     whole, real, room = ones.view(np.int64), np.ones(1), np.zeros(6, np.uint64)

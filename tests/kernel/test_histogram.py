@@ -75,6 +75,21 @@ def layouts(rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("dtype", [Dtype.F32, Dtype.BF16, Dtype.F16])
+def test_tensors_of_every_length_up_to_two_blocks(instruction_set: str, dtype: Dtype) -> None:
+    """What is counted for one tensor must not be left over for the next."""
+    rng = np.random.default_rng(12)
+    sizes = [0, 1, 127, 128, 129, 512, 1000, 1023, 1024, 1025, 2049, 4095, 4096, 4097, 6000, 8191]
+    drawn = {n: list(layouts(rng, n).values()) for n in sizes}
+    some = [
+        case(f"{n}", drawn[n][turn], dtype) for turn in range(len(drawn[0])) for n in sizes[::-1]
+    ]
+    for c, bins in zip(some, kernel.measure(batch(some), bins=True).bins, strict=True):
+        assert counters(bins) == fast_counters(c.values), c.name
+        assert not len(bins.negative) or bins.negative[0] + bins.positive[0] > 0
+        assert not len(bins.negative) or bins.negative[-1] + bins.positive[-1] > 0
+
+
+@pytest.mark.parametrize("dtype", [Dtype.F32, Dtype.BF16, Dtype.F16])
 def test_long_tensors(instruction_set: str, dtype: Dtype) -> None:
     rng = np.random.default_rng(11)
     some = [case(name, x, dtype) for name, x in layouts(rng, 2 * 131_072 + 4099).items()]

@@ -16,7 +16,8 @@ static uint64_t first[TENSORS], other[TENSORS], second[TENSORS], target[TENSORS]
 
 typedef struct {
     Record records[TENSORS];
-    uint64_t bins[TENSORS][2][277], marks[TENSORS], sum;
+    int64_t exponents[TENSORS], sizes[TENSORS];
+    uint64_t bins[TENSORS * 2 * 277], marks[TENSORS], sum;
     float sketches[TENSORS][SKETCH_WIDTH];
     uint8_t touched[TENSORS][32767];
     UpdateRecord updates[TENSORS];
@@ -32,7 +33,8 @@ static void run(const Kernel *kernel, Results *r) {
     uint8_t *touched[TENSORS];
     for (size_t t = 0; t < TENSORS; t++) touched[t] = rows[t] ? r->touched[t] : NULL;
     Sketches sketches = {seeds, offsets, counts, r->sketches[0]};
-    Outputs out = {r->records, touched, r->bins[0][0], -149, 277, &sketches};
+    Bins bins = {-149, 277, r->exponents, r->sizes, r->bins};
+    Outputs out = {r->records, touched, &bins, &sketches};
     Steps steps = {TENSORS, &a, &b, &a, &c, ones, ones, r->updates, r->ratios};
     kernel->measure(&a, &out);
     kernel->step(&steps);

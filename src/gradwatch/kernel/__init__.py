@@ -34,6 +34,7 @@ from gradwatch.kernel.batch import (
     batch_of,
     merge,
     per_tensor,
+    sparse_bins,
 )
 
 try:
@@ -149,14 +150,15 @@ def measure(
     """
     records = np.empty(len(batch), MOMENTS)
     places = None if seeds is None else _places(batch, seeds, offsets, wholes)
-    counts = None
+    table = None
     if bins:
-        lowest, width = DOUBLE_BINS if (batch.dtypes == Dtype.F64).any() else FLOAT_BINS
-        counts = np.zeros((len(batch), 2, width), np.uint64)
-    _kernel.measure(batch.arrays, records, touched, counts, places)
-    return Measurement(
-        records, NO_BINS if counts is None else sparse_bins(counts, lowest), places and places[3]
-    )
+        _, width = DOUBLE_BINS if (batch.dtypes == Dtype.F64).any() else FLOAT_BINS
+        exponents, sizes = np.empty((2, len(batch)), np.int64)
+        # Room for every bin there is. Memory that nobody writes to costs nothing.
+        table = exponents, sizes, np.empty(len(batch) * 2 * width, np.uint64)
+    _kernel.measure(batch.arrays, records, touched, table, places)
+    found = NO_BINS if table is None else BinTable(*table[:2], table[2][: 2 * sizes.sum()].copy())
+    return Measurement(records, found, places and places[3])
 
 
 def sketch(
@@ -183,26 +185,6 @@ def _places(
         per_tensor(batch.counts if wholes is None else wholes, batch, np.int64),
         np.empty((len(batch), SKETCH_WIDTH), np.float32),
     )
-
-
-def sparse_bins(counts: NDArray[np.uint64], lowest: int) -> BinTable:
-    """Each tensor's dense counts cut down to the stretch that is occupied, as copies.
-
-    Views would hold on to the dense counts, a hundred times as large, for as long as they wait to
-    be written.
-    """
-    used = (counts[:, 0] | counts[:, 1]) != 0
-    first = used.argmax(axis=1)
-    last = used.shape[1] - used[:, ::-1].argmax(axis=1)
-    # Without an occupied bin argmax is 0 from both ends: an empty stretch at exponent 0.
-    empty = ~used[np.arange(len(used)), first]
-    first[empty] = last[empty] = -lowest
-    sizes = last - first
-    twice = np.repeat(sizes, 2)
-    ends = np.cumsum(twice)
-    begins = np.arange(2 * len(counts)) * used.shape[1] + np.repeat(first, 2)
-    places = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begins - ends + twice, twice)
-    return BinTable(lowest + first, sizes, counts.reshape(-1)[places])
 
 
 def step(

@@ -13,7 +13,7 @@ def measure(
     batch: _Batch,
     records: NDArray[np.void],
     touched: Sequence[NDArray[np.uint8] | None] | None,
-    bins: NDArray[np.uint64] | None,
+    bins: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]] | None,
     sketches: _Sketches | None,
     /,
 ) -> None: ...

@@ -115,6 +115,26 @@ class BinTable:
 NO_BINS = BinTable(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64))
 
 
+def sparse_bins(counts: NDArray[np.uint64], lowest: int) -> BinTable:
+    """Each tensor's dense counts [n, 2, width] cut down to the stretch that is occupied, as copies.
+
+    Views would hold on to the dense counts, a hundred times as large, for as long as they wait to
+    be written.
+    """
+    used = (counts[:, 0] | counts[:, 1]) != 0
+    first = used.argmax(axis=1)
+    last = used.shape[1] - used[:, ::-1].argmax(axis=1)
+    # Without an occupied bin argmax is 0 from both ends: an empty stretch at exponent 0.
+    empty = ~used[np.arange(len(used)), first]
+    first[empty] = last[empty] = -lowest
+    sizes = last - first
+    twice = np.repeat(sizes, 2)
+    ends = np.cumsum(twice)
+    begins = np.arange(2 * len(counts)) * used.shape[1] + np.repeat(first, 2)
+    places = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begins - ends + twice, twice)
+    return BinTable(lowest + first, sizes, counts.reshape(-1)[places])
+
+
 class Measurement(NamedTuple):
     """What one pass over the tensors gave; what was not asked for is empty or None."""
 

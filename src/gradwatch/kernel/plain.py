@@ -24,6 +24,7 @@ from gradwatch.kernel.batch import (
     merge,
     row,
     scaled,
+    sparse_bins,
 )
 
 PIECE = 1 << 20
@@ -40,6 +41,8 @@ _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _EVERY_GROUP_UP_TO, _BUNCH = 65_536, 8
 _Words = NDArray[np.uint64]
+_Bins = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]
+"""First exponents and sizes of the stretches, and the counts: the first of them are filled."""
 _Touched = Sequence[NDArray[np.uint8] | None] | None
 _Sketches = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 
@@ -110,7 +113,7 @@ def measure(
     arrays: Arrays,
     records: NDArray[np.void],
     touched: _Touched,
-    bins: NDArray[np.uint64] | None,
+    bins: _Bins | None,
     sketches: _Sketches | None,
     /,
 ) -> None:
@@ -123,8 +126,8 @@ def measure(
             merge(np.array(parts, MOMENTS)) if parts else row(blank(np.zeros(1, MOMENTS)))
         )
         _note_rows(batch, index, records[index], touched[index] if touched is not None else None)
-        if bins is not None:
-            _fill_bins(batch, index, bins[index])
+    if bins is not None:
+        _fill_bins(batch, bins)
     if sketches is not None:
         sketch(arrays, sketches)
 
@@ -174,14 +177,19 @@ def _note_rows(batch: Batch, index: int, record: np.void, marks: NDArray[np.uint
         marks |= touched
 
 
-def _fill_bins(batch: Batch, index: int, counts: NDArray[np.uint64]) -> None:
-    lowest, width = DOUBLE_BINS if counts.shape[1] == DOUBLE_BINS[1] else FLOAT_BINS
-    for _, piece in _pieces(batch, index):
-        x = piece[np.isfinite(piece) & (piece != 0.0)]
-        # frexp gives a mantissa in [½, 1), one power of two below the bin's convention.
-        exponents = np.frexp(x)[1] - 1 - lowest
-        for sign, side in ((0, x < 0), (1, x > 0)):
-            counts[sign] += np.bincount(exponents[side], minlength=width).astype(np.uint64)
+def _fill_bins(batch: Batch, bins: _Bins) -> None:
+    lowest, width = DOUBLE_BINS if (batch.dtypes == Dtype.F64).any() else FLOAT_BINS
+    dense = np.zeros((len(batch), 2, width), np.uint64)
+    for index, counts in enumerate(dense):
+        for _, piece in _pieces(batch, index):
+            x = piece[np.isfinite(piece) & (piece != 0.0)]
+            # frexp gives a mantissa in [½, 1), one power of two below the bin's convention.
+            exponents = np.frexp(x)[1] - 1 - lowest
+            for sign, side in ((0, x < 0), (1, x > 0)):
+                counts[sign] += np.bincount(exponents[side], minlength=width).astype(np.uint64)
+    table = sparse_bins(dense, lowest)
+    bins[0][:], bins[1][:] = table.first_exponents, table.sizes
+    bins[2][: len(table.counts)] = table.counts
 
 
 def _touched_rows(batch: Batch, index: int) -> NDArray[np.bool_]:

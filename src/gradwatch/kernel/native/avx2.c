@@ -21,6 +21,13 @@ static inline vd vf_low(vf v) { return (vd)_mm256_cvtps_pd(_mm256_castps256_ps12
 static inline vd vf_high(vf v) { return (vd)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1)); }
 static inline vi count_zero(vi counter, vf v) { return counter - (vi)(v == vf_all(0.0f)); }
 static inline vf half_to_float(vh half) { return (vf)_mm256_cvtph_ps((__m128i)half); }
+static inline int is_any(vq v) { return !_mm256_testz_si256((__m256i)v, (__m256i)v); }
+static inline float vf_least(vf v) {
+    __m128 four = _mm_min_ps(_mm256_castps256_ps128((__m256)v),
+                             _mm256_extractf128_ps((__m256)v, 1));
+    __m128 two = _mm_min_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_min_ss(two, _mm_movehdup_ps(two)));
+}
 
 /* g / (√v · factor + eps). Roots and quotients are slow; instead the processor's estimates of 1/√v
  * and 1/x (12 bits) are bettered by a step of Newton's method each (to about 22). The estimate is

@@ -21,6 +21,24 @@ static inline vf half_to_float(vh half) { return (vf)_mm512_cvtph_ps((__m256i)ha
 static inline vd vf_low(vf v) { return (vd)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v)); }
 static inline vd vf_high(vf v) { return (vd)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1)); }
 
+static inline int is_any(vq v) { return _mm512_test_epi64_mask((__m512i)v, (__m512i)v) != 0; }
+static inline float vf_least(vf v) { return _mm512_reduce_min_ps((__m512)v); }
+
+/* The lanes whose bit is set, with the other sign. */
+static inline vf flip_signs(vf v, uint32_t bits) {
+    return (vf)_mm512_mask_xor_epi32((__m512i)v, (__mmask16)bits, (__m512i)v,
+                                     _mm512_set1_epi32(INT32_MIN));
+}
+
+/* The 32 lanes of a row, turned: lane i goes to i + turn. Of an index only the last 5 bits count. */
+static inline void turn_row(const float row[32], int turn, vf turned[2]) {
+    __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    __m512i from = _mm512_sub_epi32(lanes, _mm512_set1_epi32(turn));
+    __m512 a = _mm512_loadu_ps(row), b = _mm512_loadu_ps(row + 16);
+    turned[0] = (vf)_mm512_permutex2var_ps(a, from, b);
+    turned[1] = (vf)_mm512_permutex2var_ps(b, from, a);
+}
+
 /* A masked subtraction: comparisons live in mask registers here, and widening one costs a step. */
 static inline vi count_zero(vi counter, vf v) {
     __mmask16 zero = _mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_EQ_OQ);

@@ -30,6 +30,13 @@ static inline void store_past(char *to, vq v) { memcpy(to, &v, sizeof v); }
 static inline void stores_done(void) {}
 #endif
 
+static inline int is_any(vq v) { return (v[0] | v[1]) != 0; }
+
+static inline float vf_least(vf v) {
+    float one = v[0] < v[1] ? v[0] : v[1], other = v[2] < v[3] ? v[2] : v[3];
+    return one < other ? one : other;
+}
+
 /* g / (√v · factor + eps) */
 static inline vf vf_ratio(vf g, vf v, vf factor, vf eps) {
 #if defined(__SSE2__)

@@ -47,7 +47,7 @@ static int check_tensor(const Batch *batch, size_t i) {
     if (count < 0) return refuse(i, "the count is negative");
     if (count >> 56) return refuse(i, "the count is larger than any memory");
     if (count > 0 && batch->pointers[i] == 0) return refuse(i, "the pointer is null");
-    if (batch->pointers[i] % itemsize(batch->dtypes[i]) != 0)
+    if (batch->pointers[i] & (itemsize(batch->dtypes[i]) - 1))
         return refuse(i, "the pointer is not aligned to its elements");
     if (rows < 0 || (rows > 0 && count % rows != 0))
         return refuse(i, "the rows do not divide the count");

@@ -65,5 +65,5 @@ static void hash_join(Job *job, const Piece *piece) {
 static void hashes(const Batch *batch, const int64_t *offsets, uint64_t *out) {
     HashJob all = {.job = {.batch = batch, .share = hash_share, .join = hash_join},
                    .offsets = offsets, .out = out};
-    run_job(&all.job);
+    run_job(&all.job, useful_threads(all.job.batch));
 }

@@ -28,14 +28,13 @@ typedef struct {
     Counters counters;
 } Histogram;
 
-/* Begin with elements [first, first + n) of a tensor. */
-static void histogram_start(Histogram *h, uint64_t *bins, size_t width, int lowest,
+/* Begin with elements [first, first + n) of a tensor; the counters are clear. */
+static void histogram_start(Histogram *h, uint64_t *bins, size_t row, int lowest,
                             const Tensor *tensor, size_t first, size_t n) {
-    h->bins[0] = bins, h->bins[1] = bins + width;
+    h->bins[0] = bins, h->bins[1] = bins + row;
     h->lowest = lowest, h->tensor = tensor;
-    h->base = -1, h->misfits = 0, h->always_direct = n < BLOCK;
+    h->base = -1, h->misfits = 0, h->always_direct = n < WORTH_KEYS;
     h->first = h->last = first, h->stretch_zeros = 0;
-    if (!h->always_direct) counters_clear(&h->counters);
 }
 
 static inline void direct_double(Histogram *h, double value) {
@@ -86,11 +85,11 @@ static void histogram_fold(Histogram *h) {
     uint32_t keys[KEYS];
     uint64_t under = h->last - h->first - h->stretch_zeros;
     counters_fold(&h->counters, keys);
+    uint64_t *bins[2] = {h->bins[0] + h->base - 127 - h->lowest,
+                         h->bins[1] + h->base - 127 - h->lowest};
     for (int key = 1; key < OCTAVES; key++) {
-        size_t bin = (size_t)(h->base + key - 127 - h->lowest);
-        /* Keys beyond the largest exponent are never counted, and have no bin. */
-        if (keys[key]) h->bins[1][bin] += keys[key];
-        if (keys[key + OCTAVES]) h->bins[0][bin] += keys[key + OCTAVES];
+        bins[1][key] += keys[key];
+        bins[0][key] += keys[key + OCTAVES];
         under -= (uint64_t)keys[key] + keys[key + OCTAVES];
     }
     if (under > 0) histogram_mend(h);
@@ -119,7 +118,7 @@ static void place_window(Histogram *h, double largest) {
 
 /* One block; `regular` and `sums` are what measuring it gave. */
 static void histogram_block(Histogram *h, size_t first, size_t n, int regular, const Sums *sums) {
-    if (!regular || n < BLOCK || h->always_direct) {
+    if (!regular || n < WORTH_KEYS || h->always_direct) {
         float scratch[BLOCK];
         histogram_fold(h);
         direct_floats(h, load_floats(h->tensor, first, n, scratch), n);
@@ -127,7 +126,7 @@ static void histogram_block(Histogram *h, size_t first, size_t n, int regular, c
         return;
     }
     place_window(h, fmax(fabs(sums->low), fabs(sums->high)));
-    counters_add(&h->counters, h->tensor, first, h->base);
+    counters_add(&h->counters, h->tensor, first, n, h->base);
     h->last = first + n;
     h->stretch_zeros += sums->zeros;
     if (h->last - h->first >= STRETCH) histogram_fold(h);

@@ -7,17 +7,9 @@
 /* A thread must have this many elements to look at, or creating it costs more than it saves. */
 enum { WORTH_A_THREAD = 1 << 20 };
 
-/* Pieces planned at a time where there is one thread, so that it needs no memory of its own. */
-enum { WINDOW = 16 };
-
 static int most_threads = 1;
 
 void set_threads(int threads) { __atomic_store_n(&most_threads, threads, __ATOMIC_RELAXED); }
-
-/* Where planning stands. */
-typedef struct {
-    size_t tensor, first;
-} Cursor;
 
 /* An empty tensor has one empty piece, so that it is joined like the others. */
 static size_t pieces_of(size_t count) { return count ? (count - 1) / PIECE + 1 : 1; }
@@ -34,7 +26,7 @@ static size_t plan(const Batch *batch, Cursor *at, Piece *pieces, size_t room) {
     return n;
 }
 
-static int useful_threads(const Batch *batch) {
+int useful_threads(const Batch *batch) {
     int most = __atomic_load_n(&most_threads, __ATOMIC_RELAXED);
     size_t elements = 0;
     if (most < 2) return 1;
@@ -88,18 +80,29 @@ static size_t count_pieces(const Batch *batch) {
     return n;
 }
 
-void run_job(Job *job) {
-    Piece window[WINDOW];
-    int threads = useful_threads(job->batch);
-    size_t room = threads > 1 ? count_pieces(job->batch) : WINDOW;
-    job->pieces = threads > 1 ? malloc(room * sizeof *job->pieces) : window;
-    if (!job->pieces) threads = 1, room = WINDOW, job->pieces = window;
-    job->is_shared = threads > 1;
-    Cursor at = {0, 0};
-    while ((job->n = plan(job->batch, &at, job->pieces, room)) > 0) {
-        job->next = 0;
-        work_together(job, threads);
-        for (size_t i = 0; i < job->n; i++) job->join(job, &job->pieces[i]);
+Piece *next_piece(Job *job) {
+    if (job->is_shared) {
+        size_t next = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
+        return next < job->n ? &job->pieces[next] : NULL;
     }
-    if (job->pieces != window) free(job->pieces);
+    /* One thread joins each piece before it takes the next one, in the same place. */
+    if (job->n) job->join(job, job->pieces);
+    job->n = plan(job->batch, &job->at, job->pieces, 1);
+    return job->n ? job->pieces : NULL;
+}
+
+void run_job(Job *job, int threads) {
+    Piece alone;
+    size_t room = threads > 1 ? count_pieces(job->batch) : 0;
+    job->pieces = room ? malloc(room * sizeof *job->pieces) : NULL;
+    if (!job->pieces) {
+        job->pieces = &alone;
+        job->share(job);
+        return;
+    }
+    job->is_shared = 1;
+    job->n = plan(job->batch, &job->at, job->pieces, room);
+    work_together(job, threads);
+    for (size_t i = 0; i < job->n; i++) job->join(job, &job->pieces[i]);
+    free(job->pieces);
 }

@@ -30,21 +30,24 @@ typedef struct {
     };
 } Piece;
 
+/* Where planning stands. */
+typedef struct {
+    size_t tensor, first;
+} Cursor;
+
 typedef struct Job Job;
 struct Job {
     const Batch *batch; /* whose counts say what there is to do */
     void (*share)(Job *job); /* works on pieces until there are none left; one call per thread */
-    void (*join)(Job *job, const Piece *piece); /* in order, after all have been worked on */
+    void (*join)(Job *job, const Piece *piece); /* in order, after it has been worked on */
     int is_shared;                              /* more than one thread may be at work */
-    Piece *pieces;
+    Cursor at;
+    Piece *pieces; /* all of them, or the one at hand where there is one thread */
     size_t n, next;
 };
 
 /* For `share`: a piece that nobody has taken yet, or NULL. */
-static inline Piece *next_piece(Job *job) {
-    size_t next = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
-    return next < job->n ? &job->pieces[next] : NULL;
-}
+Piece *next_piece(Job *job);
 
 static inline int is_last(const Job *job, const Piece *piece) {
     return piece->first + piece->n == (size_t)job->batch->counts[piece->tensor];
@@ -56,7 +59,11 @@ static inline Tensor stretch_of(const Batch *batch, const Piece *piece) {
     return (Tensor){tensor.data + piece->first * itemsize(tensor.dtype), piece->n, tensor.dtype, 0};
 }
 
-void run_job(Job *job);
+/* How many threads the batch is worth. */
+int useful_threads(const Batch *batch);
+
+/* With more than one thread memory is needed; where there is none, one does all the work. */
+void run_job(Job *job, int threads);
 
 /* How many threads a job may use, the caller's included. */
 void set_threads(int threads);

@@ -62,13 +62,21 @@ typedef struct {
     float *out; /* [n][SKETCH_WIDTH] */
 } Sketches;
 
+/* BinTable of batch.py: of each tensor the stretch of bins from its first to its last occupied one,
+ * out of `width` bins of which the first is 2^lowest. The negative ones of a tensor, its positive
+ * ones, and then the next tensor's lie in `counts`, which has room for them all. */
+typedef struct {
+    int lowest;
+    size_t width;
+    int64_t *first_exponents, *sizes;
+    uint64_t *counts;
+} Bins;
+
 /* What measuring fills; all may be NULL, but without records there are sketches alone. */
 typedef struct {
     Record *records;
     uint8_t *const *touched; /* per tensor: NULL or one byte per row */
-    uint64_t *bins;          /* [n][negative, positive][width], first bin 2^lowest */
-    int lowest;
-    size_t width;
+    const Bins *bins;
     const Sketches *sketches;
 } Outputs;
 

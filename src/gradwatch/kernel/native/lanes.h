@@ -61,12 +61,22 @@ static inline uint64_t vl_sum(vl v) {
     return total;
 }
 
-/* Written so that it compiles to minima, without branches to guess wrong. */
-static inline float vf_least(vf v) {
-    float least = v[0];
-    for (int i = 1; i < LANES; i++) least = v[i] < least ? v[i] : least;
-    return least;
+#if WIDTH < 64
+/* The lanes whose bit is set, with the other sign. */
+static inline vf flip_signs(vf v, uint32_t bits) {
+    vu bit;
+    for (int lane = 0; lane < LANES; lane++) bit[lane] = 1u << lane;
+    return (vf)((vu)v ^ ((vu)((vu_all(bits) & bit) != vu_all(0)) & vu_all(0x80000000)));
 }
+
+/* The 32 lanes of a row, turned: lane i goes to i + turn. Twice in a row, a turned row is a stretch. */
+static inline void turn_row(const float row[32], int turn, vf turned[32 / LANES]) {
+    float twice[64];
+    memcpy(twice, row, 32 * sizeof *row);
+    memcpy(twice + 32, row, 32 * sizeof *row);
+    memcpy(turned, twice + 32 - turn, 32 * sizeof *row);
+}
+#endif
 
 /* The finite lanes; zero in place of the others. */
 static inline vd vd_finite(vd v) {

@@ -43,17 +43,19 @@ static PyObject *py_measure(PyObject *self, PyObject *args) {
     Buffers held = {.n = 0};
     Batch batch;
     Outputs out = {0};
+    Bins table;
     Sketches sketch = {0};
     Touched touched = {0};
     if (take_batch(&held, tuple, &batch) < 0 ||
         !(out.records = take(&held, records, batch.n, sizeof(Record), 1)) ||
-        (bins != Py_None && take_bins(&held, bins, &batch, &out) < 0) ||
+        (bins != Py_None && take_bins(&held, bins, &batch, &table) < 0) ||
         (sketches != Py_None && take_sketches(&held, sketches, &batch, &sketch) < 0) ||
         take_touched(&touched, touched_rows, &batch) < 0) {
         release_touched(&touched);
         return failed(&held);
     }
     out.touched = touched.marks;
+    out.bins = bins == Py_None ? NULL : &table;
     out.sketches = sketches == Py_None ? NULL : &sketch;
     WORK(chosen->measure(&batch, &out));
     release_touched(&touched);
@@ -220,7 +222,8 @@ static PyObject *py_select(PyObject *self, PyObject *args) {
 }
 
 static PyMethodDef functions[] = {
-    {"measure", py_measure, METH_VARARGS, "measure(batch, records, touched, bins, sketches)"},
+    {"measure", py_measure, METH_VARARGS, 
+     "measure(batch, records, touched, (firsts, sizes, counts), (seeds, offsets, wholes, out))"},
     {"step", py_step, METH_VARARGS,
      "step(before, after, grads, second_moments, correction, eps, updates, ratios)"},
     {"sketch", py_sketch, METH_VARARGS, "sketch(batch, (seeds, offsets, wholes, sketches))"},

@@ -45,7 +45,7 @@ static void copy_join(Job *job, const Piece *piece) { (void)job, (void)piece; }
 static void copy_all(const Batch *source, const Batch *target) {
     CopyJob all = {.job = {.batch = source, .share = copy_share, .join = copy_join},
                    .target = target};
-    run_job(&all.job);
+    run_job(&all.job, useful_threads(all.job.batch));
 }
 
 typedef struct {
@@ -76,6 +76,6 @@ static void read_join(Job *job, const Piece *piece) { ((ReadJob *)job)->sum += p
 
 static uint64_t read_all(const Batch *batch) {
     ReadJob all = {.job = {.batch = batch, .share = read_share, .join = read_join}};
-    run_job(&all.job);
+    run_job(&all.job, useful_threads(all.job.batch));
     return all.sum;
 }

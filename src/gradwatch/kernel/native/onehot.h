@@ -5,7 +5,9 @@
  * one of weight 1 and one of weight 2, so 16 vectors become one of weight 16 with 15 adders of two
  * operations each, and only what leaves the top is counted bit by bit, once per block. */
 
-enum { VECTORS = BLOCK / WIDTH, UPPER = VECTORS == 64 ? 2 : 3, LEVELS = 4 + UPPER, PLANES = KEYS / 8 };
+enum { VECTORS = BLOCK / WIDTH, UPPER = VECTORS == 64 ? 2 : 3, LEVELS = 4 + UPPER };
+enum { ROUND = 16 * WIDTH }; /* keys added at a time */
+enum { WORTH_KEYS = 128 };  /* elements for which emptying the adders pays */
 _Static_assert(16 << UPPER == VECTORS, "the adders hold exactly one block before they overflow");
 
 /* Two vectors of one-hot bytes: the keys 0–7 and 8–15 of a half window. */
@@ -17,6 +19,8 @@ typedef struct {
 typedef struct {
     Two sums[2][2][LEVELS];
     uint32_t counts[KEYS];
+    size_t rounds; /* since they were emptied */
+    int low;       /* there was something in the lower half */
 } Counters;
 
 static void counters_clear(Counters *counters) { memset(counters, 0, sizeof *counters); }
@@ -39,14 +43,24 @@ static inline vq keys_of(const char *x, int dtype, vq base, vq *low) {
     return places | (vq)signs;
 }
 
-/* Write the keys of a block; says whether one of them is in the lower half of the window. */
-static inline __attribute__((always_inline)) int write_keys(const char *x, int dtype, int lowest,
-                                                            uint8_t *keys) {
+/* Write the keys of at most a block, and zeros up to a whole round; says whether one of them is in the
+ * lower half of the window. */
+static inline __attribute__((always_inline)) int write_keys(const char *x, size_t n, int dtype,
+                                                            int lowest, uint8_t *keys) {
     vq base = vq_all((uint64_t)lowest * 0x0101010101010101), low = {0};
-    for (size_t i = 0; i < BLOCK; i += WIDTH) {
-        vq bytes = keys_of(x + i * itemsize(dtype), dtype, base, &low);
+    size_t size = itemsize(dtype), i = 0;
+    for (; i + WIDTH <= n; i += WIDTH) {
+        vq bytes = keys_of(x + i * size, dtype, base, &low);
         memcpy(keys + i, &bytes, sizeof bytes);
     }
+    if (i < n) {
+        char rest[WIDTH * sizeof(float)] = {0};
+        memcpy(rest, x + i * size, (n - i) * size);
+        vq bytes = keys_of(rest, dtype, base, &low);
+        memcpy(keys + i, &bytes, sizeof bytes);
+        i += WIDTH;
+    }
+    memset(keys + i, 0, -i % ROUND);
     uint64_t any = 0;
     for (int lane = 0; lane < WIDE; lane++) any |= low[lane];
     return (any & 0x0f0f0f0f0f0f0f0f) != 0;
@@ -99,11 +113,12 @@ static inline void count_bits(vq bytes, uint32_t weight, uint32_t counts[8]) {
 }
 
 static inline __attribute__((always_inline)) void add_half(Counters *counters, const uint8_t *keys,
-                                                           int upper, int negative) {
+                                                           size_t rounds, int upper,
+                                                           int negative) {
     Two sums[LEVELS], out = {{0}, {0}};
     memcpy(sums, counters->sums[negative][upper], sizeof sums);
-    for (size_t i = 0; i < BLOCK; i += 16 * WIDTH) {
-        Two carry = take16(sums, keys + i, upper, negative);
+    for (size_t round = 0; round < rounds; round++) {
+        Two carry = take16(sums, keys + round * ROUND, upper, negative);
         for (int level = 4; level < LEVELS; level++) carry = add1(sums + level, carry);
         out.a |= carry.a, out.b |= carry.b; /* at most once per block and bit */
     }
@@ -113,27 +128,44 @@ static inline __attribute__((always_inline)) void add_half(Counters *counters, c
     count_bits(out.b, VECTORS, counts + 8);
 }
 
-static void counters_add(Counters *counters, const Tensor *tensor, size_t first, int lowest) {
+static void counters_add(Counters *counters, const Tensor *tensor, size_t first, size_t n,
+                         int lowest) {
     uint8_t keys[BLOCK] __attribute__((aligned(64)));
     const char *x = tensor->data + first * itemsize(tensor->dtype);
-    int low = tensor->dtype == F32    ? write_keys(x, F32, lowest, keys)
-              : tensor->dtype == BF16 ? write_keys(x, BF16, lowest, keys)
-                                      : write_keys(x, F16, lowest, keys);
-    add_half(counters, keys, 1, 0);
-    add_half(counters, keys, 1, 1);
+    int low = tensor->dtype == F32    ? write_keys(x, n, F32, lowest, keys)
+              : tensor->dtype == BF16 ? write_keys(x, n, BF16, lowest, keys)
+                                      : write_keys(x, n, F16, lowest, keys);
+    size_t rounds = (n + ROUND - 1) / ROUND;
+    counters->rounds += rounds;
+    add_half(counters, keys, rounds, 1, 0);
+    add_half(counters, keys, rounds, 1, 1);
     if (!low) return; /* most blocks have nothing 16 octaves under their largest element */
-    add_half(counters, keys, 0, 0);
-    add_half(counters, keys, 0, 1);
+    counters->low = 1;
+    add_half(counters, keys, rounds, 0, 0);
+    add_half(counters, keys, rounds, 0, 1);
+}
+
+/* The levels that can hold something after so many rounds. */
+static inline int used_levels(size_t rounds) {
+    int levels = 4;
+    for (; rounds && levels < LEVELS; rounds /= 2) levels++;
+    return levels;
 }
 
 /* Empty the counters into counts per key. */
 static void counters_fold(Counters *counters, uint32_t keys[KEYS]) {
-    for (int plane = 0; plane < PLANES; plane++) {
-        const Two *sums = counters->sums[plane / 4][plane / 2 % 2];
-        for (int level = 0; level < LEVELS; level++)
-            count_bits(plane % 2 ? sums[level].b : sums[level].a, 1u << level,
-                       counters->counts + 8 * plane);
-    }
+    int levels = used_levels(counters->rounds);
+    for (int negative = 0; negative < 2; negative++)
+        for (int upper = !counters->low; upper < 2; upper++) {
+            Two *sums = counters->sums[negative][upper];
+            uint32_t *counts = counters->counts + 32 * negative + 16 * upper;
+            for (int level = 0; level < levels; level++) {
+                count_bits(sums[level].a, 1u << level, counts);
+                count_bits(sums[level].b, 1u << level, counts + 8);
+            }
+            memset(sums, 0, (size_t)levels * sizeof *sums);
+        }
     memcpy(keys, counters->counts, sizeof counters->counts);
-    counters_clear(counters);
+    memset(counters->counts, 0, sizeof counters->counts);
+    counters->rounds = 0, counters->low = 0;
 }

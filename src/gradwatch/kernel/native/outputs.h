@@ -8,11 +8,20 @@ static int has_doubles(const Batch *batch) {
 }
 
 /* Bins from 2^-149 to 2^127 hold every float; doubles need those from 2^-1074 to 2^1023. */
-static int take_bins(Buffers *held, PyObject *object, const Batch *batch, Outputs *out) {
-    out->lowest = has_doubles(batch) ? -1074 : -149;
-    out->width = has_doubles(batch) ? MOST_BINS : 277;
-    out->bins = take(held, object, batch->n * 2 * out->width, 8, 1);
-    return out->bins ? 0 : -1;
+static int take_bins(Buffers *held, PyObject *tuple, const Batch *batch, Bins *bins) {
+    PyObject *exponents, *sizes, *counts;
+    bins->lowest = has_doubles(batch) ? -1074 : -149;
+    bins->width = has_doubles(batch) ? MOST_BINS : 277;
+    if (!PyTuple_Check(tuple)) {
+        PyErr_SetString(PyExc_TypeError, "bins are a tuple of three buffers");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(tuple, "OOO", &exponents, &sizes, &counts) ||
+        !(bins->first_exponents = take(held, exponents, batch->n, 8, 1)) ||
+        !(bins->sizes = take(held, sizes, batch->n, 8, 1)) ||
+        !(bins->counts = take(held, counts, batch->n * 2 * bins->width, 8, 1)))
+        return -1;
+    return 0;
 }
 
 static int take_sketches(Buffers *held, PyObject *tuple, const Batch *batch, Sketches *sketches) {

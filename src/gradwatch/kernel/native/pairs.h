@@ -3,6 +3,9 @@
 
 enum { PAIR_KEYS = KEYS * KEYS };
 
+/* Elements for which emptying the tables pays: a whole block. */
+enum { WORTH_KEYS = BLOCK };
+
 /* Two tables in turn, so that equal neighbours do not wait for one another's store. At most
  * STRETCH / 4 increments each: 16 bits suffice while STRETCH is under 2^18. */
 typedef struct {
@@ -19,7 +22,9 @@ static inline vu keys_of(vf v, vu base) {
 }
 
 /* Raise the counters of a whole block. Whose keys make a pair does not matter: vectors do. */
-static void counters_add(Counters *counters, const Tensor *tensor, size_t first, int lowest) {
+static void counters_add(Counters *counters, const Tensor *tensor, size_t first, size_t n,
+                         int lowest) {
+    (void)n;
     float scratch[BLOCK];
     uint16_t pairs[BLOCK / 2] __attribute__((aligned(64)));
     const float *x = load_floats(tensor, first, BLOCK, scratch);

@@ -7,12 +7,6 @@ static inline uint64_t magnitude_bits(int dtype) {
                           : 0x7fff7fff7fff7fff;
 }
 
-static inline int is_any(vq v) {
-    uint64_t any = 0;
-    for (int lane = 0; lane < WIDE; lane++) any |= v[lane];
-    return any != 0;
-}
-
 /* Whether some element is not zero; most rows are left at the first look. */
 static int is_touched(const char *row, size_t bytes, vq mask) {
     size_t i = 0;

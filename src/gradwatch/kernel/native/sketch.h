@@ -9,36 +9,44 @@
  * column of a matrix does not always meet the same bucket, and 3 bits of choice. Turning lanes is
  * dear; instead each turn has its own row of sums, and the rows are turned once, at the end. */
 
-enum { EVERY_GROUP_UP_TO = 65536, BUNCH = 8 };
+enum { EVERY_GROUP_UP_TO = 65536, BUNCH = 8, WORDS = 16 };
 
 typedef struct {
-    uint64_t seed, bunch; /* bunch: of how many groups one is taken, 1 or BUNCH */
-    double buckets[SKETCH_WIDTH];
+    uint64_t seed, choice; /* choice: of how many groups beside itself one is taken, 0 or 7 */
+    int shift;             /* 2^shift elements are a bunch */
+    double buckets[SKETCH_WIDTH] __attribute__((aligned(64)));
     float rows[SKETCH_WIDTH][SKETCH_WIDTH] __attribute__((aligned(64))); /* [turn][lane] */
+    uint32_t used; /* a bit for each row that is not empty */
     size_t groups; /* added to the rows since they were emptied */
 } Sketch;
 
+static void sketch_clear(Sketch *s) { memset(s, 0, sizeof *s); }
+
+/* Begin with a tensor; the rows are empty. */
 static void sketch_start(Sketch *s, uint64_t seed, int64_t whole) {
     s->seed = seed;
-    s->bunch = whole > EVERY_GROUP_UP_TO ? BUNCH : 1;
-    s->groups = 0;
+    s->choice = whole > EVERY_GROUP_UP_TO ? BUNCH - 1 : 0;
+    s->shift = whole > EVERY_GROUP_UP_TO ? 8 : 5;
     memset(s->buckets, 0, sizeof s->buckets);
-    memset(s->rows, 0, sizeof s->rows);
 }
 
+/* By how much a word turns the lanes. */
+static inline size_t turn_of(uint64_t word) { return word >> 32 & (SKETCH_WIDTH - 1); }
+
 static void sketch_empty_rows(Sketch *s) {
-    if (s->groups == 0) return;
-    /* Each row twice in a row: then a turned row is a stretch of it, read without going round. */
-    float twice[SKETCH_WIDTH][2 * SKETCH_WIDTH];
-    for (size_t turn = 0; turn < SKETCH_WIDTH; turn++) {
-        memcpy(twice[turn], s->rows[turn], sizeof s->rows[turn]);
-        memcpy(twice[turn] + SKETCH_WIDTH, s->rows[turn], sizeof s->rows[turn]);
+    vd sums[SKETCH_WIDTH / WIDE];
+    memcpy(sums, s->buckets, sizeof sums);
+    for (uint32_t left = s->used; left; left &= left - 1) {
+        int turn = __builtin_ctz(left);
+        vf turned[SKETCH_WIDTH / LANES];
+        turn_row(s->rows[turn], turn, turned);
+        memset(s->rows[turn], 0, sizeof s->rows[turn]);
+#pragma GCC unroll 8 /* so that the sums stay in registers */
+        for (size_t i = 0; i < SKETCH_WIDTH / LANES; i++)
+            sums[2 * i] += vf_low(turned[i]), sums[2 * i + 1] += vf_high(turned[i]);
     }
-    for (size_t turn = 0; turn < SKETCH_WIDTH; turn++)
-        for (size_t bucket = 0; bucket < SKETCH_WIDTH; bucket++)
-            s->buckets[bucket] += twice[turn][bucket + SKETCH_WIDTH - turn];
-    memset(s->rows, 0, sizeof s->rows);
-    s->groups = 0;
+    memcpy(s->buckets, sums, sizeof sums);
+    s->used = 0, s->groups = 0;
 }
 
 /* Some elements of one group, of any type, in double; `position` is the first one's index. */
@@ -54,24 +62,15 @@ static void sketch_some(Sketch *s, const char *x, size_t n, uint64_t position, u
     }
 }
 
-/* The sign bits of LANES neighbours, moved to where floats have their sign. */
-static inline vu sign_bits(uint32_t word, vu bit) {
-    return (vu)((vu_all(word) & bit) != vu_all(0)) & vu_all(0x80000000);
-}
-
 /* A whole group of any type but float64. */
 static inline void sketch_group(Sketch *s, const char *x, uint64_t word, int dtype, int finite) {
-    vu bit;
-    for (int lane = 0; lane < LANES; lane++) bit[lane] = 1u << lane;
-    float *row = s->rows[word >> 32 & (SKETCH_WIDTH - 1)];
+    float *row = s->rows[turn_of(word)];
     for (size_t lane = 0; lane < SKETCH_WIDTH; lane += LANES) {
         vf value = load_lanes(x + lane * itemsize(dtype), dtype);
         if (!finite) value = vf_finite(value);
-        vf sum = load_vf(row + lane) + (vf)((vu)value ^ sign_bits((uint32_t)word >> lane, bit));
+        vf sum = load_vf(row + lane) + flip_signs(value, (uint32_t)word >> lane);
         memcpy(row + lane, &sum, sizeof sum);
     }
-    /* About 32 groups per row: then the float sums must be emptied. */
-    if (++s->groups == 32 * SKETCH_WIDTH) sketch_empty_rows(s);
 }
 
 /* The elements whose indices in the whole tensor are [position, stop). `dtype` and `finite` are
@@ -80,21 +79,28 @@ static inline void sketch_group(Sketch *s, const char *x, uint64_t word, int dty
 static inline __attribute__((always_inline)) void sketch_range(Sketch *s, const char *x,
                                                                uint64_t position, uint64_t stop,
                                                                int dtype, int finite) {
-    uint64_t span = s->bunch * SKETCH_WIDTH;
-    for (uint64_t bunch = position / span; bunch * span < stop; bunch++) {
-        uint64_t word = scramble(s->seed + bunch * GOLDEN);
-        uint64_t first = bunch * span + (word >> 37 & (s->bunch - 1)) * SKETCH_WIDTH;
-        uint64_t last = first + SKETCH_WIDTH;
+    uint64_t words[WORDS] __attribute__((aligned(64))), bunch = position >> s->shift, first, last;
+    uint32_t used = 0;
+    for (size_t i = WORDS; bunch << s->shift < stop; bunch++, i++) {
+        if (i == WORDS) {
+            if (s->groups >= 32 * SKETCH_WIDTH) s->used |= used, sketch_empty_rows(s);
+            for (i = 0; i < WORDS; i++) words[i] = scramble(s->seed + (bunch + i) * GOLDEN);
+            i = 0;
+        }
+        first = (bunch << s->shift) + (words[i] >> 37 & s->choice) * SKETCH_WIDTH;
+        last = first + SKETCH_WIDTH;
         if (dtype != F64 && first >= position && last <= stop) {
-            sketch_group(s, x + (first - position) * itemsize(dtype), word, dtype, finite);
+            sketch_group(s, x + (first - position) * itemsize(dtype), words[i], dtype, finite);
+            used |= 1u << turn_of(words[i]), s->groups++;
             continue;
         }
         if (first < position) first = position;
         if (last > stop) last = stop;
         if (first < last)
-            sketch_some(s, x + (first - position) * itemsize(dtype), last - first, first, word,
+            sketch_some(s, x + (first - position) * itemsize(dtype), last - first, first, words[i],
                         dtype);
     }
+    s->used |= used;
 }
 
 /* Elements [first, first + n) of a tensor; `position` is the first one's index in the whole, of
@@ -113,6 +119,6 @@ static void sketch_block(Sketch *s, const Tensor *tensor, size_t first, size_t n
 
 static void sketch_finish(Sketch *s, double *buckets) {
     sketch_empty_rows(s);
-    double unit = sqrt((double)s->bunch);
+    double unit = sqrt((double)(s->choice + 1));
     for (size_t i = 0; i < SKETCH_WIDTH; i++) buckets[i] = s->buckets[i] * unit;
 }

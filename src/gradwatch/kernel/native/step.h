@@ -120,5 +120,5 @@ static void step(const Steps *steps) {
     StepJob all = {.job = {.batch = steps->before ? steps->before : steps->grads,
                            .share = step_share, .join = step_join},
                    .steps = steps};
-    run_job(&all.job);
+    run_job(&all.job, useful_threads(all.job.batch));
 }

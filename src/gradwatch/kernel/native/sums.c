@@ -1,11 +1,5 @@
 #include "sums.h"
 
-#include <math.h>
-
-Sums sums_empty(void) {
-    return (Sums){.low = INFINITY, .high = -INFINITY};
-}
-
 int common_exponent(double largest) {
     int exponent;
     frexp(largest, &exponent);
@@ -38,7 +32,7 @@ static void join_moments(Sums *a, const Sums *b) {
     a->n = total;
 }
 
-void sums_join(Sums *into, const Sums *part) {
+void sums_add(Sums *into, const Sums *part) {
     into->zeros += part->zeros;
     into->nan += part->nan;
     into->pos_inf += part->pos_inf;
@@ -47,22 +41,26 @@ void sums_join(Sums *into, const Sums *part) {
     if (part->low < into->low) into->low = part->low;
     if (part->high > into->high) into->high = part->high;
     Sums other = *part;
-    if (into->n == 0.0) into->exponent = other.exponent;
     if (into->exponent < other.exponent) rescale(into, other.exponent);
     if (into->exponent > other.exponent) rescale(&other, into->exponent);
     join_moments(into, &other);
+}
+
+/* ldexp, which is hardly ever needed and as slow as all the rest. */
+static inline double shifted(double value, int exponent) {
+    return exponent ? ldexp(value, exponent) : value;
 }
 
 static void finish_shape(const Sums *sums, Record *record) {
     double variance = sums->m2 / sums->n, std = sqrt(variance);
     /* All equal: what is left of the powers is rounding, and its shape means nothing. */
     int flat = sums->low == sums->high || !(variance > 0.0);
-    record->mean = sums->low == sums->high ? sums->low : ldexp(sums->mean, sums->exponent);
-    record->std = flat ? 0.0 : ldexp(std, sums->exponent);
+    record->mean = sums->low == sums->high ? sums->low : shifted(sums->mean, sums->exponent);
+    record->std = flat ? 0.0 : shifted(std, sums->exponent);
     record->skewness = flat ? NAN : sums->m3 / sums->n / (variance * std);
     record->kurtosis = flat ? NAN : sums->m4 / sums->n / (variance * variance) - 3.0;
-    record->norm = ldexp(sqrt(sums->m2 + sums->n * sums->mean * sums->mean), sums->exponent);
-    record->abs_mean = ldexp(sums->absolute / sums->n, sums->exponent);
+    record->norm = shifted(sqrt(sums->m2 + sums->n * sums->mean * sums->mean), sums->exponent);
+    record->abs_mean = shifted(sums->absolute / sums->n, sums->exponent);
 }
 
 void sums_finish(const Sums *sums, uint64_t count, Record *record) {

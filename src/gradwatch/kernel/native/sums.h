@@ -4,6 +4,8 @@
 
 #include "kernel.h"
 
+#include <math.h>
+
 /* mean, the power sums and `absolute` are in units of 2^exponent, a multiple of 128. Fourth powers
  * of all float32 values fit into double, so the exponent is 0 for all but extreme doubles. */
 typedef struct {
@@ -13,8 +15,23 @@ typedef struct {
     int exponent;
 } Sums;
 
-Sums sums_empty(void);
-void sums_join(Sums *into, const Sums *part);
+static inline Sums sums_empty(void) { return (Sums){.low = INFINITY, .high = -INFINITY}; }
+
+/* Join what is not the first part. */
+void sums_add(Sums *into, const Sums *part);
+
+/* The first part with elements is taken as it is: joining it to nothing would take time and round. */
+static inline void sums_join(Sums *into, const Sums *part) {
+    if (into->n != 0.0) {
+        sums_add(into, part);
+        return;
+    }
+    Sums before = *into;
+    *into = *part;
+    into->zeros += before.zeros, into->nan += before.nan;
+    into->pos_inf += before.pos_inf, into->neg_inf += before.neg_inf;
+}
+
 void sums_finish(const Sums *sums, uint64_t count, Record *record);
 
 /* Σx² in units of 4^exponent. */
