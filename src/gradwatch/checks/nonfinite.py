@@ -152,6 +152,9 @@ def _outputs_only(ctx: CheckContext, mask_share: float) -> Outcome:
 
 # -- where it came from --------------------------------------------------------------------------
 
+_LATER = 512
+"""Steps after the first bad one in which the layer of a bad block may show."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -210,9 +213,22 @@ def _input_or_forward(ctx: CheckContext, row: int) -> Origin | None:
     candidates = made_here if len(made_here) else np.flatnonzero(outputs > 0)
     column = min(candidates, key=lambda column: ctx.position(ctx.layer_names[column]))
     layer = ctx.layer_names[column]
-    layers = (layer,) if len(made_here) else _between(ctx, layer, outputs)
+    layers = (_inside(ctx, row, layer),) if len(made_here) else _between(ctx, layer, outputs)
     count = float(outputs[column])
     return Origin(step, StepPhase.FORWARD, layers, Stat.PROBE_NONFINITE, layer, count)
+
+
+def _inside(ctx: CheckContext, row: int, block: str) -> str:
+    """On a device a block is looked into only after it has shown something: what it was then."""
+    inside = [n for n, name in enumerate(ctx.layer_names) if name.startswith(f"{block}.")]
+    later = slice(row + 1, row + 1 + _LATER)
+    outputs = np.nan_to_num(ctx.run.series[Stat.PROBE_NONFINITE][later][:, inside]) > 0
+    inputs = np.nan_to_num(ctx.run.series[Stat.PROBE_INPUT_NONFINITE][later][:, inside]) > 0
+    if not outputs.any():
+        return block
+    first = int(outputs.any(axis=1).argmax())
+    made_here = [ctx.layer_names[inside[n]] for n in np.flatnonzero((outputs & ~inputs)[first])]
+    return min(made_here, key=ctx.position, default=block)
 
 
 def _between(ctx: CheckContext, layer: str, outputs: Array) -> tuple[str, ...]:

@@ -5,7 +5,9 @@ of its number, stretched where the budget asks for it.
 """
 
 import weakref
+from collections import deque
 from collections.abc import Hashable, Iterable
+from typing import NamedTuple
 
 from torch.optim import Optimizer
 
@@ -193,10 +195,15 @@ class Pace:
         self._last_wall = timer.wall
         self._last_spent = 0.0
         self._steps = 0
+        self._recent: deque[_RecordedStep] = deque(maxlen=_REVIEW)
 
     def after(self, step: int, recorded: bool) -> bool:
         """Take the step that just ended into account; whether `k` has changed."""
-        self._learn(self._kind(step) if recorded else 0, 1)
+        kind = self._kind(step) if recorded else 0
+        weight = _WEIGHT if self._cost[kind] else 1.0
+        cost = self._learn(kind, 1)
+        if recorded:
+            self._recent.append(_RecordedStep(step, kind, cost, weight))
         self._steps += 1
         return step >= OPENING and self._steps % _REVIEW == 0 and self._review()
 
@@ -206,6 +213,19 @@ class Pace:
             return False
         self._learn(0, steps)
         return self._review()
+
+    def on_device(self, step: int, seconds: float) -> None:
+        """It is known by now how long devices worked for a step: the larger time counts for it."""
+        known = next((one for one in self._recent if one.step == step), None)
+        if known is None:
+            known = _RecordedStep(step, 1, 0.0, _WEIGHT)
+        self._timer.on_devices += seconds
+        excess = max(seconds - known.cost, 0.0)
+        self._timer.add(excess)
+        self._last_spent += excess
+        # As if it had been there when the step was taken into account.
+        self._cost[known.kind] += known.weight * excess
+        self._step_time = max(self._step_time - known.weight * excess, 0.0)
 
     def _review(self) -> bool:
         old, self.k = self.k, self.choose(self._last_spent, self._last_wall)
@@ -236,7 +256,8 @@ class Pace:
         turn = step // self.k
         return 16 if step < OPENING or turn % 16 == 0 else 4 if turn % 4 == 0 else 1
 
-    def _learn(self, kind: int, steps: int) -> None:
+    def _learn(self, kind: int, steps: int) -> float:
+        """What steps of this kind cost each; that of the ones just made."""
         wall, spent = self._timer.wall, self._timer.spent
         cost = (spent - self._last_spent) / steps
         bare = max((wall - self._last_wall) / steps - cost, 0.0)
@@ -244,6 +265,16 @@ class Pace:
         weight = 1.0 - (1.0 - _WEIGHT) ** steps
         self._cost[kind] = _blend(self._cost[kind], cost, weight)
         self._step_time = _blend(self._step_time, bare, weight)
+        return cost
+
+
+class _RecordedStep(NamedTuple):
+    step: int
+    kind: int
+    cost: float
+    """Seconds inside our hooks."""
+    weight: float
+    """With which the cost went into the average of its kind."""
 
 
 def _blend(average: float, new: float, weight: float) -> float:

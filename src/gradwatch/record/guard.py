@@ -6,15 +6,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 log = logging.getLogger("gradwatch")
 log.addHandler(logging.NullHandler())
 
 
 class OverheadTimer:
-    """Adds up the time spent inside our code."""
+    """Adds up the time spent inside our code, or on a device for it where that is longer."""
 
     def __init__(self) -> None:
         self.spent = 0.0
+        self.on_devices = 0.0
+        """Seconds that devices have worked for us; `Pace` adds to `spent` what exceeds ours."""
         self.clock = time.perf_counter
         self.started = time.perf_counter()
 
@@ -29,7 +33,7 @@ class OverheadTimer:
 
     @property
     def overhead(self) -> float:
-        """Share of the run's wall time spent inside our hooks."""
+        """Share of the run's wall time spent for our hooks."""
         wall = self.wall
         return self.spent / wall if wall > 0 else 0.0
 
@@ -37,7 +41,9 @@ class OverheadTimer:
 class ErrorGuard:
     """Every call from the training into our code goes through `run`, which times it.
 
-    Catches `Exception` only: KeyboardInterrupt and SystemExit pass through.
+    Catches `Exception` only: KeyboardInterrupt and SystemExit pass through. While a CUDA graph is
+    captured nothing is done: what we launch, or ask of a device, would become part of the graph or
+    break it.
     """
 
     def __init__(self, on_failure: Callable[[], None]) -> None:
@@ -48,7 +54,7 @@ class ErrorGuard:
 
     def run(self, action: Callable[..., Any], *args: Any) -> Any:
         """Call `action` and time it; None where it failed or recording is off."""
-        if self.off:
+        if self.off or capturing():
             return None
         timer = self.timer
         clock = timer.clock
@@ -76,6 +82,11 @@ class ErrorGuard:
             _log(error)
         with contextlib.suppress(Exception):
             self._on_failure()
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured on the present stream."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _log(error: Exception) -> None:

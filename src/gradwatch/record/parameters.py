@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Module
@@ -147,6 +148,8 @@ class TrackedOptimizer:
         self._on_device = False
         self.backend = make_backend(False)
         """Measures these parameters where they lie: on the CPU or on an accelerator."""
+        self.devices: tuple[torch.device, ...] = ()
+        """The accelerators they lie on."""
         self.groups: list[int] = []
         """The run's numbers of the optimizer's parameter groups."""
         self.group_ids = np.zeros(0, np.uint32)
@@ -178,7 +181,8 @@ class TrackedOptimizer:
         """From now on these; what is remembered of them is kept where nothing has changed."""
         tensors = [info.ref() for info in parameters]
         rows = [_rows(tensor) for tensor in tensors]
-        on_device = any(on_accelerator(tensor) for tensor in tensors)
+        remote = [tensor for tensor in tensors if tensor is not None and on_accelerator(tensor)]
+        on_device, self.devices = bool(remote), tuple(dict.fromkeys(t.device for t in remote))
         same = list(ids) == self.ids.tolist() and rows == self.rows
         self.parameters = tuple(parameters)
         if same and on_device is self._on_device:

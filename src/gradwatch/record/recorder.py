@@ -15,6 +15,7 @@ import gradwatch.kernel as kernel
 from gradwatch.record.backend import Backend, OptimizerStep, SentRows
 from gradwatch.record.backend_cpu import CpuBackend
 from gradwatch.record.device.backend import DeviceBackend
+from gradwatch.record.device.launches import LaunchTimes
 from gradwatch.record.device.transfer import Transfer
 from gradwatch.record.optimizers import LossScaling, learning_rates
 from gradwatch.record.options import Options, Record
@@ -56,6 +57,9 @@ class Recorder:
         self.signals = list(signals)
         self.monitor = monitor
         self.scaling = scaling
+        self.launch_times = LaunchTimes()
+        for signal in signals:
+            signal.launch_times = self.launch_times
         self.histograms = Record.HISTOGRAMS in options.record
         self._under_way: deque[SentRows] = deque()
         self._rows: list[StepRows] = []
@@ -72,6 +76,7 @@ class Recorder:
         """Everything that is lost once the weights have changed."""
         kernel.set_threads(torch.get_num_threads())  # as many as the training itself uses
         tracked = call.tracked
+        spans = self.launch_times.begin(tracked.devices)
         call.skipped = tracked.backend.is_skipped(tracked)
         if Family.WEIGHT in call.due:
             call.pending += self.send_weights(call.step, tracked, histograms=call.histograms)
@@ -83,16 +88,19 @@ class Recorder:
             self._backward(call)
         if Family.UPDATE in call.due:
             tracked.backend.snapshot(tracked)
+        self.launch_times.end(call.step, spans)
 
     def after(self, call: OptimizerStep) -> None:
         """Everything the step itself has made, and off with the rows."""
         tracked = call.tracked
         if call.superseded:
             return
+        spans = self.launch_times.begin(tracked.devices)
         if call.closure:
             self._backward(call)
         if Family.UPDATE in call.due or Family.OPTIM in call.due:
             call.pending.append(self._send(call.step, tracked.backend.updates(call), tracked))
+        self.launch_times.end(call.step, spans)
         scalars: dict[str, float] = {}
         for sent in call.pending:
             if sent.transfer is None:
@@ -233,6 +241,9 @@ class Recorder:
                 self._put_reading(reading, sent.step)
             if rows.scalars:
                 self.scalars(sent.step, rows.scalars)
+            if _is_alarming(rows):
+                for signal in self.signals:
+                    signal.alarm()
             if rows.skipped:
                 self.report_skipped(sent.step)
 
@@ -311,3 +322,10 @@ class Recorder:
         self.sink.put(rows.family, step, rows.ids, rows.rows, rows.states)
         if self.monitor is not None:
             self._rows.append(rows)
+
+
+def _is_alarming(rows: ReadyRows) -> bool:
+    """Whether a gradient or the loss was not finite, on a step that was really made."""
+    gradients = [found.rows for found in rows.families if found.family is Family.GRAD]
+    bad = any((found[name] > 0).any() for found in gradients for name in ("grad_nan", "grad_inf"))
+    return not rows.skipped and (bad or "loss_nonfinite" in rows.scalars)

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gradwatch.graph import Graph
+from gradwatch.record.device.launches import LaunchTimes
 from gradwatch.record.rows import PendingRows, Reading
 from gradwatch.run import Event
 from gradwatch.stats import Family
@@ -23,6 +24,9 @@ class Signal:
     loss_guess: Mapping[str, Any] = MappingProxyType({})
     """The kind of the loss, from the signal that finds it."""
 
+    launch_times = LaunchTimes()
+    """Where a signal notes what it launches on devices; each recorder has its own."""
+
     def attach(self) -> None:
         """The recording starts."""
 
@@ -34,6 +38,9 @@ class Signal:
 
     def backward(self) -> None:
         """A backward pass has run."""
+
+    def alarm(self) -> None:
+        """The loss or a gradient on a device was not finite: look closely for a while."""
 
     def collect(self, step: int) -> Iterable[Reading]:
         """What was seen of this step; asked before the optimizer changes the weights."""

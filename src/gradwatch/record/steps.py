@@ -150,6 +150,7 @@ class StepController:
         if there and step > clock.first and Family.WEIGHT in self.options.families:
             self.recorder.weights(step, self.parameters.all)
         self.recorder.deliver(wait=True)
+        self._settle(step + 1)
         if self.state in _HAS_GRADIENTS and clock.number == clock.first and not clock.begun:
             text = "backward ran, but no optimizer step was seen: call watcher.step() after each"
             self.sink.event(Event(clock.first, EventKind.NOT_RECORDED, text))
@@ -163,6 +164,8 @@ class StepController:
             "allowance": ALLOWANCE,
             "background": self.sink.background / max(timer.wall, 1e-9),
         }
+        if timer.on_devices:
+            cost["device_seconds"] = timer.on_devices
         self.sink.note({"complete": True, **cost})
 
     def detach(self) -> None:
@@ -395,9 +398,15 @@ class StepController:
             for signal in self.recorder.signals:
                 self.guard.timer.add(signal.take_spent())  # the time of its own hooks is ours too
         self._ended_at = now
+        self._settle(step)
         if self.pace.after(step, bool(self._due)):
             self._report_stretched(step)
         self._arm(step + 1)
+
+    def _settle(self, before: int) -> None:
+        """What devices took for steps that they have finished counts too."""
+        for step, seconds in self.recorder.launch_times.settled(before):
+            self.pace.on_device(step, seconds)
 
     def _arm(self, step: int) -> None:
         """Put up the hooks that the coming step needs, or begin a stretch of idle steps."""

@@ -76,11 +76,16 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
             raise Waits(f"{name} to {wanted} waits for the device")
         return func(*_plain(args), **_plain(kwargs))
     if name.removesuffix("_copy") not in VIEWS:
-        launched[name] += 1
+        _launch(name)
     if "device" in kwargs:
         kwargs = kwargs | {"device": "cpu"}
     known = {id(one.raw): one for one in flat if isinstance(one, DeviceTensor)}
     return _far(func(*_plain(args), **_plain(kwargs)), known)
+
+
+def _launch(name: str) -> None:
+    launched[name] += 1
+    Clock.now += Clock.seconds_per_launch
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -113,7 +118,7 @@ def _plain(value: Any) -> Any:
 def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     if not isinstance(target, DeviceTensor) and not non_blocking:
         raise Waits("copy_ to the CPU waits for the device")
-    launched["copy_"] += 1
+    _launch("copy_")
     _plain(target).copy_(_plain(source))
     return target
 
@@ -122,23 +127,49 @@ def _has_mask(args: Any) -> bool:
     return any(one.dtype in (torch.bool, torch.uint8) for one in _tensors(args[1:]))
 
 
+class Clock:
+    """Of the device: how long its work has taken so far, if every launch takes so long."""
+
+    seconds_per_launch = 0.0
+    now = 0.0
+
+
 class Event:
     """Marks a place in the device's work; what came before it is done two questions later."""
 
-    def __init__(self) -> None:
-        self.asked = 0
+    asked = 0
+    """Questions to all events together."""
 
-    def record(self) -> None: ...
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.timed, self.at, self.done_after = enable_timing, 0.0, 0
+
+    def record(self, stream: object) -> None:
+        self.at, self.done_after = Clock.now, Event.asked + 2
 
     def query(self) -> bool:
-        self.asked += 1
-        return self.asked > 2
+        Event.asked += 1
+        return self.done
 
-    def synchronize(self) -> None: ...
+    @property
+    def done(self) -> bool:
+        return Event.asked > self.done_after
+
+    def synchronize(self) -> None:
+        Event.asked = max(Event.asked, self.done_after + 1)
+
+    def elapsed_time(self, end: "Event") -> float:
+        assert self.timed
+        assert end.timed
+        if not end.done:
+            raise Waits("elapsed_time waits for the device")
+        return 1000 * (end.at - self.at)
 
 
 class Module(_DummyBackendModule):
     Event = Event
+
+    def current_stream(self, device: torch.device) -> str:
+        return f"of {device}"
 
 
 def install() -> None:

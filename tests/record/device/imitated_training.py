@@ -200,8 +200,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 PLACES = (
     "gradwatch.record.signals.probe.spread",
-    "gradwatch.record.signals.inputs.cleaned",
-    "gradwatch.record.signals.activations.cleaned",
+    "gradwatch.record.signals.inputs.spread",
+    "gradwatch.record.signals.activations.spread",
     "gradwatch.record.signals.activation_functions.spread",
     "gradwatch.record.device.torch_engine.chunk_sums",
     "gradwatch.record.device.torch_engine.count_bins",

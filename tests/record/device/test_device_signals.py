@@ -1,5 +1,8 @@
 """Signals on an accelerator, done here on the CPU: as recorded there, held against the CPU's."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.record.device.imitated_signals import Gpt
 from tests.record.device.pretending import pretend_on_device
 from tests.record.signals.driving import Divide
 from tests.record.sinks import MemorySink, watch_into
@@ -206,8 +210,8 @@ def test_inputs_that_are_not_finite(on_device: None, dtype: torch.dtype) -> None
 
 
 def hits_of(probe: DeviceProbe) -> dict[int, tuple[int, int]]:
-    looks = probe.take()
-    return looks.hits([slot.numpy() for slot in looks.slots])
+    _, parts, hits = probe.take()
+    return hits([part.numpy() for part in parts])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -220,16 +224,16 @@ def test_large_finite_numbers_raise_no_alarm(
     if bad is not None:
         output[17] = bad
     probe = DeviceProbe()
-    probe.look(1, 3, output, torch.ones(4))
+    probe.look(1, output, torch.ones(4), None)
     assert hits_of(probe) == ({} if bad is None else {1: (1, 0)})
 
 
 def test_a_layer_called_twice_does_not_forget_its_first_call(on_device: None) -> None:
     probe = DeviceProbe()
-    probe.look(0, 1, torch.tensor([float("nan")]), torch.ones(2))
-    probe.look(0, 1, torch.ones(2), torch.tensor([float("inf")]))
+    probe.look(0, torch.tensor([float("nan")]), torch.ones(2), None)
+    probe.look(0, torch.ones(2), torch.tensor([float("inf")]), None)
     assert hits_of(probe) == {0: (1, 1)}
-    probe.look(0, 1, torch.ones(2), torch.ones(2))
+    probe.look(0, torch.ones(2), torch.ones(2), None)
     assert hits_of(probe) == {}
 
 
@@ -268,3 +272,128 @@ def test_the_diagnosis_names_the_layer_of_the_first_nan(on_device: None, tmp_pat
     found = diagnose(open_run(tmp_path / "run")).findings
     (finding,) = [one for one in found if one.check == "nonfinite"]
     assert (finding.first_step, finding.layers) == (21, ("divide",))
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_the_diagnosis_looks_into_the_block_of_the_first_nan(
+    on_device: None, tmp_path: Path, stays: bool
+) -> None:
+    """Where the weights survive it, steps with a look at all layers follow."""
+    model = Gpt()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    watcher = watch(model, optimizer, run=tmp_path / "run", budget=1.0)
+    for step in range(30):
+        kept = [p.detach().clone() for p in model.parameters()]
+        model.h[1].sick = step >= 21
+        optimizer.zero_grad()
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
+        loss = F.cross_entropy(model(x), torch.arange(8) % 4)
+        loss.backward()
+        optimizer.step()
+        if stays:
+            with torch.no_grad():
+                for parameter, value in zip(model.parameters(), kept, strict=True):
+                    parameter.copy_(value)
+        watcher.log(loss=loss)
+    watcher.close()
+    found = diagnose(open_run(tmp_path / "run")).findings
+    finding = next(one for one in found if one.check == "nonfinite")
+    assert finding.first_step == 21
+    assert finding.layers == (("h.1.divide",) if stays else ("h.1",))
+
+
+# -- counted on the imitated device --------------------------------------------------------------
+
+BLOCKS, LAYERS = 3, 3 * 6 + 3
+SENT = 3
+"""Launches for the transfer: two that join the numbers, one that copies them."""
+
+
+@pytest.fixture(scope="module")
+def imitated() -> Any:
+    command = [sys.executable, "-m", "tests.record.device.imitated_signals"]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_one_micro_batch_of_a_step_is_looked_at(imitated: Any) -> None:
+    found = imitated["micro-batches"]
+    assert found["one"] == found["four"]
+    assert found["one, blocks"] == found["four, blocks"]
+    assert found["one"][1] > 2 * LAYERS + 8 * LAYERS
+
+
+def test_between_full_steps_blocks_are_looked_at(imitated: Any) -> None:
+    full, survey, *rest = imitated["micro-batches"]["one, blocks"]
+    assert full > survey == 2 * LAYERS + SENT
+    assert set(rest) == {2 * (BLOCKS + 3) + SENT}
+    two, six = imitated["depths"]["2"], imitated["depths"]["6"]
+    assert six[2] - two[2] == 2 * 4
+
+
+def test_layers_are_looked_at_after_a_hit_in_their_block(imitated: Any) -> None:
+    (first, *later) = imitated["hits"]["from 37 on"]
+    assert first == [37, "h.1", True]
+    steps = [step for step, _, _ in later]
+    assert steps[0] <= 40
+    assert later == [
+        [step, name, name == "h.1.divide"]
+        for step in range(steps[0], 42)
+        for name in ("h.1.divide", "h.1.proj")
+    ]
+    assert imitated["hits"]["once"] == [[37, "h.1", True]]
+
+
+def test_a_nan_in_a_later_micro_batch_is_found_by_its_gradients(imitated: Any) -> None:
+    found = imitated["hits"]["third micro-batch"]
+    assert 37 < found[0][0] <= 40
+    assert found[0][1:] == ["h.1.divide", True]
+    on_cpu = imitated["hits"]["third micro-batch, on the CPU"]
+    assert on_cpu[0] == [37, "h.1.divide", True]
+
+
+def test_what_comes_after_the_most_launches_waits_for_the_next_step(imitated: Any) -> None:
+    found = imitated["limited"]
+    # Forty of each signal, and what is sent.
+    assert max(found["launches"]) <= 2 * 40 + 3
+    assert [len(names) for names in found["probed"]] == [20, 20, 20]
+    assert found["not probed"] == [["head"], ["ln_f"], ["head"]]
+    for there, missing in zip(found["activations"], found["no activations"], strict=True):
+        assert there
+        assert len(there) + len(missing) == LAYERS
+    assert {name for step in found["activations"] for name in step} == set(
+        found["activations"][0] + found["no activations"][0]
+    )
+
+
+def test_an_engine_looks_once_at_each_output(imitated: Any) -> None:
+    assert imitated["one launch"] == {"calls": LAYERS, "rows": LAYERS, "flat": True}
+
+
+def test_a_slow_device_stretches_the_cadence(imitated: Any) -> None:
+    slow, quick = imitated["slow"], imitated["quick"]
+    assert slow["k"] >= 16
+    assert quick["k"] == 1
+    assert "cadence stretched" in slow["events"]
+    assert "cadence stretched" not in quick["events"]
+
+
+def test_the_overhead_is_the_larger_of_host_and_device(imitated: Any) -> None:
+    slow, quick = imitated["slow"], imitated["quick"]
+    assert "device_seconds" not in quick
+    assert quick["spent"] < quick["wall"]
+    # A hundredth of a second per launch; the user's own launches are not ours.
+    ours = sum(slow["launches"]) - len(slow["launches"]) * min(slow["launches"])
+    assert slow["device_seconds"] == pytest.approx(0.01 * ours, rel=0.1)
+    assert slow["spent"] == pytest.approx(slow["device_seconds"], rel=0.05)
+    assert slow["overhead"] == pytest.approx(slow["spent"] / slow["wall"], rel=0.01)
+
+
+def test_nothing_is_done_while_a_cuda_graph_is_captured(imitated: Any) -> None:
+    found = imitated["captured"]
+    assert found["ours"][2:4] == [0, 0]
+    assert found["questions"][2:4] == [0, 0]
+    assert min(found["ours"][1], *found["ours"][4:]) > 500
+    assert found["steps"] == [33, 34, 35, 36]  # a capture is no step

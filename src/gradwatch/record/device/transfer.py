@@ -87,14 +87,26 @@ def _send(flat: Tensor) -> tuple[Tensor, Any]:
         return flat.clone(), None  # it may be the user's own memory
     if device == "mps":
         host = flat.to("cpu", non_blocking=True)
-        event: Any = torch.mps.event.Event()
     else:
         host = pinned(flat)
         host.copy_(flat, non_blocking=True)
-        event = getattr(torch, device).Event()
-    # An event is reached when everything launched before it on this stream is done: the copy too.
-    event.record()
-    return host, event
+    return host, mark(flat.device)
+
+
+def mark(device: torch.device, *, timed: bool = False) -> Any:
+    """An event that is reached when everything launched on the device before it is done.
+
+    On the device's own stream: that of the present device may be another one's.
+    """
+    options = {"enable_timing": True} if timed else {}
+    if device.type == "mps":
+        event: Any = torch.mps.event.Event(**options)
+        event.record()
+    else:
+        module = getattr(torch, device.type)
+        event = module.Event(**options)
+        event.record(module.current_stream(device))
+    return event
 
 
 def pinned(like: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """On recorded steps: moments of every layer's output, and what activation functions made of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gradwatch.kernel import MOMENTS, merge
-from gradwatch.record.device.transfer import cleaned, wide
-from gradwatch.record.rows import PendingRows, Reading, ReadyRows
+from gradwatch.record.device.launches import LaunchLimit, LaunchSpan
+from gradwatch.record.rows import Parts, PendingRows, Reading, ReadyRows
 from gradwatch.record.signals import activation_functions
 from gradwatch.record.signals.activation_functions import WeightedStat, zero_share
 from gradwatch.record.signals.autograd import AutogradWalker, Node, Sources, nodes_of
@@ -34,7 +34,10 @@ _RESCAN = 4
 DEVICE_MOST = 1 << 22
 """Elements of an output on an accelerator that are looked at: more would take memory that the
 training may need."""
-OF_FUNCTIONS = (Stat.ACT_GATE_ZERO_FRACTION, Stat.ACT_FLAT_FRACTION, Stat.ACT_ENTROPY)
+_OF_ONE = 4
+"""Launches that an activation function takes at most."""
+_OF_FUNCTIONS = 2 * _OF_ONE
+_FUNCTION_STATS = (Stat.ACT_GATE_ZERO_FRACTION, Stat.ACT_FLAT_FRACTION, Stat.ACT_ENTROPY)
 """Statistics that are missing where no activation function was met."""
 
 
@@ -43,8 +46,8 @@ class DeviceSums(NamedTuple):
 
     size: int
     seen: int
-    numbers: tuple[Tensor, ...]
-    """Zeros, non-finite elements, and of the others the largest magnitude, the sum and the norm."""
+    numbers: Tensor
+    """Zeros, non-finite elements, and of the others the largest magnitude, sum, sum of squares."""
 
 
 @dataclass
@@ -59,9 +62,15 @@ class LayerCall:
     tracked: bool
     """Whether its output has an autograd node, so that we hear of the backward."""
     in_backward: bool
+    batch: int = 0
+    """The micro-batch it was made in."""
     reached: bool = False
     sampled: bool = False
     """Whether only some elements of its output were looked at."""
+
+    def settles(self, batch: int) -> bool:
+        """Whether the layer's calls in this micro-batch need no look."""
+        return self.batch < batch and (self.reached or not self.tracked)
 
     def reach(self, gradients: Any) -> None:
         """Called by autograd when a gradient comes to the output: the call took part."""
@@ -69,13 +78,20 @@ class LayerCall:
 
 
 class Activations(HookedSignal):
-    """Hooks on every layer, put up only for the steps that are recorded."""
+    """Hooks on every layer, put up only for the steps that are recorded.
+
+    Of each layer the calls of one micro-batch count: the first that a backward comes through. The
+    others are of the same kind, and the probe looks for what is not finite in them.
+    """
 
     what = "activations"
 
     def __init__(self, model: nn.Module, context: ModelContext | None = None) -> None:
         super().__init__(model, context)
         self._calls: list[LayerCall] = []
+        self._last_calls: dict[str, LayerCall] = {}
+        """Of each layer, on this step."""
+        self._limit: LaunchLimit[str] = LaunchLimit()
         self._functions: list[tuple[str, WeightedStat]] = []
         self._walker = AutogradWalker({})
         self._kinds: dict[str, str] = {}
@@ -89,7 +105,7 @@ class Activations(HookedSignal):
     def arm(self, step: int, due: frozenset[Family]) -> None:
         """Put hooks on the layers for a step on which activations are due."""
         self._unhook()
-        self._calls = []
+        self._forget_calls()
         self._step = step
         model = self._model()
         if Family.ACT not in due or model is None or self._off:
@@ -102,6 +118,7 @@ class Activations(HookedSignal):
         if self._off or self._may_not_hook:
             return
         self._walker = AutogradWalker(self._owners, passed=self._read_function)
+        self._limit.begin()
         for layer in eager:
             if (module := layer.module) is not None:
                 self._kinds[layer.name] = layer.kind
@@ -126,22 +143,34 @@ class Activations(HookedSignal):
     def _look(
         self, layer: str, composite: bool, module: nn.Module, args: Any, kwargs: Any, output: Any
     ) -> None:
-        if not torch.is_grad_enabled():
+        batch = self.context.micro_batch()
+        before = self._last_calls.get(layer)
+        if not torch.is_grad_enabled() or (before is not None and before.settles(batch)):
             return
         tensor = first_floating(output)
         if tensor is None:
             return
         record: NDArray[np.void] | DeviceSums | None = None
+        spans: list[LaunchSpan] = []
         if readable(tensor):
             record = moments(tensor)
         elif device_readable(tensor):
-            record = _device_sums(tensor)
+            if not self._limit.allows(layer, self.context.output_launches + _OF_FUNCTIONS):
+                return
+            spans = self.launch_times.begin([tensor.device])
+            seen = spread(tensor, DEVICE_MOST)
+            record = DeviceSums(tensor.numel(), seen.numel(), self.context.output(seen))
         inputs, outputs = nodes_of(tensors_in((args, kwargs))), nodes_of(tensors_in(output))
         functions = self._functions_before(layer, composite, inputs, outputs, record)
+        if isinstance(record, DeviceSums):
+            counts = sum(isinstance(stat.value, Tensor) for _, stat in functions)
+            self._limit.left += _OF_FUNCTIONS - _OF_ONE * counts
+        self.launch_times.end(self._step, spans)
         # Within a backward only a checkpoint calls layers: it runs its part of the forward again.
         in_backward = torch._C._current_graph_task_id() != -1
-        call = LayerCall(layer, record, functions, bool(outputs), in_backward)
+        call = LayerCall(layer, record, functions, bool(outputs), in_backward, batch)
         self._calls.append(call)
+        self._last_calls[layer] = call
         for node in outputs:
             # The graph may outlive the step: what we hang on it holds no tensor of the user's.
             node.register_prehook(call.reach)
@@ -179,7 +208,8 @@ class Activations(HookedSignal):
         """Statistics of the layers that took part; of those on a device, sent for."""
         armed = bool(self._handles)
         self._unhook()
-        calls, self._calls = counted(self._calls), []
+        calls = counted(self._calls)
+        self._forget_calls()
         if not armed or self.failure is not None:
             return
         if not calls:
@@ -191,21 +221,27 @@ class Activations(HookedSignal):
         if not parts:
             yield self._reading(calls)
             return
+        late = self._limit.refused
 
-        def finish(arrived: list[NDArray[np.float64]]) -> ReadyRows:
-            return ReadyRows([self._reading(_with_numbers(calls, arrived))])
+        def finish(arrived: Parts) -> ReadyRows:
+            _fill_in(calls, arrived)
+            return ReadyRows([self._reading(calls, late)])
 
         self._pending.append(PendingRows(parts, finish))
 
-    def _reading(self, calls: list[LayerCall]) -> Reading:
-        names, rows, states = rows_of(calls)
+    def _reading(self, calls: list[LayerCall], late: Collection[str] = ()) -> Reading:
+        names, rows, states = rows_of(calls, late)
         subjects = [self.context.subject(name, self._kinds.get(name, "")) for name in names]
         return Family.ACT, subjects, rows, states
+
+    def _forget_calls(self) -> None:
+        self._calls = []
+        self._last_calls = {}
 
     def detach(self) -> None:
         """Take the hooks off and let the outputs go."""
         super().detach()
-        self._calls = []
+        self._forget_calls()
 
 
 # -- rows ----------------------------------------------------------------------------------------
@@ -228,8 +264,13 @@ def counted(calls: list[LayerCall]) -> list[LayerCall]:
     return [call for call in kept if not (call.in_backward and call.layer in in_forward)]
 
 
-def rows_of(calls: list[LayerCall]) -> tuple[list[str], NDArray[np.void], NDArray[np.uint8]]:
-    """Layers, rows, states: calls of one layer are merged, functions averaged by their elements."""
+def rows_of(
+    calls: list[LayerCall], late: Collection[str] = ()
+) -> tuple[list[str], NDArray[np.void], NDArray[np.uint8]]:
+    """Layers, rows, states: calls of one layer are merged, functions averaged by their elements.
+
+    For layers that came too `late` to be looked at there is a row that says so.
+    """
     records: dict[str, list[NDArray[np.void]]] = {}
     functions: dict[tuple[str, str], list[WeightedStat]] = {}
     sampled: set[str] = set()
@@ -242,11 +283,17 @@ def rows_of(calls: list[LayerCall]) -> tuple[list[str], NDArray[np.void], NDArra
         for layer, stat in call.functions:
             records.setdefault(layer, [])
             functions.setdefault((layer, str(stat.stat)), []).append(stat)
-    rows = _act_rows([_joined(parts) for parts in records.values()])
+    unread = dict.fromkeys(late, State.NOT_SAMPLED)
+    for layer in unread:
+        records.setdefault(layer, [])
+    rows = act_rows([_joined(parts) for parts in records.values()])
     place = {layer: index for index, layer in enumerate(records)}
     for (layer, name), stats in functions.items():
         rows[name][place[layer]] = _average(stats)
-    states = [State.MEASURED if parts else State.UNSUPPORTED for parts in records.values()]
+    states = [
+        State.MEASURED if parts else unread.get(layer, State.UNSUPPORTED)
+        for layer, parts in records.items()
+    ]
     for layer in sampled:
         states[place[layer]] = State.SAMPLED
     return list(records), rows, np.array(states, np.uint8)
@@ -267,7 +314,8 @@ def _stacked(parts: list[NDArray[np.void]]) -> NDArray[np.void]:
     return np.frombuffer(b"".join(part.tobytes() for part in parts), MOMENTS)
 
 
-def _act_rows(joined: list[NDArray[np.void]]) -> NDArray[np.void]:
+def act_rows(joined: list[NDArray[np.void]]) -> NDArray[np.void]:
+    """Rows of outputs from their records; nothing is known of activation functions."""
     records = _stacked(joined)
     rows = np.zeros(len(records), row_dtype(Family.ACT))
     rows["act_count"] = records["count"]
@@ -276,7 +324,7 @@ def _act_rows(joined: list[NDArray[np.void]]) -> NDArray[np.void]:
     with np.errstate(invalid="ignore"):
         rows["act_zero_fraction"] = records["zeros"] / records["count"]
     rows["act_nonfinite"] = records["nan"] + records["pos_inf"] + records["neg_inf"]
-    for stat in OF_FUNCTIONS:
+    for stat in _FUNCTION_STATS:
         rows[str(stat)] = np.nan
     return rows
 
@@ -291,24 +339,6 @@ def _average(stats: list[WeightedStat]) -> float:
 # -- on an accelerator ---------------------------------------------------------------------------
 
 
-def _device_sums(tensor: Tensor) -> DeviceSums:
-    """Sums over an output, on its device; no element of it is kept."""
-    seen = spread(tensor, DEVICE_MOST)
-    kind = wide(seen.device)
-    clean = cleaned(seen)
-    return DeviceSums(
-        tensor.numel(),
-        seen.numel(),
-        (
-            (seen == 0).sum(dtype=kind),
-            (clean != seen).sum(dtype=kind),
-            torch.linalg.vector_norm(clean, float("inf"), dtype=kind),
-            clean.sum(dtype=kind),
-            torch.linalg.vector_norm(clean, 2, dtype=kind),
-        ),
-    )
-
-
 def _zero_share(record: NDArray[np.void] | DeviceSums) -> WeightedStat:
     if isinstance(record, DeviceSums):
         return zero_share(record.numbers[0], float(record.seen))
@@ -320,45 +350,50 @@ def _device_parts(calls: Sequence[LayerCall]) -> list[Tensor]:
     parts: list[Tensor] = []
     for call in calls:
         if isinstance(call.output, DeviceSums):
-            parts += call.output.numbers
+            parts.append(call.output.numbers)
         parts += [stat.value for _, stat in call.functions if isinstance(stat.value, Tensor)]
     return parts
 
 
-def _with_numbers(
-    calls: Sequence[LayerCall], arrived: Sequence[NDArray[np.float64]]
-) -> list[LayerCall]:
-    """The same calls with the numbers that `_device_parts` sent off, in its order."""
-    numbers = iter([float(part[0]) for part in arrived])
-    settled = []
+def _fill_in(calls: Sequence[LayerCall], arrived: Parts) -> None:
+    """Put the numbers that `_device_parts` sent off into the calls, in its order."""
+    numbers = iter(arrived)
     for call in calls:
-        output, sampled = call.output, False
-        if isinstance(output, DeviceSums):
-            sampled = output.seen < output.size
-            output = _record(output, [next(numbers) for _ in output.numbers])
-        functions = [
-            (layer, replace(stat, value=next(numbers) / stat.weight))
+        if isinstance(sums := call.output, DeviceSums):
+            call.sampled = sums.seen < sums.size
+            call.output = record_of(sums.size, sums.seen, next(numbers).tolist())
+        call.functions = [
+            (layer, replace(stat, value=float(next(numbers)[0]) / stat.weight))
             if isinstance(stat.value, Tensor)
             else (layer, stat)
             for layer, stat in call.functions
         ]
-        settled.append(replace(call, output=output, functions=functions, sampled=sampled))
-    return settled
 
 
-def _record(sums: DeviceSums, numbers: Sequence[float]) -> NDArray[np.void]:
-    """The kernel's record of it, as far as activations need one; counts raised to the whole."""
-    zeros, bad, top, total, norm = numbers
+def record_of(size: int, seen: int, numbers: Sequence[float]) -> NDArray[np.void]:
+    """The kernel's record of an output of which so much was seen, as far as activations need one.
+
+    The numbers are those an engine gives; counts are raised to the whole.
+    """
+    zeros, bad, top, total, squares = numbers
     record = np.zeros(1, MOMENTS)
-    raised = sums.size / sums.seen
-    record["count"], record["zeros"], record["nan"] = sums.size, round(zeros * raised), bad * raised
-    finite = sums.seen - bad
-    for name in ("mean", "std", "skewness", "kurtosis", "norm", "abs_mean", "min", "max"):
+    for name in (
+        "mean",
+        "std",
+        "skewness",
+        "kurtosis",
+        "norm",
+        "abs_mean",
+        "min",
+        "max",
+        "abs_max",
+    ):
         record[name] = np.nan
-    record["abs_max"] = top if finite else np.nan
-    if finite:
+    record["count"] = size
+    record["zeros"], record["nan"] = round(zeros * size / seen), bad * size / seen
+    if finite := seen - bad:
         mean = total / finite
         # In float64, whose sums of float32 numbers leave enough digits for the difference.
-        record["mean"], record["std"] = mean, sqrt(max(norm * norm / finite - mean * mean, 0.0))
-        record["norm"] = norm
+        record["std"] = sqrt(max(squares / finite - mean * mean, 0.0))
+        record["mean"], record["abs_max"], record["norm"] = mean, top, sqrt(squares)
     return record

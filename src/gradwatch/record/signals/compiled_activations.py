@@ -13,20 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gradwatch.record.device.torch_engine import output_sums
 from gradwatch.record.device.transfer import wide
 from gradwatch.record.rows import PendingRows, Reading, ReadyRows
-from gradwatch.record.signals.activations import OF_FUNCTIONS
+from gradwatch.record.signals.activations import act_rows, record_of
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext, PicklesAsNothing, layers
-from gradwatch.stats import Family, State, row_dtype
-
-_STATS = ("count", "mean", "std", "abs_max", "zero_fraction", "nonfinite")
+from gradwatch.stats import Family, State
 
 
 class CompiledHook(PicklesAsNothing):
-    """Keeps the statistics of the last output."""
+    """Keeps the count and the sums of the last output."""
 
     def __init__(self, device: torch.device) -> None:
-        self.kept = torch.zeros(len(_STATS), dtype=wide(device), device=device)
+        self.kept = torch.zeros(6, dtype=wide(device), device=device)
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         """Traced into the compiled graph: statistics of the output, into a fixed tensor."""
@@ -34,24 +33,9 @@ class CompiledHook(PicklesAsNothing):
         if not isinstance(output, Tensor) or not torch.is_grad_enabled():
             return
         with torch.no_grad():
-            values = output.detach().to(self.kept.dtype)
-            finite = torch.isfinite(values)
-            count = finite.sum()
-            plain = torch.where(finite, values, 0.0)
-            mean = plain.sum() / count
-            squares = torch.where(finite, (plain - mean) ** 2, 0.0).sum() / count
-            self.kept.copy_(
-                torch.stack(
-                    [
-                        count * 0 + values.numel(),  # a tensor, even where the shape is dynamic
-                        mean,
-                        squares.sqrt(),
-                        plain.abs().max(),
-                        (values == 0).sum() / values.numel(),
-                        values.numel() - count,
-                    ]
-                )
-            )
+            sums = output_sums(output.detach())
+            # The count is a tensor, even where the shape is dynamic.
+            self.kept.copy_(torch.cat([sums[:1] * 0 + output.numel(), sums]))
 
 
 class CompiledActivations(HookedSignal):
@@ -99,20 +83,15 @@ class CompiledActivations(HookedSignal):
 
     def _readings(self, kept: Sequence[NDArray[Any]]) -> list[Reading]:
         """Of the layers that ran."""
-        ran = [
-            (name, kind, numbers)
-            for (name, (kind, _)), numbers in zip(self._hooks.items(), kept, strict=True)
-            if numbers[0] > 0
-        ]
+        ran = {
+            name: record_of(int(count), int(count), sums)
+            for name, (count, *sums) in zip(self._hooks, map(np.ndarray.tolist, kept), strict=True)
+            if count > 0
+        }
         if not ran:
             return []
-        rows = np.zeros(len(ran), row_dtype(Family.ACT))
-        for row, (_, _, numbers) in zip(rows, ran, strict=True):
-            for stat, value in zip(_STATS, numbers, strict=True):
-                row[f"act_{stat}"] = value
-            for function_stat in OF_FUNCTIONS:
-                row[str(function_stat)] = np.nan
-        subjects = [self.context.subject(name, kind) for name, kind, _ in ran]
+        subjects = [self.context.subject(name, self._hooks[name][0]) for name in ran]
+        rows = act_rows(list(ran.values()))
         return [(Family.ACT, subjects, rows, np.full(len(rows), State.MEASURED, np.uint8))]
 
 

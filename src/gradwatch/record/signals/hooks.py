@@ -7,20 +7,23 @@ import contextlib
 import logging
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from string import digits
 from typing import Any
 from weakref import ref
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from gradwatch.record.device.torch_engine import output_sums
 from gradwatch.record.parameters import bare_modules, named_parameters
 from gradwatch.record.rows import PendingRows
 from gradwatch.record.signal import Signal
 from gradwatch.record.signals.tensors import observable
-from gradwatch.run import Event, EventKind, Subject
+from gradwatch.run import Event, EventKind, Subject, block_of
 from gradwatch.stats import Kind
 
 _REPARAMETRIZED = ".parametrizations."
@@ -78,6 +81,18 @@ def layers(model: nn.Module, watched: Collection[str] = ()) -> list[WatchedLayer
     return registered
 
 
+def repeated_blocks(model: nn.Module, found: Sequence[WatchedLayer]) -> list[WatchedLayer]:
+    """The outermost blocks of a kind that hold several of these layers: `h.0`, `h.1` and so on."""
+    sizes = Counter(block_of(layer.name) for layer in found)
+    compiled = {block_of(layer.name) for layer in found if layer.hidden}
+    stems = Counter(name.rstrip(digits) for name in sizes if name[-1:].isdigit())
+    return [
+        WatchedLayer(name, type(module).__name__, weakref.ref(module))
+        for name, module in bare_modules(model)
+        if sizes[name] > 1 and stems[name.rstrip(digits)] > 1 and name not in compiled
+    ]
+
+
 def owners(model: nn.Module) -> dict[int, str]:
     """The layer of each parameter, by the identity of the tensor; a tied one has its first name."""
     return {
@@ -129,6 +144,23 @@ class ModelContext:
     traced: bool = False
     """Whether torch.compile has seen our hooks. It guards their number: from then on none may come
     or go before the end, or the model would be compiled anew."""
+    output: Callable[[Tensor], Tensor] = output_sums
+    """What an engine makes of a layer's output, on its device."""
+    output_launches: int = 10
+    """Operations that this takes."""
+    backward_ran: bool = False
+    """Since a forward pass was last seen."""
+    _micro_batch: int = 0
+
+    def micro_batch(self) -> int:
+        """The number of the present micro-batch: the first forward after a backward begins one.
+
+        Within a backward only checkpoints call layers, which belong to the micro-batch before.
+        """
+        if self.backward_ran and torch._C._current_graph_task_id() == -1:
+            self.backward_ran = False
+            self._micro_batch += 1
+        return self._micro_batch
 
     def subject(self, layer: str, kind: str) -> Subject:
         """The row of a layer in the table of subjects."""
@@ -156,6 +188,10 @@ class HookedSignal(Signal):
         """Seconds the hooks took since the last call, for the budget."""
         spent, self.spent = self.spent, 0.0
         return spent
+
+    def backward(self) -> None:
+        """A backward pass has run: the next forward is one of another micro-batch."""
+        self.context.backward_ran = True
 
     def events(self) -> list[Event]:
         """What happened since the last call; a failure is reported once."""

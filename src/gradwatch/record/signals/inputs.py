@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradwatch.record.device.transfer import cleaned, wide
+from gradwatch.record.device.launches import MOST_LAUNCHES
 from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext, root_is_compiled
 from gradwatch.record.signals.tensors import (
@@ -23,8 +23,6 @@ from gradwatch.stats import Family
 
 _READ = ["count", "nan", "pos_inf", "neg_inf", "norm", "abs_max"]
 _DEVICE_SAMPLE = 16_384
-_DEVICE_MOST = 256
-"""Inputs of one step that are looked at; more come only where hundreds of batches make a step."""
 
 
 class InputTotals:
@@ -60,7 +58,8 @@ class Inputs(HookedSignal):
     """RMS, largest magnitude and non-finite elements of the float inputs of the model.
 
     Of a tensor with more than 16,384 elements four stretches of 4,096 are read; on an accelerator
-    16,384 evenly spread ones, and the numbers come later.
+    16,384 evenly spread ones, and the numbers come later. All micro-batches of a step are looked
+    at, since nothing else shows that a batch was bad; on an accelerator as long as launches last.
     """
 
     what = "inputs"
@@ -71,7 +70,7 @@ class Inputs(HookedSignal):
         self._device_counts: list[int] = []
         """Elements looked at of each input on an accelerator."""
         self._device_parts: list[Tensor] = []
-        """Three of each: its non-finite elements, its largest magnitude, its norm."""
+        """What the engine says of each."""
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
         """Listen to the model's inputs on steps on which something is recorded."""
@@ -104,17 +103,13 @@ class Inputs(HookedSignal):
                 self._totals.add(count, nan + above + below, norm, top)
 
     def _add_on_device(self, tensor: Tensor) -> None:
-        if len(self._device_counts) == _DEVICE_MOST:
+        if len(self._device_counts) * self.context.output_launches >= MOST_LAUNCHES:
             return
+        spans = self.launch_times.begin([tensor.device])
         sample = spread(tensor, _DEVICE_SAMPLE)
-        kind = wide(sample.device)
-        clean = cleaned(sample)
         self._device_counts.append(sample.numel())
-        self._device_parts += [
-            (clean != sample).sum(),
-            torch.linalg.vector_norm(clean, float("inf")),
-            torch.linalg.vector_norm(clean, 2, dtype=kind),
-        ]
+        self._device_parts.append(self.context.output(sample))
+        self.launch_times.end(self._step, spans)
 
     def collect(self, step: int) -> Iterable[Reading]:
         """No rows; but inputs on accelerators are sent off, with those on the CPU if any."""
@@ -125,11 +120,9 @@ class Inputs(HookedSignal):
         parts, self._device_parts = self._device_parts, []
 
         def finish(arrived: list[NDArray[np.float64]]) -> ReadyRows:
-            numbers = [float(part[0]) for part in arrived]
-            for count, bad, top, norm in zip(
-                counts, numbers[::3], numbers[1::3], numbers[2::3], strict=True
-            ):
-                totals.add(count, bad, norm, top)
+            for count, numbers in zip(counts, arrived, strict=True):
+                _, bad, top, _, squares = numbers.tolist()
+                totals.add(count, bad, math.sqrt(squares), top)
             return ReadyRows(scalars=totals.scalars())
 
         self._pending.append(PendingRows(parts, finish))

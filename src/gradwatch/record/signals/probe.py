@@ -1,17 +1,23 @@
 """Every step: which module gives the first NaN or Inf, and the mode of the norm layers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gradwatch.record.device.launches import LaunchLimit, LaunchSpan, LaunchTimes
 from gradwatch.record.device.transfer import wide
-from gradwatch.record.rows import PendingRows, Reading, ReadyRows
-from gradwatch.record.signals.hooks import HookedSignal, ModelContext, WatchedLayer, layers
+from gradwatch.record.rows import Parts, PendingRows, Reading, ReadyRows
+from gradwatch.record.signals.hooks import (
+    HookedSignal,
+    ModelContext,
+    WatchedLayer,
+    layers,
+    repeated_blocks,
+)
 from gradwatch.record.signals.tensors import (
     PROBED,
     device_readable,
@@ -20,31 +26,19 @@ from gradwatch.record.signals.tensors import (
     readable,
     spread,
 )
-from gradwatch.run import Event, EventKind
+from gradwatch.run import Event, EventKind, block_of
 from gradwatch.stats import Family, State, row_dtype
 
 _HARMLESS = (
-    nn.ReLU,
-    nn.ReLU6,
-    nn.LeakyReLU,
-    nn.Hardtanh,
-    nn.Tanh,
-    nn.Sigmoid,
-    nn.Identity,
-    nn.Flatten,
-    nn.Unflatten,
-    nn.MaxPool1d,
-    nn.MaxPool2d,
-    nn.MaxPool3d,
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.Tanh, nn.Sigmoid),
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
 )
 """Modules that give finite numbers for finite numbers: they can pass a NaN on, not make one."""
 _RECORDED_WITH = (Family.ACT, Family.WEIGHT)
 """On the steps of these families every probed layer gets a row, eventful or not."""
-_INFINITY = float("inf")
+_CLOSELY = 16
+"""Recorded steps with a look at every layer on a device after something was not finite."""
 
 Hits = dict[int, tuple[int, int]]
 """Layers by index: non-finite elements of their output, and of their first input."""
@@ -54,7 +48,16 @@ class Probe(HookedSignal):
     """Looks at up to 4,096 elements of each output; at all, and at the input, after a hit.
 
     On an accelerator it looks at 4,096 of the output and of the input, and what was found comes
-    later: that there was something, not how much.
+    later: that there was something, not how much. A look is a launch there, so it looks at less:
+
+    - at the first micro-batch of a step that comes through a layer. A NaN of a later one shows in
+      the loss and the gradients. On the CPU a look is cheap, and all micro-batches are looked at;
+    - between the steps on which everything is recorded, at the repeated blocks of the model and the
+      layers outside of them, once a step has shown which blocks are called as modules.
+
+    Once an output was not finite, all layers are looked at for some steps: the row of the block
+    says it at once, those of its layers follow. Once a gradient or the loss was not, all
+    micro-batches are too.
     """
 
     what = "non-finite probes"
@@ -62,7 +65,13 @@ class Probe(HookedSignal):
     def __init__(self, model: nn.Module, context: ModelContext | None = None) -> None:
         super().__init__(model, context)
         self._layers: list[WatchedLayer] = []
+        """The layers, and behind them the blocks."""
+        self._count = 0
+        """How many of them are layers."""
         self._norms: list[WatchedLayer] = []
+        self._hooked: Sequence[int] = ()
+        self._surveyed = False
+        """Whether it is known which blocks are called."""
         self._hits: Hits = {}
         self._settled: Hits = {}
         """Hits of forwards whose backward has run: they belong to the step that comes or fails."""
@@ -70,6 +79,12 @@ class Probe(HookedSignal):
         self._modes: dict[str, bool] = {}
         self._all_due = False
         self._modes_changed = False
+        self._closely = 0
+        """Recorded steps still to come on which all layers on devices are looked at."""
+        self._in_all_batches = 0
+        """And those on which all micro-batches are."""
+        self._by_blocks: tuple[int, list[int]] = 0, []
+        """What to look at instead of all layers; and how much was known when it was made out."""
 
     def attach(self) -> None:
         """Find the layers; the hooks come with `arm`."""
@@ -77,7 +92,8 @@ class Probe(HookedSignal):
         if model is None:
             return
         all_layers = layers(model, self.context.watched)
-        self._layers = [layer for layer in all_layers if not isinstance(layer.module, _HARMLESS)]
+        probed = [layer for layer in all_layers if not isinstance(layer.module, _HARMLESS)]
+        self._layers, self._count = probed + repeated_blocks(model, probed), len(probed)
         self._norms = [layer for layer in all_layers if "Norm" in layer.kind]
         self._modes = {layer.name: layer.module.training for layer in self._norms if layer.module}
 
@@ -87,20 +103,43 @@ class Probe(HookedSignal):
         self._all_due = any(family in due for family in _RECORDED_WITH)
         if Family.PROBE not in due:
             self._unhook()
-        elif not self._handles and not self._may_not_hook:
-            for index, layer in enumerate(self._layers):
-                if (module := layer.module) is not None and not layer.hidden:
-                    self._hook_after_lightly(module, partial(self._look, index))
+            return
+        self._device.begin(step, self.launch_times)
+        wanted = self._wanted()
+        if self._may_not_hook or (self._handles and wanted == self._hooked):
+            return
+        self._unhook()
+        self._hooked = wanted
+        for index in wanted:
+            layer = self._layers[index]
+            if (module := layer.module) is not None and not layer.hidden:
+                self._hook_after_lightly(module, partial(self._look, index))
+
+    def _wanted(self) -> Sequence[int]:
+        """What is looked at on the coming step: on devices blocks instead of layers if possible."""
+        if not self._device.layers:
+            return range(self._count)
+        if self._closely or self._all_due or not self._surveyed:
+            return range(len(self._layers))  # blocks only to see whether they are called
+        device = self._device
+        known = len(device.layers) + len(device.blocks)
+        if self._by_blocks[0] != known:
+            blocks = {self._layers[index].name for index in device.blocks}
+            covered = {i for i in device.layers if block_of(self._layers[i].name) in blocks}
+            rest = [index for index in range(self._count) if index not in covered]
+            self._by_blocks = known, rest + sorted(device.blocks)
+        return self._by_blocks[1]
 
     def _look(self, index: int, module: nn.Module, args: Any, output: Any) -> None:
         if not torch.is_grad_enabled():
+            self.context.micro_batch()  # maybe the first run of a checkpoint
             return
         tensor = output if isinstance(output, Tensor) else first_floating(output)
         if tensor is None:
             return
         if not readable(tensor):
             if device_readable(tensor):
-                self._device.look(index, len(self._layers), tensor, first_floating(args))
+                self._look_on_device(index, tensor, args)
             return
         after_hit = bool(self._hits)
         if nonfinite(tensor, whole=after_hit):
@@ -108,14 +147,32 @@ class Probe(HookedSignal):
             bad = nonfinite(given, whole=True) if given is not None and readable(given) else 0
             self._hits[index] = (nonfinite(tensor, whole=True), bad)
 
+    def _look_on_device(self, index: int, output: Tensor, args: Any) -> None:
+        if index >= self._count:
+            self._device.blocks.add(index)
+            if len(self._hooked) == len(self._layers):
+                return  # its layers are looked at
+        else:
+            self._device.layers.add(index)
+        batch = None if self._in_all_batches else self.context.micro_batch()
+        self._device.look(index, output, first_floating(args), batch)
+
     def backward(self) -> None:
         """What is seen from now on may belong to another step."""
+        super().backward()
         if self._hits:
             self._settled = {**self._hits, **self._settled}
             self._hits = {}
 
+    def alarm(self) -> None:
+        """Look at everything for a while."""
+        self._closely = self._in_all_batches = _CLOSELY
+
     def collect(self, step: int) -> Iterator[Reading]:
         """Rows of the layers with something to say; of all of them on recorded steps."""
+        self._closely = max(self._closely - 1, 0)
+        self._in_all_batches = max(self._in_all_batches - 1, 0)
+        self._surveyed |= len(self._hooked) == len(self._layers) and bool(self._device.seen)
         self._read_modes(step)
         everything = self._all_due or self._modes_changed
         self.backward()
@@ -131,28 +188,38 @@ class Probe(HookedSignal):
 
     def _readings(self, everything: bool) -> Iterator[Reading]:
         hits, self._settled = self._settled, {}
-        looks = self._device.take()
+        seen, parts, hits_of = self._device.take()
         if self.failure is not None:
             return
-        if looks.seen:
-            self._send_off(looks, everything)
-        wanted = range(len(self._layers)) if everything else sorted(hits)
-        on_cpu = [index for index in wanted if index not in looks.seen]
-        if on_cpu:
-            modes = {index: self._training(index) for index in on_cpu}
-            yield self._rows(on_cpu, hits, modes, State.MEASURED)
+        if seen:
+            finish = self._finisher(seen, hits_of, everything)
+            self._pending.append(PendingRows(parts, finish))
+        wanted = range(self._count) if everything else sorted(hits)
+        unseen = [index for index in wanted if index not in seen]
+        late = self._device.limit.refused
+        for state, indices in (
+            (State.MEASURED, [index for index in unseen if index not in late]),
+            (State.NOT_SAMPLED, [index for index in unseen if index in late]),
+        ):
+            if indices:
+                modes = {index: self._training(index) for index in indices}
+                yield self._rows(indices, hits, modes, state)
 
-    def _send_off(self, looks: "DeviceLooks", everything: bool) -> None:
+    def _finisher(
+        self, seen: set[int], hits_of: Callable[[Parts], Hits], everything: bool
+    ) -> Callable[[Parts], ReadyRows]:
         # The modes of this step: a model may be in evaluation when the numbers arrive.
-        modes = {index: self._training(index) for index in looks.seen}
+        modes = {index: self._training(index) for index in seen}
 
-        def finish(arrived: list[NDArray[np.float64]]) -> ReadyRows:
-            hits = looks.hits(arrived)
-            wanted = sorted(looks.seen if everything else hits)
+        def finish(arrived: Parts) -> ReadyRows:
+            hits = hits_of(arrived)
+            if hits:
+                self._closely = _CLOSELY
+            wanted = sorted(hits.keys() | {i for i in seen if everything and i < self._count})
             rows = [self._rows(wanted, hits, modes, State.SAMPLED)] if wanted else []
             return ReadyRows(rows)
 
-        self._pending.append(PendingRows(looks.slots, finish))
+        return finish
 
     def _training(self, index: int) -> float:
         module = self._layers[index].module
@@ -197,67 +264,81 @@ class Probe(HookedSignal):
 
 # -- on an accelerator ---------------------------------------------------------------------------
 
-DeviceSeen = dict[int, tuple[torch.device, bool]]
-"""Layers that were looked at: on which device, and whether their input was too."""
-
-
-class DeviceLooks(NamedTuple):
-    """What was looked at in one step."""
-
-    seen: DeviceSeen
-    devices: list[torch.device]
-    slots: list[Tensor]
-    """Of each device."""
-
-    def hits(self, arrived: Sequence[NDArray[np.float64]]) -> Hits:
-        """Layers whose output was not finite: 1, and 1 where their input was not either."""
-        bad = [~np.isfinite(part) for part in arrived]
-        hits = {}
-        for index, (device, input_seen) in self.seen.items():
-            slots = bad[self.devices.index(device)]
-            if slots[2 * index]:
-                hits[index] = 1, int(input_seen and slots[2 * index + 1])
-        return hits
+LookKey = tuple[int, bool]
+"""A layer, and whether it was its input that was looked at."""
 
 
 class DeviceProbe:
-    """Two slots per layer and device: its output, its first input.
+    """Looks at layers on accelerators: which, how often, and the numbers that are not here yet.
 
     The largest magnitude of a sample is one operation, overflows for no finite number, and is NaN
-    or infinite exactly where an element of the sample is. It goes into a slot of ours; the slots of
-    a step are sent when the optimizer steps.
+    or infinite exactly where an element of the sample is.
     """
 
     def __init__(self) -> None:
-        self._slots: dict[torch.device, tuple[Tensor, Sequence[Tensor]]] = {}
-        self.seen: DeviceSeen = {}
+        self.seen: set[int] = set()
+        """Layers that were looked at since the last `take`."""
+        self.layers: set[int] = set()
+        """Layers that have ever been met on a device, by index."""
+        self.blocks: set[int] = set()
+        """Blocks that have been, and so are called as modules."""
+        self.limit: LaunchLimit[int] = LaunchLimit()
+        self._tops: dict[torch.device, list[tuple[LookKey, Tensor]]] = {}
+        self._batches: dict[int, int] = {}
+        """The micro-batch in which each was looked at on this step."""
+        self._step, self._times = 0, LaunchTimes()
+        self._spans: dict[torch.device, list[LaunchSpan]] = {}
 
-    def look(self, index: int, layers: int, output: Tensor, given: Tensor | None) -> None:
-        """Layer `index` of `layers` has given this output for this input."""
+    def begin(self, step: int, times: LaunchTimes) -> None:
+        """Looks now belong to this step."""
+        self._step, self._times = step, times
+        self._batches.clear()
+        self._spans.clear()
+        self.limit.begin()
+
+    def look(self, index: int, output: Tensor, given: Tensor | None, batch: int | None) -> None:
+        """Layer `index` has given this output for this input.
+
+        It counts in the first micro-batch of a step in which it does, or always without a number.
+        """
+        if batch is not None and self._batches.setdefault(index, batch) != batch:
+            return
+        if not self.limit.allows(index, 2):
+            return
         device = output.device
-        if device not in self._slots:
-            room = torch.zeros(2 * layers, dtype=wide(device), device=device)
-            self._slots[device] = room, room.unbind(0)
-        slots = self._slots[device][1]
-        before = self.seen.get(index)
-        _mark(output, slots[2 * index], again=before is not None)
-        input_seen = before is not None and before[1]
+        first = device not in self._spans
+        if first:
+            self._spans[device] = self._times.begin([device])
+        tops = [((index, False), _top(output))]
         if given is not None and given.device == device and device_readable(given):
-            _mark(given, slots[2 * index + 1], again=input_seen)
-            input_seen = True
-        self.seen[index] = device, input_seen
+            tops.append(((index, True), _top(given)))
+        self._tops.setdefault(device, []).extend(tops)
+        self.seen.add(index)
+        if first:
+            self._times.end(self._step, self._spans[device])
+        else:  # all looks are of one size: one is timed and stands for the others
+            for span in self._spans[device]:
+                span.times += 1
 
-    def take(self) -> DeviceLooks:
-        """What was seen since the last time."""
-        seen, self.seen = self.seen, {}
-        devices = list(dict.fromkeys(device for device, _ in seen.values()))
-        return DeviceLooks(seen, devices, [self._slots[device][0] for device in devices])
+    def take(self) -> tuple[set[int], list[Tensor], Callable[[Parts], Hits]]:
+        """What was seen since the last time: layers, numbers on their way, what they will mean."""
+        seen, self.seen = self.seen, set()
+        tops, self._tops = self._tops, {}
+        keys = [[key for key, _ in found] for found in tops.values()]
+
+        def hits(arrived: Parts) -> Hits:
+            bad = {
+                key
+                for on_one, part in zip(keys, arrived, strict=True)
+                for key, finite in zip(on_one, np.isfinite(part), strict=True)
+                if not finite
+            }
+            return {i: (1, int((i, True) in bad)) for i, of_input in bad if not of_input}
+
+        return seen, [torch.stack([top for _, top in found]) for found in tops.values()], hits
 
 
-def _mark(tensor: Tensor, slot: Tensor, *, again: bool) -> None:
-    sample = spread(tensor, PROBED)
-    if again:  # a layer called twice: what the first call gave must not be lost
-        top = torch.linalg.vector_norm(sample, _INFINITY, dtype=slot.dtype)
-        torch.maximum(slot, top, out=slot)
-    else:
-        torch.linalg.vector_norm(sample, _INFINITY, dtype=slot.dtype, out=slot)
+def _top(tensor: Tensor) -> Tensor:
+    sample, kind = spread(tensor, PROBED), wide(tensor.device)
+    top: Tensor = torch.linalg.vector_norm(sample, float("inf"), dtype=kind)
+    return top

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch
+from gradwatch.record.guard import capturing
 from gradwatch.record.tensors import KERNEL_DTYPES, is_dense, on_accelerator
 
 PROBED = 4096
@@ -134,7 +135,7 @@ def device_readable(tensor: Tensor) -> bool:
         and tensor.dtype in KERNEL_DTYPES
         and tensor.numel() > 0
         and observable()
-        and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+        and not capturing()
     )
 
 
