@@ -19,7 +19,7 @@ from gradwatch.record.device.engine import MOST_MEMORY
 from gradwatch.record.device.slabs import CHUNK, Layout
 from gradwatch.record.device.transfer import cleaned
 
-WORK = MOST_MEMORY - 12_000_000
+WORK = MOST_MEMORY - 5_000_000
 """Bytes for a slab and all that is made of it."""
 _INFINITY = float("inf")
 
@@ -64,12 +64,14 @@ def units(largest: Tensor) -> tuple[Tensor, Tensor]:
     return bits.view(largest.dtype), ((last + 1) * one - bits).view(largest.dtype)
 
 
-def counts_of(*masks: Tensor) -> Tensor:
-    """[mask, line]: how many are true in each line of 1024; no byte counts beyond 128."""
-    eighths = [
-        mask.view(torch.uint8).view(-1, 8, CHUNK // 8).sum(2, dtype=torch.uint8) for mask in masks
-    ]
-    return torch.stack(eighths).sum(2, dtype=torch.float32)
+def count(mask: Tensor) -> Tensor:
+    """[line, 8]: how many are true in each eighth of a line of 1024; a byte holds the answer."""
+    return mask.view(torch.uint8).view(-1, 8, CHUNK // 8).sum(2, dtype=torch.uint8)
+
+
+def counts_of(*eighths: Tensor, dtype: torch.dtype) -> Tensor:
+    """[mask, line], from what `count` gives; a mask is thrown away before the next one is made."""
+    return torch.stack(eighths).sum(2, dtype=dtype)
 
 
 # -- moments -----------------------------------------------------------------------------------
@@ -86,16 +88,17 @@ def chunk_sums(x: Tensor) -> Tensor:
     place, so that little memory is taken.
     """
     nonzero = torch.linalg.vector_norm(x, 0, dim=1)
+    nans, infinities = count(x != x), count(x == _INFINITY)
     clean = x.nan_to_num(0.0, 0.0, 0.0)
     good = clean == x
-    finite, nan, above = counts_of(good, x != x, x == _INFINITY).to(x.dtype)
+    finite, nan, above = counts_of(count(good), nans, infinities, dtype=x.dtype)
     size = torch.linalg.vector_norm(clean, 1, dim=1)
     # Sums of giants leave the range: then 0 is near enough to be the centre of powers.
-    centre = (clean.sum(1) / finite.clamp_min(1)).nan_to_num_(0.0, 0.0, 0.0)
+    centre = (clean.sum(1) / finite).nan_to_num_(0.0, 0.0, 0.0)
     torch.where(good, clean, centre[:, None], out=clean)
     del good
     low, high = clean.aminmax(dim=1)
-    unit, inverse = units(torch.maximum(high.abs(), low.abs()))
+    unit, inverse = units(torch.maximum(high, -low))
     shift = (centre * inverse)[:, None]
     away = torch.addcmul(shift, clean, inverse[:, None], value=-1, out=clean)
     s1 = away.sum(1)
@@ -112,46 +115,54 @@ def merged_sums(layout: Layout, sums: Tensor) -> Tensor:
     """[12, tensor + 1]: of whole tensors, from the sums of their chunks.
 
     Moments about the whole's mean are made of those about the chunks', in units of the tensor's
-    largest magnitude: nothing cancels, nothing leaves the range.
+    largest magnitude: nothing cancels, nothing leaves the range. As the chunks' sums are of the
+    distances from elements to the centre, mean and third moment have the other sign.
     """
-    n, centre, unit = sums[_FINITE], sums[_CENTRE], sums[_UNIT]
-    there = n > 0
-    # Where some were replaced by the mean and this is an extreme, all others are the other one.
-    low, high = sums[_LOW], sums[_HIGH]
-    replaced = n < CHUNK
-    ends = torch.stack(
-        [
-            torch.where((low == centre) & replaced, high, low),
-            -torch.where((high == centre) & replaced, low, high),
-        ]
-    )
-    ends = layout.least(torch.where(there, ends, _INFINITY))
+    n, centre = sums[_FINITE], sums[_CENTRE]
+    ends = _ends(layout, sums)
     scale, inverse = units(ends.abs().amax(0).nan_to_num_(0.0, 0.0, 0.0))
     inverse = layout.of_owner(inverse)
-    unit, share = unit * inverse, n.clamp_min(1)
-    # The sums are of the distances from elements to the centre: odd powers have the other sign.
-    d1, d2, d3, d4 = -sums[_S1], sums[_S2] ** 2, -sums[_S3], sums[_S4] ** 4
-    r = d1 / share
-    c2 = (d2 - r * d1).clamp_min_(0.0)
-    c3 = d3 - 3 * r * d2 + 2 * r * r * d1
-    c4 = d4 - 4 * r * d3 + 6 * r * r * d2 - 3 * r * r * r * d1
-    c2, c3, c4 = c2 * unit**2, c3 * unit**3, c4 * unit**4
-    mean = centre * inverse + r * unit
-    first = torch.cat([sums[:_SIZE], torch.stack([sums[_SIZE] * inverse, n * mean])])
-    counted = layout.sums(first)
-    middle = counted[-1] / counted[_FINITE].clamp_min(1)
-    delta = torch.where(there, mean - layout.of_owner(middle), 0.0)
+    unit = sums[_UNIT] * inverse
+    d1, d2, d3, d4 = sums[_S1], sums[_S2] ** 2, sums[_S3], sums[_S4] ** 4
+    # What the rounded centre missed of the chunk's mean is r: powers about the mean itself.
+    r = d1 / n.clamp_min(1)
+    missed = r * d1
+    c2 = d2 - missed
+    c3 = torch.addcmul(d3, r, (3 * d2).sub_(missed, alpha=2), value=-1)
+    inner = torch.addcmul(4 * d3, r, (6 * d2).sub_(missed, alpha=3), value=-1)
+    c4 = torch.addcmul(d4, r, inner, value=-1)
+    c2, c3, c4 = torch.stack([c2, c3, c4]) * unit ** _exponents(unit.device)
+    mean = torch.addcmul(r * unit, centre, inverse, value=-1)
+    weighed = torch.stack([sums[_SIZE] * inverse, n * mean])
+    counted = layout.sums(torch.cat([sums[:_SIZE], weighed]))
+    middle = counted[-1:] / counted[:1].clamp_min(1)
+    delta = mean - layout.of_owner(middle[0])
     square = delta * delta
-    powers = layout.sums(
-        torch.stack(
-            [
-                c2 + n * square,
-                c3 + 3 * delta * c2 + n * delta * square,
-                c4 + 4 * delta * c3 + 6 * square * c2 + n * square * square,
-            ]
-        )
-    )
-    return torch.cat([counted[:-1], middle[None], ends, scale[None], powers])
+    apart = n * square
+    m2 = c2 + apart
+    m3 = torch.addcmul(c3, delta, torch.add(apart, c2, alpha=3))
+    m4 = torch.addcmul(c4, delta, torch.addcmul(4 * c3, delta, torch.add(apart, c2, alpha=6)))
+    powers = layout.sums(torch.stack([m2, m3, m4]))
+    return torch.cat([counted[:-1], middle, ends, scale[None], powers])
+
+
+def _ends(layout: Layout, sums: Tensor) -> Tensor:
+    """[2, tensor + 1]: the smallest element, and the largest one negated; Inf where none is."""
+    n, ends = sums[_FINITE], sums[_LOW : _HIGH + 1]
+    # Where some were replaced by the mean and this is an extreme, all others are the other one.
+    wrong = (ends == sums[_CENTRE]) & (n < CHUNK)
+    ends = torch.where(wrong, ends.flip(0), ends) * _signs(sums.device)
+    return layout.least(torch.where(n > 0, ends, _INFINITY))
+
+
+@lru_cache(maxsize=16)
+def _signs(device: torch.device) -> Tensor:
+    return torch.tensor([[1.0], [-1.0]]).to(device)
+
+
+@lru_cache(maxsize=16)
+def _exponents(device: torch.device) -> Tensor:
+    return torch.tensor([[2], [3], [4]]).to(device)
 
 
 def records_of(
@@ -162,14 +173,14 @@ def records_of(
     `counts` are the tensors' elements, `room` what they took in slabs: the rest of it was NaN.
     """
     n, nan, above, nonzero, size, mean, low, high, scale, m2, m3, m4 = numbers
-    high = -high
+    mean, high, m3 = -mean, -high, -m3
     records = np.zeros(len(counts), MOMENTS)
     records["count"], records["pos_inf"], records["zeros"] = counts, above, room - nonzero
     records["nan"] = nan - (room - counts)
     records["neg_inf"] = room - n - nan - above
     with np.errstate(all="ignore"):  # tensors without a finite element, and constant ones
         share = np.where(n > 0, n, np.nan)
-        deviation = np.sqrt(m2 / share)
+        deviation = np.sqrt(np.maximum(m2, 0.0) / share)
         shape = np.where((low == high) | (deviation == 0), np.nan, deviation)
         records["mean"] = np.where(low == high, low, mean * scale)
         records["std"] = np.where(low == high, 0.0, deviation * scale)
@@ -190,7 +201,7 @@ def records_of(
 _GOLDEN, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 EVERY_GROUP_UP_TO, BUNCH = 65_536, 8
 SPAN = BUNCH * SKETCH_WIDTH
-AT_ONCE = 1 << 21
+AT_ONCE = 3 << 19
 
 
 def _scramble(word: Tensor) -> Tensor:
@@ -204,27 +215,34 @@ def _shifted(word: Tensor, by: int) -> Tensor:
     return (word >> by) & ((1 << (64 - by)) - 1)
 
 
-def chunk_sketches(x: Tensor, seeds: Tensor, first: Tensor, parts: Tensor, bunch: int) -> Tensor:
-    """[chunk, 32]: signed sums of the groups of 32 that are taken (`kernel.sketch` says which).
+def sketch_words(seeds: Tensor, first: Tensor, parts: Tensor, bunch: int) -> Tensor:
+    """[chunk, word]: what says which groups of 32 are taken, and how (see `kernel.sketch`).
 
     `seeds` and `first` are, for each chunk, those of its tensor: what scrambles it, and the number
     of its first bunch in the whole; `parts` are the numbers of the chunks in their tensors.
     """
     words = CHUNK // (bunch * SKETCH_WIDTH)
-    first = first + parts.to(torch.int64) * words
-    lanes, places = _lanes(x.device)[:SKETCH_WIDTH], _lanes(x.device)[:words]
-    step = max(1, AT_ONCE // (words * SKETCH_WIDTH))
+    bunches = (first + parts * words)[:, None] + _lanes(seeds.device)[:words]
+    return _scramble(seeds[:, None] + bunches * _GOLDEN)
+
+
+def chunk_sketches(x: Tensor, words: Tensor, bunch: int) -> Tensor:
+    """[chunk, 32]: signed sums of the groups of 32 that are taken."""
+    lanes = _lanes(x.device)[:SKETCH_WIDTH]
+    starts = _lanes(x.device)[:: bunch * SKETCH_WIDTH]
+    step = max(1, AT_ONCE // (words.shape[1] * SKETCH_WIDTH))
     sums = []
     for begin in range(0, len(x), step):
-        part = slice(begin, begin + step)
-        bunches = first[part, None] + places
-        word = _scramble(seeds[part, None] + bunches * _GOLDEN)
-        group = ((word >> 37) & (bunch - 1)) + places * bunch
-        lane = (lanes - ((word >> 32) & 31)[..., None]) & 31
-        column = (lane + (group * SKETCH_WIDTH)[..., None]).view(len(lane), -1)
-        taken = cleaned(x[part].gather(1, column)).view(lane.shape)
-        minus = ((word[..., None] >> lane) & 1).to(x.dtype)
+        word = words[begin : begin + step, :, None]
+        lane = (lanes - ((word >> 32) & 31)) & 31
+        column = lane + starts[:, None]
+        if bunch > 1:
+            column += ((word >> 37) & (bunch - 1)) * SKETCH_WIDTH
+        taken = cleaned(x[begin : begin + step].gather(1, column.view(len(word), -1)))
+        taken = taken.view(lane.shape)
+        minus = ((word >> lane) & 1).to(x.dtype)
         sums.append(taken.addcmul(taken, minus, value=-2).sum(1))
+        del lane, column, taken, minus  # before the next ones are made
     return sums[0] if len(sums) == 1 else torch.cat(sums)
 
 
@@ -248,7 +266,7 @@ def count_bins(x: Tensor, lines: Tensor, counters: Tensor, factor: Tensor | None
     form = FORMS[x.dtype]
     one = torch.ones((), dtype=counters.dtype, device=x.device)
     starts = lines.to(torch.int64)[:, None] * form.keys
-    step = max(1, WORK // (10 * x.itemsize) // CHUNK)
+    step = max(1, (WORK - x.nbytes) // (17 * x.itemsize // 4) // CHUNK)
     for begin in range(0, len(x), step):
         some = x[begin : begin + step]
         if factor is not None:
@@ -259,6 +277,7 @@ def count_bins(x: Tensor, lines: Tensor, counters: Tensor, factor: Tensor | None
         keys.add_(small, alpha=2 << form.exponent)
         places = (keys + starts[begin : begin + step]).view(-1)
         counters.view(-1).scatter_add_(0, places, one.expand(places.shape))
+        del some, small, lifted, keys, places  # before the next ones are made
     return counters
 
 
@@ -285,12 +304,13 @@ SHIFTS = (0, 16, 32, 48)
 def chunk_hashes(x: Tensor, parts: Tensor) -> Tensor:
     """[chunk]: 64-bit hashes of the bits and of where they are; a tensor's is their sum."""
     odd = _lanes(x.device) * 2 + 1
-    step = max(1, WORK // (5 * x.itemsize) // CHUNK)
+    step = max(1, (WORK - x.nbytes) // 9 // CHUNK)
     sums = []
     for begin in range(0, len(x), step):
         words = x[begin : begin + step].view(BITS[x.itemsize]).to(torch.int64, copy=True)
         plain = words.sum(1) * parts[begin : begin + step]
         sums.append(words.mul_(odd).sum(1) + plain * (2 * CHUNK))
+        del words  # before the next ones are made
     return torch.cat(sums)
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 CHUNK = 1024
-_GROUP = 64
-"""So many numbers are added at once on the way from chunks to tensors."""
+_GROUPS = (256, 64)
+"""So many numbers are added at once on the way from chunks to few or to many tensors."""
 
 
 class Piece(NamedTuple):
@@ -71,6 +71,7 @@ class Layout:
     parts: Tensor
     """[chunk + 1]: which of the tensor's chunks it is."""
     tables: tuple[Tensor, ...]
+    group: int
     room: NDArray[np.int64]
     """Elements that each tensor takes, gaps included."""
 
@@ -90,10 +91,9 @@ class Layout:
         """[…, tensor + 1] → […, chunk + 1]: of each chunk what its tensor has."""
         return numbers.index_select(-1, self.owners)
 
-    @staticmethod
-    def _groups(numbers: Tensor, table: Tensor) -> Tensor:
+    def _groups(self, numbers: Tensor, table: Tensor) -> Tensor:
         chosen = numbers.index_select(-1, table)
-        return chosen.view(*numbers.shape[:-1], -1, _GROUP)
+        return chosen.view(*numbers.shape[:-1], -1, self.group)
 
 
 def lay_out(
@@ -104,19 +104,23 @@ def lay_out(
     device: torch.device,
 ) -> Layout:
     """Slabs of at most `most` elements, each of tensors of one kind."""
+    most = max(most, CHUNK)
     pieces: dict[object, list[list[Piece]]] = {}
     for tensor, (count, kind, lead) in enumerate(zip(counts, kinds, leads, strict=True)):
         slabs = pieces.setdefault(kind, [[]])
         for piece in _pieces(tensor, count, lead, most):
-            is_alone = piece.stop - piece.start > most // 2
-            room = most // CHUNK - sum(other.chunks for other in slabs[0])
-            if is_alone:
+            if piece.stop - piece.start > most // 2:
                 slabs.append([piece])
-            elif piece.chunks <= room:
-                slabs[0].append(piece)
-            else:
-                slabs.append(slabs[0])
-                slabs[0] = [piece]
+                continue
+            rest: Piece | None = piece
+            while rest is not None:  # what does not fit is cut, so that every slab is full
+                room = most // CHUNK - sum(other.chunks for other in slabs[0])
+                if room == 0:
+                    slabs.append(slabs[0])
+                    slabs[0] = []
+                else:
+                    first, rest = _cut(rest, room)
+                    slabs[0].append(first)
     laid: list[Slab] = []
     first = 0
     for kind, slabs in pieces.items():
@@ -125,6 +129,15 @@ def lay_out(
                 laid.append(Slab(kind, tuple(slab), first, sum(piece.chunks for piece in slab)))
                 first += laid[-1].chunks
     return _with_tables(laid, len(counts), device)
+
+
+def _cut(piece: Piece, chunks: int) -> tuple[Piece, Piece | None]:
+    """At most so many chunks of a piece, and what is left of it."""
+    if piece.chunks <= chunks:
+        return piece, None
+    middle = piece.start + chunks * CHUNK - piece.lead
+    rest = Piece(piece.tensor, middle, piece.stop, 0, piece.part + chunks)
+    return piece._replace(stop=middle), rest
 
 
 def _pieces(tensor: int, count: int, lead: int, most: int) -> Iterator[Piece]:
@@ -153,13 +166,14 @@ def _with_tables(slabs: Sequence[Slab], tensors: int, device: torch.device) -> L
     order = np.lexsort((parts, owners))
     many = np.bincount(owners, minlength=tensors)
     room = many * CHUNK
+    group = _GROUPS[tensors > 512]
     tables = []
     while True:
-        groups = np.maximum(-(-many // _GROUP), 1)
+        groups = np.maximum(-(-many // group), 1)
         starts = np.concatenate([[0], np.cumsum(groups)])
-        table = np.full((int(starts[-1]) + 1) * _GROUP, len(order), np.int64)  # the last is nothing
+        table = np.full((int(starts[-1]) + 1) * group, len(order), np.int64)  # the last is nothing
         rank = np.arange(len(order)) - np.repeat(np.cumsum(many) - many, many)
-        table[np.repeat(starts[:-1] * _GROUP, many) + rank] = order
+        table[np.repeat(starts[:-1] * group, many) + rank] = order
         tables.append(_there(table, device))
         if groups.max(initial=1) <= 1:
             break
@@ -169,6 +183,7 @@ def _with_tables(slabs: Sequence[Slab], tensors: int, device: torch.device) -> L
         _there(np.append(owners, tensors), device),
         _there(np.append(parts, 0), device),
         tuple(tables),
+        group,
         room,
     )
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradwatch.kernel import ADAM, MOMENTS, SKETCH_WIDTH, UPDATE, BinTable, sparse_bins
 from gradwatch.kernel.batch import DOUBLE_BINS, FLOAT_BINS
-from gradwatch.kernel.plain import spread_rows
+from gradwatch.kernel.plain import SPREAD_ROWS, spread_rows
 from gradwatch.record.backend_cpu import SAMPLE, pick
 from gradwatch.record.device.chunks import (
     BITS,
@@ -31,12 +31,14 @@ from gradwatch.record.device.chunks import (
     chunk_hashes,
     chunk_sketches,
     chunk_sums,
+    count,
     count_bins,
     counts_of,
     dense_bins,
     hashes_of,
     merged_sums,
     records_of,
+    sketch_words,
     units,
 )
 from gradwatch.record.device.engine import (
@@ -67,7 +69,7 @@ from gradwatch.stats.rows import WINDOW
 
 MOST_LAUNCHES = 500
 """A stream holds about a thousand; who launches more waits for the device."""
-_INFINITY = float("inf")
+_NAN, _INFINITY = float("nan"), float("inf")
 _Made = TypeVar("_Made")
 _Kept = TypeVar("_Kept")
 unsupported: set[tuple[str, str]] = set()
@@ -120,15 +122,17 @@ _STACKED = 1 << 19
 """Tensors of more elements are not copied to have their rows looked at together."""
 
 
-def by_shape(tensors: Sequence[Tensor | None], most: int) -> list[list[int]]:
-    """Indices of matrices of one size and type that together have at most so many elements."""
+def by_shape(
+    tensors: Sequence[Tensor | None], most: int, rows: int | None = None
+) -> list[list[int]]:
+    """Indices of matrices of one size and type that have at most so many elements (in `rows`)."""
     alike: dict[tuple[int, int, torch.dtype], list[int]] = {}
     for index, tensor in enumerate(tensors):
         if tensor is not None and tensor.dim() > 1:
             alike.setdefault((tensor.shape[0], tensor.numel(), tensor.dtype), []).append(index)
     groups = []
-    for (_, size, _), indices in alike.items():
-        at_once = max(1, most // size)
+    for (many, size, _), indices in alike.items():
+        at_once = max(1, most // (size if rows is None else rows * size // many))
         groups += [indices[i : i + at_once] for i in range(0, len(indices), at_once)]
     return groups
 
@@ -190,20 +194,20 @@ def change(old: Tensor, new: Tensor, gradient: Tensor) -> Tensor:
     """[7, chunk]: coordinates that are the same, pulled at, both; norms of change and weight."""
     bits = BITS[old.itemsize]  # to compare NaN with NaN, and to tell −0 from 0
     same, pulled = old.view(bits) == new.view(bits), gradient != 0
-    counts = counts_of(same, pulled, same & pulled)
+    masks = count(same), count(pulled), count(same & pulled)
     away = cleaned(at_least_single(new) - at_least_single(old))
-    return torch.stack([*counts.to(away.dtype), *_norm(away), *_norm(cleaned(old))])
+    counts = counts_of(*masks, dtype=away.dtype)
+    return torch.stack([*counts, *_norm(away), *_norm(cleaned(old))])
 
 
 def ratio(gradient: Tensor, second: Tensor, correction: Tensor, epsilon: Tensor) -> Tensor:
     """[4, chunk]: coordinates with √v̂ < ε, with a finite g/(√v̂+ε), and its norm."""
     root = (second / correction).sqrt_()
-    small = root < epsilon
-    ratios = gradient / root.add_(epsilon)
-    del root
+    small = count(root < epsilon)
+    ratios = torch.div(gradient, root.add_(epsilon), out=root)
     finite = cleaned(ratios)
-    counts = counts_of(small, finite == ratios)
-    return torch.stack([*counts.to(finite.dtype), *_norm(finite)])
+    counts = counts_of(small, count(finite == ratios), dtype=finite.dtype)
+    return torch.stack([*counts, *_norm(finite)])
 
 
 def _norm(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -312,7 +316,7 @@ class TorchEngine(Engine):
         found = _Found(plan, wanted, self._device)
         for slab in plan.layout.slabs:
             dtype = flats[slab.pieces[0].tensor].dtype
-            x = at_least_single(slab.lay(flats, _filling(float("nan"), dtype, self._device)))
+            x = at_least_single(slab.lay(flats, _filling(_NAN, dtype, self._device)))
             found.take(x, slab)
             del x  # before the next one is laid
         finish_rows = self._rows(load, some, wanted)
@@ -331,15 +335,15 @@ class TorchEngine(Engine):
 
     def _chosen(self, tensors: Sequence[Tensor | None], wanted: Wanted) -> list[int]:
         """The tensors of this call, beginning where the last one of its kind ended."""
-        slab = 36 + 18 * wanted.sketches + 34 * wanted.histograms + 14 * wanted.hashes
+        slab = 30 + 18 * wanted.sketches + 34 * wanted.histograms + 12 * wanted.hashes
+        most = (WORK - 6_000_000) * 4 // 9
         costs = np.zeros(len(tensors))
         for index, tensor in enumerate(tensors):
             if tensor is not None:
                 size = max(tensor.itemsize, 4) * tensor.numel()
-                costs[index] = slab * size / (WORK * 4 / 9) + (tensor.dim() > 1) * (
-                    (tensor.numel() > _STACKED) + 1.1 * wanted.hashes
-                )
-        fixed = 2 * slab + 100 + 20 * wanted.sketches
+                rows = (tensor.numel() > _STACKED) + wanted.hashes
+                costs[index] = slab * size / most + (tensor.dim() > 1) * rows + 0.01
+        fixed = 100 + slab + 80 * wanted.sketches + 80 * wanted.hashes
         return self._turn("weights" if wanted.hashes else "gradients", costs, fixed)
 
     def _turn(self, kind: str, costs: NDArray[np.float64], fixed: float) -> list[int]:
@@ -390,21 +394,22 @@ class TorchEngine(Engine):
     ) -> Tensor:
         there = [marks.get(int(index)) for index in filled]
         present = [one for one in there if one is not None]
-        if len(present) == len(there) and len({one.dtype for one in present}) == 1:
-            return torch.cat(present) != 0
-        nothing = torch.zeros(int(rows.max()), dtype=torch.bool, device=self._device)
-        return torch.cat(
-            [
-                nothing[: int(rows[index])] if one is None else one != 0
-                for index, one in zip(filled, there, strict=True)
-            ]
-        )
+        if len({one.dtype for one in present}) > 1:  # joined as they are they are copied singly
+            present = [one != 0 for one in present]
+        kind = present[0].dtype if present else torch.bool
+        nothing = torch.zeros(int(rows.max()), dtype=kind, device=self._device)
+        touched = iter(present)
+        parts = [
+            nothing[: int(rows[index])] if one is None else next(touched)
+            for index, one in zip(filled, there, strict=True)
+        ]
+        return torch.cat(parts) != 0
 
     def _spreads(
         self, load: Load, tensors: Sequence[Tensor | None]
     ) -> Callable[[Parts], NDArray[np.float32]]:
         taken: list[tuple[list[int], slice]] = []
-        for group in by_shape(tensors, WORK // 64):
+        for group in by_shape(tensors, _STACKED, SPREAD_ROWS + 1):
             matrices = [tensor for i in group if (tensor := tensors[i]) is not None]
             if matrices[0].shape[0] > 1:
                 made = supported("spreads of rows", self._device, partial(spread, matrices))
@@ -452,8 +457,14 @@ class TorchEngine(Engine):
     ) -> Sent[DeviceSteps]:
         """Updates of what was copied; Adam's ratio of all tensors that fit into the call."""
         load = Load()
-        updates = None if before is None else self._updates(load, before, after, gradients)
-        ratios = None if divisors is None else self._ratios(load, gradients, divisors)
+        updates = ratios = None
+        room, launched = WORK, 0
+        if before is not None:
+            updates = self._updates(load, before, after, gradients)
+            room = WORK // 2 if before.whole else WORK
+            launched = 40 + 2 * sum(c is not None and len(c) == SAMPLE for c in before.copies)
+        if divisors is not None:
+            ratios = self._ratios(load, gradients, divisors, room, launched)
         nothing = np.zeros(len(after), np.int64)
 
         def finish(arrived: Parts) -> DeviceSteps:
@@ -485,7 +496,12 @@ class TorchEngine(Engine):
         counts = np.zeros(len(after), np.int64)
         counts[indices] = [old.shape[0] for old, _, _ in held.values()]
         finish_sums = self._summed(
-            load, list(held.values()), (0.0, 0.0, 0.0), 3, lambda _, parts: change(*parts)
+            load,
+            list(held.values()),
+            (0.0, 0.0, 0.0),
+            WORK // 2 // 24,
+            3,
+            lambda _, parts: change(*parts),
         )
 
         def finish(arrived: Parts) -> tuple[NDArray[np.void], NDArray[np.int64]]:
@@ -501,13 +517,19 @@ class TorchEngine(Engine):
         return finish
 
     def _ratios(
-        self, load: Load, gradients: Sequence[Tensor | None], divisors: DeviceDivisors
+        self,
+        load: Load,
+        gradients: Sequence[Tensor | None],
+        divisors: DeviceDivisors,
+        room: int,
+        launched: int,
     ) -> Callable[[Parts], NDArray[np.void]]:
+        most = room // 18
         costs = np.zeros(len(gradients))
         for index, (g, v) in enumerate(zip(gradients, divisors.seconds, strict=True)):
             if g is not None and v is not None and local(v).shape == g.shape:
-                costs[index] = 30 * g.numel() * g.itemsize / 4 / (WORK // _STEP_BYTES) + 0.01
-        chosen = self._turn("ratios", costs, MOST_LAUNCHES * 0.4)
+                costs[index] = 24 * g.numel() * max(g.itemsize, 4) / 4 / most + 0.01
+        chosen = self._turn("ratios", costs, 60 + launched)
         held = []
         for index in chosen:
             g, v = gradients[index], divisors.seconds[index]
@@ -521,7 +543,7 @@ class TorchEngine(Engine):
             correction, epsilon = numbers.index_select(1, owners).to(v.dtype).unsqueeze(2)
             return ratio(g, v, correction, epsilon)
 
-        finish_sums = self._summed(load, held, (0.0, _INFINITY), 2, parts)
+        finish_sums = self._summed(load, held, (0.0, _INFINITY), most, 2, parts)
         counts = np.array([g.shape[0] for g, _ in held])
 
         def finish(arrived: Parts) -> NDArray[np.void]:
@@ -559,6 +581,7 @@ class TorchEngine(Engine):
         load: Load,
         tensors: Sequence[tuple[Tensor, ...]],
         gaps: tuple[float, ...],
+        most: int,
         counted: int,
         measure: Callable[[Tensor, Sequence[Tensor]], Tensor],
     ) -> Callable[[Parts], tuple[NDArray[np.float64], NDArray[np.int64]]]:
@@ -572,7 +595,7 @@ class TorchEngine(Engine):
         kinds = [tuple(one.dtype for one in several) for several in tensors]
         counts = [several[0].shape[0] for several in tensors]
         key = "step", tuple(counts), tuple(kinds)
-        most = WORK // _STEP_BYTES // max(at_least_single_size(kind) for kind in kinds) * 4
+        most = most * 4 // max(4, *(one.itemsize for kind in kinds for one in kind))
         layout = self._kept(
             key, lambda: lay_out(counts, kinds, [0] * len(counts), most, self._device)
         )
@@ -626,15 +649,6 @@ def output_sums(tensor: Tensor) -> Tensor:
     )
 
 
-_STEP_BYTES = 26
-"""Per element, while both ratios and what they are made of are there."""
-
-
-def at_least_single_size(kinds: Sequence[torch.dtype]) -> int:
-    """Bytes of the widest of these types as it is computed with."""
-    return max(4, *(kind.itemsize for kind in kinds))
-
-
 def _fitting(tensor: Tensor, like: Tensor) -> Tensor:
     fitting = aligned(tensor, like)
     assert fitting is not None
@@ -650,6 +664,9 @@ def _with_nothing(parts: Sequence[Tensor], kind: torch.dtype) -> Tensor:
     return torch.cat([*parts, nothing], dim=-1).to(kind)
 
 
+_WORDS = 1 << 19
+"""So many words of sketches are made at once."""
+
 # -- one measurement ---------------------------------------------------------------------------
 
 
@@ -663,7 +680,8 @@ class _Found:
         self._hashes: list[Tensor] = []
         self._counters: dict[torch.dtype, Tensor] = {}
         layout = plan.layout
-        self._words = layout.of_owner(plan.marks) if wanted.sketches else None
+        self._marks = layout.of_owner(plan.marks) if wanted.sketches else None
+        self._made_from = self._made_to = 0
         if wanted.histograms:
             starts, mask = layout.of_owner(plan.sets)
             self._lines = starts + (layout.parts & mask)
@@ -677,12 +695,11 @@ class _Found:
         here = slice(slab.first, slab.first + slab.chunks)
         parts = self._plan.layout.parts[here]
         self._sums.append(chunk_sums(x))
-        if self._words is not None:
-            seeds, first = self._words[:, here]
-            bunch = int(self._plan.roots[slab.pieces[0].tensor] ** 2 + 0.5)
-            sketches = partial(chunk_sketches, x, seeds, first, parts, bunch)
+        if self._marks is not None:
+            bunch = BUNCH if self._plan.roots[slab.pieces[0].tensor] > 1 else 1
+            sketches = partial(self._sketch, x, slab, bunch)
             if (made := supported("sketches", self._device, sketches)) is None:
-                self._words = None
+                self._marks = None
             else:
                 self._sketches.append(made)
         if self._counters:
@@ -693,6 +710,21 @@ class _Found:
         if self._wanted.hashes:
             self._hashes.append(chunk_hashes(x, parts))
 
+    def _sketch(self, x: Tensor, slab: Slab, bunch: int) -> Tensor:
+        """With words that are made for this slab and those that follow it, as far as they fit."""
+        assert self._marks is not None
+        if slab.first >= self._made_to:
+            slabs = self._plan.layout.slabs
+            rest = [one for one in slabs if one.first >= slab.first and one.kind == slab.kind]
+            most = slab.first + max(slab.chunks, _WORDS * bunch * SKETCH_WIDTH // CHUNK)
+            self._made_to = max(e for s in rest if (e := s.first + s.chunks) <= most)
+            some = slice(slab.first, self._made_to)
+            seeds, first = self._marks[:, some]
+            self._made_from = slab.first
+            self._words = sketch_words(seeds, first, self._plan.layout.parts[some], bunch)
+        begin = slab.first - self._made_from
+        return chunk_sketches(x, self._words[begin : begin + slab.chunks], bunch)
+
     def send(
         self, load: Load
     ) -> Callable[[Parts, int, NDArray[np.int64], NDArray[np.int64]], DeviceMeasurement]:
@@ -701,7 +733,7 @@ class _Found:
         place = load.add(merged_sums(layout, _with_nothing(self._sums, kind)))
         self._sums.clear()
         sketch = hashed = slice(0, 0)
-        if self._words is not None:
+        if self._marks is not None:
             table = _with_nothing([one.t() for one in self._sketches], self._sketches[0].dtype)
             self._sketches.clear()
             sketch = load.add(layout.sums(table))
