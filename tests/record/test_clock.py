@@ -120,6 +120,47 @@ def test_the_cadence_comes_back_when_steps_grow_longer() -> None:
     assert pace.k == 1
 
 
+class LateTimer(FakeTimer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_devices = 0.0
+
+
+@pytest.mark.parametrize("delay", [1, 3])
+def test_time_on_a_device_counts_where_it_is_the_larger(delay: int) -> None:
+    """Told some steps later, it makes for the same cadence as if it had been spent here."""
+    here, there = LateTimer(), LateTimer()
+    paces = Pace(here, 0.01), Pace(there, 0.01)
+    costs = [3e-6, 3e-3, 6e-3, 30e-3]
+    drive(paces[0], here, range(20_000), 8e-3, costs)
+    told: dict[int, float] = {}
+    for step in range(20_000):
+        # Of a step the device takes the costs above, we ourselves a tenth.
+        found = families_due(step, FAMILIES, k=paces[1].k, every=None)
+        turn = 3 if Family.WEIGHT in found else 2 if Family.UPDATE in found else int(bool(found))
+        if found:
+            told[step + delay] = costs[turn]
+        there.spent += costs[turn] / 10
+        there.now += 8e-3 + costs[turn]
+        if step in told:
+            paces[1].on_device(step - delay, told.pop(step))
+        paces[1].after(step, bool(found))
+    assert here.spent == pytest.approx(there.spent, rel=0.2)
+    assert paces[0].k == paces[1].k > 4
+    assert there.on_devices == pytest.approx(there.spent, rel=0.05)
+
+
+def test_time_on_a_device_that_is_the_smaller_counts_for_nothing() -> None:
+    timer = LateTimer()
+    pace = Pace(timer, 0.01)
+    timer.spent, timer.now = 2e-3, 10e-3
+    pace.after(0, recorded=True)
+    pace.on_device(0, 1e-3)
+    assert (timer.spent, timer.on_devices) == (2e-3, 1e-3)
+    pace.on_device(0, 5e-3)
+    assert timer.spent == pytest.approx(5e-3)
+
+
 def test_two_optimizers_make_one_step() -> None:
     clock = StepClock(0)
     clock.expect(["D", "G"])

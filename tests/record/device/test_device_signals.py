@@ -302,11 +302,40 @@ def test_the_diagnosis_looks_into_the_block_of_the_first_nan(
     assert finding.layers == (("h.1.divide",) if stays else ("h.1",))
 
 
+class Bypassed(Gpt):
+    """Calls the layers of its blocks, never the blocks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.wte(x)
+        for block in self.h:
+            x = type(block).forward(block, x)
+        out: Tensor = self.head(self.ln_f(x))
+        return out
+
+
+@pytest.mark.parametrize(("kind", "named"), [(Gpt, "h.1"), (Bypassed, "h.1.divide")])
+def test_blocks_that_are_not_called_are_no_blocks(
+    on_device: None, kind: type[Gpt], named: str
+) -> None:
+    def spoil(step: int, model: nn.Module) -> None:
+        assert isinstance(model, Gpt)
+        model.h[1].sick = step == 13
+
+    sink, _ = trained(kind(), every=None, steps=15, during=spoil)
+    found = of(sink, Family.PROBE)
+    made = [
+        name
+        for (step, name), (row, _) in found.items()
+        if step == 13 and row["probe_nonfinite"] and not row["probe_input_nonfinite"]
+    ]
+    assert made == [named]
+
+
 # -- counted on the imitated device --------------------------------------------------------------
 
 BLOCKS, LAYERS = 3, 3 * 6 + 3
-SENT = 3
-"""Launches for the transfer: two that join the numbers, one that copies them."""
+SENT = 2
+"""Launches for the transfer: one that joins the numbers, one that copies them."""
 
 
 @pytest.fixture(scope="module")

@@ -152,6 +152,50 @@ def test_a_forward_without_a_backward_is_dropped(graph: bool) -> None:
         assert_describes(rows["2"], model(data))
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("reentrant", [None, False, True], ids=["plain", "later", "reentrant"])
+def test_one_micro_batch_of_a_step_counts(frozen: bool, reentrant: bool | None) -> None:
+    """The first with a backward, however many there are; checkpoints run theirs within it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4))
+    model[0].requires_grad_(not frozen)
+    signal = Activations(model)
+    signal.attach()
+    signal.arm(0, frozenset(Family))
+    batches = [torch.randn(3, 6, requires_grad=True) for _ in range(4)]
+    model(torch.randn(3, 6))  # a forward without a backward does not count
+    for batch in batches:
+        if reentrant is None:
+            output = model(batch)
+        else:
+            output = checkpoint(model, batch, use_reentrant=reentrant)
+        output.sum().backward()
+        signal.backward()
+    rows = collected(signal, 0)
+    with torch.no_grad():
+        assert_describes(rows["0"], model[0](batches[0]))
+        assert_describes(rows["2"], model(batches[0]))
+
+
+def test_a_layer_that_no_backward_came_through_is_looked_at_again() -> None:
+    """A generator whose output was detached for the first backward of a step."""
+    torch.manual_seed(0)
+    made, judged = nn.Linear(4, 4), nn.Linear(4, 1)
+    model = nn.ModuleDict({"made": made, "judged": judged})
+    signal = Activations(model)
+    signal.attach()
+    signal.arm(0, frozenset(Family))
+    first, second = torch.randn(3, 4), torch.randn(3, 4)
+    judged(made(first).detach()).sum().backward()
+    signal.backward()
+    judged(made(second)).sum().backward()
+    signal.backward()
+    rows = collected(signal, 0)
+    with torch.no_grad():
+        assert_describes(rows["made"], made(second))
+        assert_describes(rows["judged"], judged(made(first)))
+
+
 def test_between_recorded_steps_nothing_is_hooked() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     signal = Activations(model)

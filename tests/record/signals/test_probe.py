@@ -39,6 +39,19 @@ def test_the_module_that_makes_the_nan_has_finite_input() -> None:
     assert rows["3"]["probe_input_nonfinite"] == 16 * 8
 
 
+def test_on_the_cpu_every_micro_batch_is_looked_at() -> None:
+    model = net()
+    signal = Probe(model)
+    signal.attach()
+    signal.arm(0, ONLY_PROBE)
+    for batch in range(4):
+        with torch.no_grad():
+            model[1].bias.fill_(-100.0 if batch == 2 else 0.0)
+        model(torch.randn(16, 6)).sum().backward()
+        signal.backward()
+    assert list(collected(signal, 0)) == ["2", "3", "5"]
+
+
 def test_a_healthy_step_between_recorded_ones_gives_no_row() -> None:
     model = net()
     assert drive(Probe(model), model, squared(torch.randn(16, 6)), due=ONLY_PROBE) == [{}]

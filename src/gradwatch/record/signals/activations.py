@@ -89,8 +89,8 @@ class Activations(HookedSignal):
     def __init__(self, model: nn.Module, context: ModelContext | None = None) -> None:
         super().__init__(model, context)
         self._calls: list[LayerCall] = []
-        self._last_calls: dict[str, LayerCall] = {}
-        """Of each layer, on this step."""
+        self._calls_of: dict[str, list[LayerCall]] = {}
+        """The same calls by layer."""
         self._limit: LaunchLimit[str] = LaunchLimit()
         self._functions: list[tuple[str, WeightedStat]] = []
         self._walker = AutogradWalker({})
@@ -144,8 +144,8 @@ class Activations(HookedSignal):
         self, layer: str, composite: bool, module: nn.Module, args: Any, kwargs: Any, output: Any
     ) -> None:
         batch = self.context.micro_batch()
-        before = self._last_calls.get(layer)
-        if not torch.is_grad_enabled() or (before is not None and before.settles(batch)):
+        before = self._calls_of.setdefault(layer, [])
+        if not torch.is_grad_enabled() or any(call.settles(batch) for call in before):
             return
         tensor = first_floating(output)
         if tensor is None:
@@ -170,7 +170,7 @@ class Activations(HookedSignal):
         in_backward = torch._C._current_graph_task_id() != -1
         call = LayerCall(layer, record, functions, bool(outputs), in_backward, batch)
         self._calls.append(call)
-        self._last_calls[layer] = call
+        before.append(call)
         for node in outputs:
             # The graph may outlive the step: what we hang on it holds no tensor of the user's.
             node.register_prehook(call.reach)
@@ -236,7 +236,7 @@ class Activations(HookedSignal):
 
     def _forget_calls(self) -> None:
         self._calls = []
-        self._last_calls = {}
+        self._calls_of = {}
 
     def detach(self) -> None:
         """Take the hooks off and let the outputs go."""
