@@ -131,7 +131,9 @@ class TritonEngine(Engine):
         table, remembered = self._table(plan, mine, chosen, places, wanted, hold)
         lines = _sent(table, device)
         out = torch.empty(len(mine), RECORD, dtype=torch.float64, device=device)
-        counters = torch.zeros(len(mine) if bins else 1, BINS, dtype=torch.int32, device=device)
+        counters = room[1]  # anything of that type, where nothing is counted
+        if bins:
+            counters = torch.zeros(len(mine), BINS, dtype=torch.int32, device=device)
         for key, line, many, first, count in plan.classes:
             dtype, aligned = key
             kind = KINDS[dtype]
@@ -182,17 +184,19 @@ class TritonEngine(Engine):
         table[:, 2] = plan.starts
         rows = np.array([t.shape[0] if t.dim() > 1 else 0 for t in ordered], np.int64)
         table[:, 3] = np.where(rows > 0, table[:, 1] // np.maximum(rows, 1), 0)
-        own = self._own_times(int(rows.sum()), ordered[0].device)
-        table[:, 4] = own.last.data_ptr() + 4 * (np.cumsum(rows) - rows)
-        table[:, 5] = own.now
-        own.now += 1
+        known = np.zeros(len(mine), bool)
         remembered = None
         if wanted.rows is not None:
-            remembered = np.zeros(len(places.seeds), bool)
             known = wanted.rows.rows[indices] == rows
             starts = wanted.rows.last.data_ptr() + 4 * wanted.rows.starts[indices]
-            table[known, 4], table[known, 5] = starts[known], wanted.rows.now
+            table[:, 4], table[:, 5] = starts, wanted.rows.now
+            remembered = np.zeros(len(places.seeds), bool)
             remembered[indices] = known
+        if not known.all():
+            own = self._own_times(int(rows.sum()), ordered[0].device)
+            starts = own.last.data_ptr() + 4 * (np.cumsum(rows) - rows)
+            table[~known, 4], table[~known, 5] = starts[~known], own.now
+            own.now += 1
         table[:, 6] = places.seeds[indices].view(np.int64)
         table[:, 7], table[:, 8] = places.offsets[indices], places.wholes[indices]
         table[:, 9] = rows
@@ -476,19 +480,17 @@ def _address(number: Tensor | None, dtype: torch.dtype, hold: list[Tensor]) -> i
     return hold[-1].data_ptr()
 
 
-_WARPS = {triton_kernels.measure: 8, triton_steps.step: 8}
-
-
-def _options(kernel: Any) -> dict[str, Any]:
+def options(kernel: Any, *, nvidia: bool = torch.version.cuda is not None) -> dict[str, Any]:
     """How a kernel is compiled; the same in the thread that compiles and where it is launched."""
-    options: dict[str, Any] = {"num_warps": _WARPS.get(kernel, 4)}
-    if torch.version.cuda is not None:
-        options["maxnreg"] = 128
-    return options
+    many = kernel in (triton_kernels.measure, triton_steps.step)
+    chosen: dict[str, Any] = {"num_warps": 8 if many else 4, "enable_fp_fusion": True}
+    if nvidia:
+        chosen["maxnreg"] = 128
+    return chosen
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-    kernel[grid](*arguments, **constants, **_options(kernel))
+    kernel[grid](*arguments, **constants, **options(kernel))
 
 
 class Variant(NamedTuple):
@@ -547,7 +549,7 @@ def warm_up(device: torch.device, dtypes: Sequence[torch.dtype]) -> None:
     """Compile all kernels for this device; may run in a thread while something else measures."""
     with _on(device):
         for kernel, arguments, constants in variants(dtypes):
-            kernel.warmup(*arguments, grid=(1,), **constants, **_options(kernel))
+            kernel.warmup(*arguments, grid=(1,), **constants, **options(kernel))
 
 
 # -- two engines side by side ----------------------------------------------------------------------
