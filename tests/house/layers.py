@@ -2,7 +2,8 @@
 
 LAYERS = [
     {"errors", "version", "text"},
-    {"jsonio", "files", "isolated", "notebook", "kernel", "stats"},
+    {"jsonio", "files", "isolated", "notebook", "kernel"},
+    {"stats"},
     {"graph", "finding", "result"},
     {"run"},
     {"store", "checkpoints", "original", "forward"},

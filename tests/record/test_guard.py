@@ -46,7 +46,7 @@ SEAMS = {
     "step": "gradwatch.kernel.step",
     "divisors": "gradwatch.record.backend_cpu.divisors",
     "gather": "gradwatch.record.backend_cpu.gather",
-    "rows": "gradwatch.record.backend_cpu.moment_rows",
+    "rows": "gradwatch.record.backend_cpu.gradient_rows",
     "judge": "gradwatch.record.clipping.GradientSampler.transform",
     "sample": "gradwatch.record.clipping.sample",
     "numbers": "gradwatch.record.metadata.number",

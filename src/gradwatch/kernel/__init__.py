@@ -8,7 +8,7 @@ instruction set or, with none, numpy.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -58,6 +58,8 @@ __all__ = [
     "batch_of",
     "copy",
     "count_cells",
+    "fill_rows",
+    "gather",
     "hashes",
     "instruction_set",
     "list_beyond",
@@ -67,6 +69,7 @@ __all__ = [
     "nonfinite",
     "read",
     "row_spread",
+    "sample",
     "select",
     "set_threads",
     "sketch",
@@ -89,7 +92,7 @@ def available() -> tuple[str, ...]:
 
 def select(name: str) -> None:
     """Use this instruction set (one of `available()`) from now on, for tests and benchmarks."""
-    global instruction_set, nonfinite, _kernel
+    global instruction_set, nonfinite, fill_rows, gather, sample, _kernel
     if name not in available():
         raise ValueError(f"{name!r} is none of {', '.join(available())}")
     if name != NUMPY:
@@ -97,6 +100,7 @@ def select(name: str) -> None:
     _kernel = plain if name == NUMPY else _native
     # The function itself, not a wrapper round it: probes call it for every layer.
     nonfinite = _kernel.nonfinite
+    fill_rows, gather, sample = (getattr(_kernel, name, None) for name in _ONLY_NATIVE)
     instruction_set = name
 
 
@@ -127,6 +131,15 @@ _kernel: ModuleType = plain
 nonfinite = plain.nonfinite
 """nonfinite(pointer, count, dtype, stride): how many of the elements 0, stride, 2·stride … < count
 are NaN or infinite. The C function itself, for callers to whom a Python frame is dear."""
+_ONLY_NATIVE = ("fill_rows", "gather", "sample")
+fill_rows: Callable[..., None] | None = None
+"""fill_rows(rows, empty, has_value, records, states, factor, memory, sketches): see `stats.rows`,
+which does without where there is no C; so do the callers of the next two."""
+gather: Callable[..., list[int]] | None = None
+"""gather(tensors, types, dtypes, batch): fill a batch's arrays with where torch's tensors lie; the
+indices of those that are None or not ordinary."""
+sample: Callable[..., bytes | None] | None = None
+"""sample(tensor, types, dtypes, most): the bits of that many elements, None if not ordinary."""
 select(_first())
 
 

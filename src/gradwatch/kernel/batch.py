@@ -191,6 +191,16 @@ class Batch:
         return self.pointers, self.counts, self.dtypes, self.rows
 
     @classmethod
+    def empty(cls, count: int) -> "Batch":
+        """A batch of tensors without elements, to be filled in place."""
+        return cls(
+            np.zeros(count, np.uint64),
+            np.zeros(count, np.int64),
+            np.zeros(count, np.uint8),
+            np.zeros(count, np.int64),
+        )
+
+    @classmethod
     def of(
         cls,
         pointers: Sequence[int],

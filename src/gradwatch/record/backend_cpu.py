@@ -39,9 +39,10 @@ from gradwatch.run import HistogramTable
 from gradwatch.stats import Family, State
 from gradwatch.stats.rows import (
     RowMemory,
+    SketchMemory,
     blank,
     empty_rows,
-    fill_sketches,
+    gradient_rows,
     moment_rows,
     update_rows,
 )
@@ -263,12 +264,12 @@ class CpuBackend(Backend):
             self._measure_sparse(int(index), grads[index], records, states)
         if clipped:
             states[states == State.MEASURED] = State.CLIPPED
-        rows = moment_rows(Family.GRAD, records, states, multiplier)
-        rows["grad_dead_rows"], rows["grad_untouched_rows"] = self._memory.remember()
+        sketches = None
         if sketch is not None:
-            seen = gathered.batch.counts > 0  # others have no gradient, or a large sparse one
-            last = tracked.last_sketch
-            fill_sketches(rows, sketch, multiplier, seen, last, cosines=call.cosines)
+            # without elements there is no gradient, or a large sparse one
+            counts = gathered.batch.counts
+            sketches = SketchMemory(sketch, tracked.last_sketch, counts, call.cosines)
+        rows = gradient_rows(records, states, multiplier, self._memory, sketches)
         if call.histograms and frexp(multiplier)[0] != 0.5:
             raw = _scaled(gathered, multiplier)  # named, so that its memory lives through the call
             bins = kernel.measure(raw.batch, bins=True).bins
@@ -277,7 +278,7 @@ class CpuBackend(Backend):
             shift = frexp(multiplier)[1] - 1
         return FamilyRows(
             Family.GRAD,
-            blank(Family.GRAD, rows, states),
+            rows,
             states,
             _histograms(records, bins, gathered.batch.counts, shift) if call.histograms else None,
         )

@@ -4,7 +4,7 @@ The one place that knows the dtypes the kernel reads, what counts as an accelera
 is dense.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter
 
+import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch, Dtype
 from gradwatch.run import Placement
 from gradwatch.stats import State
@@ -29,6 +30,7 @@ KERNEL_DTYPES = {
 DENSE_LIMIT = 1 << 22
 """Sparse gradients of at most this many elements are made dense to be measured."""
 
+_DTYPES = tuple(KERNEL_DTYPES)  # in the order of the kernel's own
 _PLAIN = (Tensor, Parameter)
 
 
@@ -52,31 +54,31 @@ def gather(tensors: Sequence[Tensor | None]) -> Gathered:
     A stale address would be a crash in somebody's training, so device, layout, type and the size of
     the storage are looked at every time. Hold the result while the kernel runs.
     """
-    count = len(tensors)
-    pointers, counts, kinds, rows = [0] * count, [0] * count, [0] * count, [0] * count
-    states = np.zeros(count, np.uint8)
-    kept: list[Tensor | None] = [None] * count
-    for index, tensor in enumerate(tensors):
+    batch = Batch.empty(len(tensors))
+    states = np.zeros(len(tensors), np.uint8)
+    kept = list(tensors)
+    if kernel.gather is None:
+        others: Iterable[int] = range(len(kept))
+    else:
+        others = kernel.gather(kept, _PLAIN, _DTYPES, batch.arrays)
+    for index in others:
+        tensor = kept[index]
+        kept[index] = None
         if tensor is None:
             states[index] = State.NO_GRADIENT
-            continue
-        if not _is_simple(tensor):
-            readable = _readable(tensor)
-            if readable is None:
-                states[index] = State.UNSUPPORTED
-                continue
-            tensor = readable
-        size = tensor.numel()
-        end = (tensor.storage_offset() + size) * tensor.itemsize
-        address = tensor.data_ptr()
-        if size and (not address or tensor.untyped_storage().nbytes() < end):
-            states[index] = State.UNSUPPORTED  # freed or not real: there is no memory to read
-            continue
-        pointers[index], counts[index], kinds[index] = address, size, KERNEL_DTYPES[tensor.dtype]
-        if size and tensor.dim() > 1:
-            rows[index] = tensor.shape[0]
-        kept[index] = tensor
-    return Gathered(Batch.of(pointers, counts, kinds, rows), states, kept)
+        elif (readable := _readable(tensor)) is None:
+            states[index] = State.UNSUPPORTED
+        else:
+            kept[index] = readable
+            _enter(batch, index, readable)
+    return Gathered(batch, states, kept)
+
+
+def _enter(batch: Batch, index: int, tensor: Tensor) -> None:
+    size = tensor.numel()
+    batch.pointers[index], batch.counts[index] = tensor.data_ptr(), size
+    batch.dtypes[index] = KERNEL_DTYPES[tensor.dtype]
+    batch.rows[index] = tensor.shape[0] if size and tensor.dim() > 1 else 0
 
 
 def only(batch: Batch, keep: NDArray[np.bool_]) -> Batch:
@@ -102,17 +104,6 @@ def aligned(tensor: Tensor | None, like: Tensor) -> Tensor | None:
     return fitting.copy_(tensor.detach())
 
 
-def _is_simple(tensor: Tensor) -> bool:
-    """Whether the memory can be read as it lies: the ordinary case, so it is asked first."""
-    return (
-        type(tensor) in _PLAIN
-        and tensor.layout is torch.strided
-        and tensor.is_cpu
-        and tensor.dtype in KERNEL_DTYPES
-        and tensor.is_contiguous()
-    )
-
-
 def _readable(tensor: Tensor) -> Tensor | None:
     """The same numbers in memory the kernel can read, or None."""
     tensor = local(tensor).detach()
@@ -126,11 +117,22 @@ def _readable(tensor: Tensor) -> Tensor | None:
         tensor = torch.view_as_real(tensor.resolve_conj())
     if tensor.dtype not in KERNEL_DTYPES:
         return None
+    if not _has_memory(tensor):
+        return None
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     if rows_lie_whole(tuple(tensor.shape), tensor.stride()):
         return tensor
     return tensor.contiguous()
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Not freed, not cut off, and real: otherwise even a copy would read what is not there."""
+    reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    end = (tensor.storage_offset() + reach + 1) * tensor.itemsize
+    return not tensor.numel() or (
+        bool(tensor.data_ptr()) and tensor.untyped_storage().nbytes() >= end
+    )
 
 
 @lru_cache(maxsize=4096)

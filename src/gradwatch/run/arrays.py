@@ -18,8 +18,9 @@ from gradwatch.run.subject import Subject, with_known_shapes
 from gradwatch.stats import HAS_VALUE, SKETCH_WIDTH, Family, Kind, Stat, State, family_stats
 from gradwatch.stats.rows import (
     RowMemory,
+    SketchMemory,
     blank,
-    fill_sketches,
+    gradient_rows,
     moment_rows,
     name_seed,
     update_rows,
@@ -110,11 +111,10 @@ class _ArrayRecorder:
         batch, _owners, states = _batch(arrays, State.NO_GRADIENT)
         touched = self._memory.fresh(batch.rows)
         records, _, sketches = measure(batch, seeds=self._seeds, touched=touched)
-        rows = moment_rows(Family.GRAD, records, states)
-        rows["grad_dead_rows"], rows["grad_untouched_rows"] = self._memory.remember()
         assert sketches is not None
-        fill_sketches(rows, sketches, 1.0, batch.counts > 0, self._last_sketch, cosines=True)
-        self._put(Family.GRAD, row, blank(Family.GRAD, rows, states), states)
+        seen = SketchMemory(sketches, self._last_sketch, batch.counts, cosines=True)
+        rows = gradient_rows(records, states, 1.0, self._memory, seen)
+        self._put(Family.GRAD, row, rows, states)
 
     def weights(self, row: int, arrays: Arrays) -> None:
         batch, _owners, states = _batch(arrays, State.NOT_SAMPLED)

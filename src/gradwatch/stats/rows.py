@@ -6,10 +6,12 @@ Used wherever tensors are measured: by the recorder, and of arrays that somebody
 import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+import gradwatch.kernel as kernel
 from gradwatch.stats.catalogue import HAS_VALUE, Family, family_stats, row_dtype
 
 _SCALED = ("norm", "mean", "std", "abs_mean", "abs_max", "min", "max")
@@ -28,6 +30,11 @@ def moment_rows(
     family: Family, records: NDArray[np.void], states: NDArray[np.uint8], factor: float = 1.0
 ) -> NDArray[np.void]:
     """Rows of gradients or weights; `factor` multiplies what has the tensor's unit."""
+    if kernel.fill_rows is not None:
+        rows = np.empty(len(records), row_dtype(family))
+        empty = _EMPTY[family]
+        kernel.fill_rows(rows, empty, HAS_VALUE, records, states, factor, None, None)
+        return rows
     rows = empty_rows(family, len(records))
     rows[_COLUMNS[family]] = records[_COPIED]
     if factor != 1.0:
@@ -37,6 +44,37 @@ def moment_rows(
     with np.errstate(invalid="ignore"):
         rows[f"{family}_zero_fraction"] = records["zeros"] / records["count"]
     return blank(family, rows, states)
+
+
+def gradient_rows(
+    records: NDArray[np.void],
+    states: NDArray[np.uint8],
+    factor: float,
+    memory: "RowMemory",
+    sketches: "SketchMemory | None" = None,
+) -> NDArray[np.void]:
+    """Whole rows of gradients: moments, what the memory says of their rows, sketches if any."""
+    if kernel.fill_rows is not None:
+        rows = np.empty(len(records), _GRADIENT_ROW)
+        empty, arrays = _EMPTY[Family.GRAD], memory.arrays
+        kernel.fill_rows(rows, empty, HAS_VALUE, records, states, factor, arrays, sketches)
+        return rows
+    rows = moment_rows(Family.GRAD, records, states, factor)
+    rows["grad_dead_rows"], rows["grad_untouched_rows"] = memory.remember()
+    if sketches is not None:
+        now, last, counts, cosines = sketches
+        fill_sketches(rows, now, factor, counts > 0, last, cosines=cosines)
+    return blank(Family.GRAD, rows, states)
+
+
+class SketchMemory(NamedTuple):
+    """Sketches of this step and of the last one before, which they then become."""
+
+    now: NDArray[np.float32]
+    last: NDArray[np.float32]
+    counts: NDArray[np.int64]
+    """Elements of each gradient; where there is none, there is no sketch."""
+    cosines: bool
 
 
 def blank(family: Family, rows: NDArray[np.void], states: NDArray[np.uint8]) -> NDArray[np.void]:
@@ -96,6 +134,7 @@ def _empty_row(family: Family) -> NDArray[np.void]:
 
 
 _EMPTY = {family: _empty_row(family) for family in Family}
+_GRADIENT_ROW = row_dtype(Family.GRAD)
 
 
 def name_seed(name: str) -> int:
@@ -117,22 +156,25 @@ class RowMemory:
     """
 
     def __init__(self, rows: Sequence[int]) -> None:
-        self.rows = tuple(rows)
+        self.rows = np.array(rows, np.int64)
         starts = np.concatenate([[0], np.cumsum(self.rows)]).astype(np.int64)
         self._marks = np.zeros(int(starts[-1]), np.uint8)
         self._recent = np.zeros(len(self._marks), np.uint64)
         self._ever = np.zeros(len(self._marks), np.uint8)
         self._views = [self._marks[a:b] for a, b in pairwise(starts)]
+        self._given = [view if len(view) else None for view in self._views]
         self._filled = np.flatnonzero(self.rows)
         self._starts = starts[:-1][self._filled]
+        self.arrays = self.rows, self._marks, self._recent, self._ever
+        """As the kernel takes them."""
 
     def fresh(self, rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | None]:
         """Cleared marks for the kernel; None for a tensor that has no rows this time."""
         self._marks.fill(0)
-        return [
-            view if count and count == now else None
-            for view, count, now in zip(self._views, self.rows, rows.tolist(), strict=True)
-        ]
+        fits = rows == self.rows
+        if fits.all():
+            return self._given
+        return [view if fit else None for view, fit in zip(self._given, fits.tolist(), strict=True)]
 
     def mark(self, index: int, rows: NDArray[np.int64]) -> None:
         """Mark rows of a tensor the kernel could not read."""

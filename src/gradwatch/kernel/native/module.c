@@ -2,6 +2,8 @@
  * byte is read, lets the interpreter go on (no GIL) while the kernel works.
  *
  * A batch arrives as a tuple of four buffers: pointers u64, counts i64, dtypes u8, rows i64. */
+#include "filling.h"
+#include "gathering.h"
 #include "numbers.h"
 #include "outputs.h"
 #include "scanning.h"
@@ -16,14 +18,28 @@ static const Kernel *chosen;
 
 /* torch.set_flush_denormal makes the processor treat small numbers as zero, which would make our
  * counts wrong: the kernel works in the default environment and puts the caller's back. */
-#define WORK(call)                 \
-    Py_BEGIN_ALLOW_THREADS;        \
-    fenv_t callers;                \
-    fegetenv(&callers);            \
-    fesetenv(FE_DFL_ENV);          \
-    call;                          \
-    fesetenv(&callers);            \
+#define WORK_BRIEFLY(call)    \
+    do {                      \
+        fenv_t callers;       \
+        fegetenv(&callers);   \
+        fesetenv(FE_DFL_ENV); \
+        call;                 \
+        fesetenv(&callers);   \
+    } while (0)
+
+#define WORK(call)          \
+    Py_BEGIN_ALLOW_THREADS; \
+    WORK_BRIEFLY(call);     \
     Py_END_ALLOW_THREADS
+
+/* Elements that take less time than to let the interpreter go and to wait for it. */
+enum { FEW = 1 << 16 };
+
+static int has_few(const Batch *batch) {
+    int64_t elements = 0;
+    for (size_t i = 0; i < batch->n && elements <= FEW; i++) elements += batch->counts[i];
+    return elements <= FEW;
+}
 
 static PyObject *done(Buffers *held) {
     release(held);
@@ -57,7 +73,8 @@ static PyObject *py_measure(PyObject *self, PyObject *args) {
     out.touched = touched.marks;
     out.bins = bins == Py_None ? NULL : &table;
     out.sketches = sketches == Py_None ? NULL : &sketch;
-    WORK(chosen->measure(&batch, &out));
+    if (has_few(&batch)) WORK_BRIEFLY(chosen->measure(&batch, &out));
+    else WORK(chosen->measure(&batch, &out));
     release_touched(&touched);
     return done(&held);
 }
@@ -68,6 +85,15 @@ static PyObject *py_step(PyObject *self, PyObject *args) {
     StepInputs inputs;
     if (take_steps(&held, args, &inputs) < 0) return failed(&held);
     WORK(chosen->step(&inputs.steps));
+    return done(&held);
+}
+
+static PyObject *py_fill_rows(PyObject *self, PyObject *args) {
+    (void)self;
+    Buffers held = {.n = 0};
+    Filling filling;
+    if (take_filling(&held, args, &filling) < 0) return failed(&held);
+    WORK_BRIEFLY(fill(&filling));
     return done(&held);
 }
 
@@ -226,6 +252,11 @@ static PyMethodDef functions[] = {
      "measure(batch, records, touched, (firsts, sizes, counts), (seeds, offsets, wholes, out))"},
     {"step", py_step, METH_VARARGS,
      "step(before, after, grads, second_moments, correction, eps, updates, ratios)"},
+    {"fill_rows", py_fill_rows, METH_VARARGS,
+     "fill_rows(rows, empty, has_value, records, states, factor, memory, sketches)"},
+    {"gather", py_gather, METH_VARARGS,
+     "gather(tensors, types, dtypes, (pointers, counts, dtypes, rows))"},
+    {"sample", py_sample, METH_VARARGS, "sample(tensor, types, dtypes, most)"},
     {"sketch", py_sketch, METH_VARARGS, "sketch(batch, (seeds, offsets, wholes, sketches))"},
     {"hashes", py_hashes, METH_VARARGS, "hashes(batch, offsets, marks)"},
     {"row_spread", py_row_spread, METH_VARARGS, "row_spread(batch, spreads)"},
@@ -246,7 +277,7 @@ static PyMethodDef functions[] = {
 static int start(PyObject *module) {
     (void)module;
     chosen = supported_kernels()[0];
-    return 0;
+    return learn_words();
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, start}, {0, NULL}};

@@ -1,0 +1,175 @@
+/* Where torch's tensors lie, asked of the tensors themselves: torch is known by what is handed in,
+ * so nothing is linked against it. */
+#include "boundary.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { KNOWN_TYPES = 2 };
+
+/* What a tensor is asked for, and what the answers may be. */
+static struct {
+    PyObject *is_cpu, *dtype, *is_contiguous, *shape, *data_ptr, *storage_offset, *storage, *nbytes;
+} words;
+
+static int learn_words(void) {
+    return (words.is_cpu = PyUnicode_InternFromString("is_cpu")) &&
+                   (words.dtype = PyUnicode_InternFromString("dtype")) &&
+                   (words.is_contiguous = PyUnicode_InternFromString("is_contiguous")) &&
+                   (words.shape = PyUnicode_InternFromString("shape")) &&
+                   (words.data_ptr = PyUnicode_InternFromString("data_ptr")) &&
+                   (words.storage_offset = PyUnicode_InternFromString("storage_offset")) &&
+                   (words.storage = PyUnicode_InternFromString("untyped_storage")) &&
+                   (words.nbytes = PyUnicode_InternFromString("nbytes"))
+               ? 0
+               : -1;
+}
+
+/* Answers: 1 for yes, 0 for no and for an error, which the caller clears. */
+static int is_true(PyObject *answer) {
+    Py_XDECREF(answer); /* True is never freed */
+    return answer == Py_True;
+}
+
+static int is_number(PyObject *answer, uint64_t *number) {
+    if (!answer) return 0;
+    *number = PyLong_AsUnsignedLongLong(answer);
+    Py_DECREF(answer);
+    return !PyErr_Occurred();
+}
+
+static PyObject *ask(PyObject *object, PyObject *method) {
+    return PyObject_CallMethodObjArgs(object, method, NULL);
+}
+
+static int has_dtype(PyObject *tensor, PyObject *dtypes, uint8_t *dtype) {
+    PyObject *own = PyObject_GetAttr(tensor, words.dtype);
+    Py_XDECREF(own); /* torch keeps its dtypes for ever */
+    for (*dtype = 0; own && *dtype < DTYPES; ++*dtype)
+        if (PyTuple_GetItem(dtypes, *dtype) == own) return 1;
+    return 0;
+}
+
+static int has_shape(PyObject *tensor, int64_t *count, int64_t *rows) {
+    PyObject *shape = PyObject_GetAttr(tensor, words.shape);
+    if (!shape) return 0;
+    Py_ssize_t dims = PyTuple_Size(shape);
+    int64_t size = 1, first = 0;
+    for (Py_ssize_t d = 0; d < dims; d++) {
+        int64_t length = PyLong_AsLongLong(PyTuple_GetItem(shape, d));
+        if (d == 0) first = length;
+        size *= length;
+    }
+    Py_DECREF(shape);
+    *count = size;
+    *rows = size && dims > 1 ? first : 0;
+    return dims >= 0 && !PyErr_Occurred();
+}
+
+/* Whether the storage holds the tensor: it may have been freed or cut since. */
+static int lies_in_storage(PyObject *tensor, uint64_t bytes, size_t size) {
+    uint64_t offset, held = 0;
+    PyObject *storage = ask(tensor, words.storage);
+    int known = storage && is_number(ask(storage, words.nbytes), &held);
+    Py_XDECREF(storage);
+    return known && is_number(ask(tensor, words.storage_offset), &offset) &&
+           offset * size + bytes <= held;
+}
+
+/* Where an ordinary tensor lies: contiguous, of one of the kernel's types, in memory that is there.
+ * 0 for any other. */
+static int look_at(PyObject *object, PyObject *types, PyObject *dtypes, Tensor *tensor) {
+    PyObject *type = (PyObject *)Py_TYPE(object);
+    uint64_t address;
+    int64_t count, rows;
+    uint8_t dtype;
+    if (type != PyTuple_GetItem(types, 0) && type != PyTuple_GetItem(types, 1)) return 0;
+    if (!is_true(PyObject_GetAttr(object, words.is_cpu)) || !has_dtype(object, dtypes, &dtype) ||
+        !is_true(ask(object, words.is_contiguous)) || !has_shape(object, &count, &rows) ||
+        !is_number(ask(object, words.data_ptr), &address))
+        return 0;
+    size_t size = itemsize(dtype);
+    if (count && (!address || !lies_in_storage(object, (uint64_t)count * size, size))) return 0;
+    *tensor = (Tensor){(const char *)(uintptr_t)address, (size_t)count, dtype, (size_t)rows};
+    return 1;
+}
+
+static int check_known(PyObject *types, PyObject *dtypes) {
+    if (PyTuple_Size(types) == KNOWN_TYPES && PyTuple_Size(dtypes) == DTYPES) return 0;
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "expected two types and the kernel's dtypes in order");
+    return -1;
+}
+
+static int add_index(PyObject *list, Py_ssize_t i) {
+    PyObject *number = PyLong_FromSsize_t(i);
+    int status = number ? PyList_Append(list, number) : -1;
+    Py_XDECREF(number);
+    return status;
+}
+
+/* gather(tensors, types, dtypes, (pointers, counts, dtypes, rows)): fills the batch and gives the
+ * indices of what it left alone: None, and tensors that are not ordinary. */
+static PyObject *py_gather(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *list, *types, *dtypes, *p, *c, *d, *r;
+    if (!PyArg_ParseTuple(args, "O!O!O!(OOOO)", &PyList_Type, &list, &PyTuple_Type, &types,
+                          &PyTuple_Type, &dtypes, &p, &c, &d, &r) ||
+        check_known(types, dtypes) < 0)
+        return NULL;
+    Buffers held = {.n = 0};
+    size_t n = (size_t)PyList_Size(list);
+    uint64_t *pointers;
+    int64_t *counts, *rows;
+    uint8_t *kinds;
+    PyObject *others = NULL;
+    if ((pointers = take(&held, p, n, 8, 1)) && (counts = take(&held, c, n, 8, 1)) &&
+        (kinds = take(&held, d, n, 1, 1)) && (rows = take(&held, r, n, 8, 1)))
+        others = PyList_New(0);
+    for (size_t i = 0; others && i < n; i++) {
+        Tensor tensor;
+        PyObject *object = PyList_GetItem(list, (Py_ssize_t)i);
+        /* Held: a tensor may answer by running somebody's code, which may change the list. */
+        Py_XINCREF(object);
+        int is_ordinary = object && look_at(object, types, dtypes, &tensor);
+        Py_XDECREF(object);
+        PyErr_Clear();
+        if (is_ordinary) {
+            pointers[i] = (uintptr_t)tensor.data, counts[i] = (int64_t)tensor.count;
+            kinds[i] = (uint8_t)tensor.dtype, rows[i] = (int64_t)tensor.rows;
+        } else if (add_index(others, (Py_ssize_t)i) < 0) {
+            Py_CLEAR(others);
+        }
+    }
+    release(&held);
+    return others;
+}
+
+/* sample(tensor, types, dtypes, most): the bytes of at most so many elements, one from each of as
+ * many equal stretches, at a place in it that follows the golden ratio; None where it is no
+ * ordinary tensor. */
+static PyObject *py_sample(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *object, *types, *dtypes;
+    Py_ssize_t most;
+    Tensor tensor;
+    if (!PyArg_ParseTuple(args, "OO!O!n", &object, &PyTuple_Type, &types, &PyTuple_Type, &dtypes,
+                          &most) ||
+        check_known(types, dtypes) < 0)
+        return NULL;
+    if (!look_at(object, types, dtypes, &tensor)) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    size_t size = itemsize(tensor.dtype), wanted = most < 1 ? 0 : (size_t)most;
+    if (tensor.count <= wanted)
+        return PyBytes_FromStringAndSize(tensor.data, (Py_ssize_t)(tensor.count * size));
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(wanted * size));
+    char *to = bytes ? PyBytes_AsString(bytes) : NULL;
+    double stretch = (double)tensor.count / (double)wanted;
+    for (size_t i = 0; to && i < wanted; i++) {
+        double place = ((double)i + fmod((double)i * 0.6180339887498949, 1.0)) * stretch;
+        memcpy(to + i * size, tensor.data + (size_t)place * size, size);
+    }
+    return bytes;
+}
