@@ -43,6 +43,7 @@ KEPT: tuple[Stat, ...] = (
     Stat.PROBE_TRAINING,
     Stat.LR,
 )
+_NOT_SAMPLED = int(State.NOT_SAMPLED)
 _FIELDS = {family: [str(stat) for stat in KEPT if stat.family is family] for family in Family}
 
 
@@ -74,8 +75,10 @@ class RecentPast:
         self._place: NDArray[np.int64] = np.zeros(0, np.int64)
         """Column of each id within the series of its kind."""
         self._widths = dict.fromkeys(Kind, 0)
-        self._rows: dict[Family, NDArray[np.void]] = {}
-        """By family [slot, column], only the fields that are kept."""
+        self._values: dict[Family, dict[str, NDArray[Any]]] = {}
+        """By family and field [slot, column], only the fields that are kept."""
+        self._columns: dict[Family, tuple[NDArray[np.uint32], slice | NDArray[np.int64]]] = {}
+        """The ids a family had last, and their columns: they hardly ever change."""
         self._states: dict[Family, NDArray[np.uint8]] = {}
         self._scalars: dict[str, NDArray[np.float64]] = {}
         self._steps = np.zeros(FIRST + LAST, np.int64)
@@ -110,48 +113,56 @@ class RecentPast:
         self._steps[at] = step
         # The slot held an older step: what this one does not record must not show that.
         for states in self._states.values():
-            states[at] = State.NOT_SAMPLED
+            states[at] = _NOT_SAMPLED
         for values in self._scalars.values():
             values[at] = np.nan
         for batch in batches:
-            fields = _FIELDS[batch.family]
-            if not fields:
+            if not _FIELDS[batch.family]:
                 continue
-            columns = self._place[batch.ids]
-            self._table(batch.family)[at, columns] = batch.rows[fields]
+            columns = self._columns_of(batch)
+            for name, table in self._tables(batch.family).items():
+                table[at, columns] = batch.rows[name]
             self._states[batch.family][at, columns] = batch.states
         for name, value in scalars.items():
             if name not in self._scalars:
                 self._scalars[name] = np.full(FIRST + LAST, np.nan)
             self._scalars[name][at] = value
 
-    def _table(self, family: Family) -> NDArray[np.void]:
-        """The rows of one family, wide enough for every subject declared so far."""
+    def _columns_of(self, batch: RecordedRows) -> slice | NDArray[np.int64]:
+        ids, columns = self._columns.get(batch.family, (None, slice(0)))
+        if batch.ids is not ids:
+            places = self._place[batch.ids]
+            first = int(places[0]) if len(places) else 0
+            in_order = np.array_equal(places, np.arange(first, first + len(places)))
+            columns = slice(first, first + len(places)) if in_order else places
+            self._columns[batch.family] = batch.ids, columns
+        return columns
+
+    def _tables(self, family: Family) -> dict[str, NDArray[Any]]:
+        """The numbers of one family, wide enough for every subject declared so far."""
         width = self._widths[family.kind]
-        before = self._rows.get(family)
+        before = self._states.get(family)
         if before is None or before.shape[1] < width:
-            dtype = row_dtype(family)
-            kept = np.dtype([(name, dtype[name].str) for name in _FIELDS[family]])
-            rows = np.zeros((FIRST + LAST, width), kept)
-            states = np.full((FIRST + LAST, width), State.NOT_SAMPLED, np.uint8)
+            dtype, shape = row_dtype(family), (FIRST + LAST, width)
+            tables = {name: np.zeros(shape, dtype[name]) for name in _FIELDS[family]}
+            states = np.full(shape, _NOT_SAMPLED, np.uint8)
             if before is not None:
-                rows[:, : before.shape[1]] = before
-                states[:, : before.shape[1]] = self._states[family]
-            self._rows[family], self._states[family] = rows, states
-        return self._rows[family]
+                states[:, : before.shape[1]] = before
+                for name, table in self._values[family].items():
+                    tables[name][:, : table.shape[1]] = table
+            self._values[family], self._states[family] = tables, states
+        return self._values[family]
 
     def run(self) -> Run:
         """The steps that are kept, in the order of time; NaN where nothing was measured."""
         order = np.argsort(self._steps[: len(self)], kind="stable")
         values: dict[Stat, NDArray[np.float64]] = {}
         states: dict[Stat, NDArray[np.uint8]] = {}
-        for family in self._rows:
-            rows = self._table(family)[order]
+        for family in self._values:
+            tables = self._tables(family)
             taken = self._states[family][order]
-            for name in _FIELDS[family]:
-                values[Stat(name)] = np.where(
-                    HAS_VALUE[taken], rows[name].astype(np.float64), np.nan
-                )
+            for name, table in tables.items():
+                values[Stat(name)] = np.where(HAS_VALUE[taken], table[order], np.nan)
                 states[Stat(name)] = taken
         return Run(
             MemorySource(

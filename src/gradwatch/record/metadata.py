@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gradwatch.graph import Graph
@@ -233,7 +234,7 @@ _SHOWN = 3
 def audit(model: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, list[str]]:
     """Parameters no optimizer knows, optimizer parameters of no watched module, frozen ones."""
     held = {
-        id(parameter): f"group {number}, parameter {place} {tuple(parameter.shape)}"
+        id(parameter): f"group {number}, parameter {place} {_shape(parameter)}"
         for optimizer in optimizers
         for number, group in enumerate(optimizer.param_groups)
         for place, parameter in enumerate(group["params"])
@@ -252,6 +253,10 @@ def audit(model: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, list[s
             name for key, (name, trainable) in names.items() if not trainable and key in held
         ],
     }
+
+
+def _shape(parameter: Tensor) -> tuple[int, ...] | str:
+    return "(lazy)" if is_lazy(parameter) else tuple(parameter.shape)
 
 
 def audit_events(report: dict[str, list[str]], step: int) -> list[Event]:

@@ -127,6 +127,8 @@ def _join(path: str, name: str) -> str:
 if TYPE_CHECKING:
     from gradwatch.record.backend import Backend
 
+_GLANCES = 16
+"""Of so many scans one looks at everything, whatever a glance says."""
 Declared = Callable[[Sequence[Subject], NDArray[np.uint32]], None]
 
 
@@ -154,6 +156,7 @@ class TrackedOptimizer:
         """The run's numbers of the optimizer's parameter groups."""
         self.group_ids = np.zeros(0, np.uint32)
         self.parameters: tuple[ParameterInfo, ...] = ()
+        self._refs: list[Callable[[], Tensor | None]] = []
         # One entry per parameter, in the same order:
         self.ids = np.zeros(0, np.uint32)
         self.rows: list[int] = []
@@ -170,30 +173,31 @@ class TrackedOptimizer:
         return self._ref() if self._ref is not None else None
 
     def tensors(self) -> list[Tensor | None]:
-        """The parameters now; None where one is gone."""
-        return [info.ref() for info in self.parameters]
+        """The parameters now; None where one is gone or, in a lazy module, has no shape yet."""
+        return [ref() for ref in self._refs]
 
     def gradients(self) -> list[Tensor | None]:
         """Their gradients now; None where there is none."""
-        return [None if (p := info.ref()) is None else p.grad for info in self.parameters]
+        return [None if (p := ref()) is None else p.grad for ref in self._refs]
 
     def take_over(self, parameters: Sequence[ParameterInfo], ids: Sequence[int]) -> None:
         """From now on these; what is remembered of them is kept where nothing has changed."""
-        tensors = [info.ref() for info in parameters]
+        self._refs = [_gone if is_lazy(info.ref()) else info.ref for info in parameters]
+        tensors = self.tensors()
         rows = [_rows(tensor) for tensor in tensors]
         remote = [tensor for tensor in tensors if tensor is not None and on_accelerator(tensor)]
         on_device, self.devices = bool(remote), tuple(dict.fromkeys(t.device for t in remote))
-        same = list(ids) == self.ids.tolist() and rows == self.rows
+        sizes = [0 if tensor is None else tensor.numel() for tensor in tensors]
+        same = (list(ids), rows, sizes) == (self.ids.tolist(), self.rows, self.wholes.tolist())
         self.parameters = tuple(parameters)
         if same and on_device is self._on_device:
             return
         self.ids, self.rows, self._on_device = np.array(ids, np.uint32), rows, on_device
         self.seeds = np.array([name_seed(info.name) for info in parameters], np.uint64)
-        real = [None if tensor is None or is_lazy(tensor) else tensor for tensor in tensors]
         self.offsets = np.array(
-            [0 if t is None else flat_offset(placement(t)) for t in real], np.int64
+            [0 if t is None else flat_offset(placement(t)) for t in tensors], np.int64
         )
-        self.wholes = np.array([0 if t is None else t.numel() for t in real], np.int64)
+        self.wholes = np.array(sizes, np.int64)
         self.last_sketch = np.full((len(ids), SKETCH_WIDTH), np.nan, np.float32)
         self.backend = self._make_backend(on_device)
         self.backend.prepare(self)
@@ -205,6 +209,10 @@ class TrackedOptimizer:
             self.groups.append(count)
             count += 1
         return count
+
+
+def _gone() -> None:
+    """Stands for the reference to a tensor that is not there."""
 
 
 def _rows(tensor: Tensor | None) -> int:
@@ -237,6 +245,9 @@ class TrackedParameters:
         self._seen: dict[str, tuple[int, bool]] = {}
         self._order: dict[str, int] = {}
         self._last: Hashable = None
+        self._modules: list[weakref.ref[Module]] = []
+        self._glanced: Hashable = None
+        self._glances = 0
         self._by_id: dict[int, TrackedOptimizer] = {}
         self.optimizers: list[TrackedOptimizer] = []
         self.unowned = track(None)
@@ -285,14 +296,42 @@ class TrackedParameters:
     def scan(self, step: int) -> list[Event]:
         """Look at model and optimizers anew; what has changed since the last time."""
         model = self._model()
-        if model is None:
+        if model is None or self._is_unchanged():
             return []
         infos = [info for info in named_parameters(model) if self._wanted(info.name)]
         signature = self._signature(infos)
-        if signature == self._last:
-            return []
-        self._last = signature
-        events = self._changes(step, infos)
+        self._modules = [weakref.ref(module) for _, module in bare_modules(model)]
+        events: list[Event] = []
+        if signature != self._last:
+            self._last = signature
+            events += self._changes(step, infos)
+            self._take_over(infos)
+        lazy = any(is_lazy(info.ref()) for info in infos)  # they become others under the same id
+        self._glanced = None if lazy else self._glance()
+        return events
+
+    def _is_unchanged(self) -> bool:
+        """Whether a glance shows what it did last time; now and then that is not good enough."""
+        self._glances += 1
+        return self._glances % _GLANCES != 0 and self._glance() == self._glanced
+
+    def _glance(self) -> Hashable:
+        """What a change of the model or of an optimizer would hardly leave as it is."""
+        optimizers = [optimizer for tracked in self.optimizers if (optimizer := tracked.optimizer)]
+        return (
+            [
+                (*map(id, module._parameters.values()), *map(id, module._modules.values()))
+                for ref in self._modules
+                if (module := ref()) is not None
+            ],
+            [p is not None and p.requires_grad for tracked in self.all for p in tracked.tensors()],
+            [id(p) for optimizer in optimizers for g in optimizer.param_groups for p in g["params"]],
+            [len(optimizer.param_groups) for optimizer in optimizers],
+            id(self._order),
+        )
+
+    def _take_over(self, infos: list[ParameterInfo]) -> None:
+        """Hand every parameter to the optimizers that step it."""
         owners_by_id = self._owners()
         shares: dict[int, list[int]] = {id(tracked): [] for tracked in self.all}
         groups: list[int | None] = []
@@ -306,13 +345,12 @@ class TrackedParameters:
             share = shares[id(tracked)]
             tracked.take_over([infos[i] for i in share], [int(ids[i]) for i in share])
             self._settle(tracked)
-        return events
 
     def _settle(self, tracked: TrackedOptimizer) -> None:
         """Its parameters are known: choose those that carry hooks, declare its groups."""
         # Where there are optimizers, what none of them steps tells nothing about steps.
         sampled = tracked is not self.unowned or not self.optimizers
-        able = [p for p in tracked.tensors() if p is not None and not is_lazy(p)]
+        able = [p for p in tracked.tensors() if p is not None]
         tracked.sampler.choose(able if sampled else [])
         if (optimizer := tracked.optimizer) is not None:
             numbers = tracked.groups[: len(optimizer.param_groups)]
@@ -398,7 +436,7 @@ class TrackedParameters:
                 for name, p in tensors
             ),
             tuple(
-                (id(tracked), tuple(len(g["params"]) for g in o.param_groups), _parameter_sum(o))
+                (id(tracked), tuple(tuple(map(id, g["params"])) for g in o.param_groups))
                 if (o := tracked.optimizer) is not None
                 else None
                 for tracked in self.optimizers
@@ -410,10 +448,6 @@ class TrackedParameters:
         tracked.sampler.remove()
         self.optimizers.remove(tracked)
         self._by_id = {key: other for key, other in self._by_id.items() if other is not tracked}
-
-
-def _parameter_sum(optimizer: Optimizer) -> int:
-    return sum(id(p) for group in optimizer.param_groups for p in group["params"])
 
 
 def _parameter_ids(optimizer: Optimizer) -> set[int]:

@@ -127,18 +127,15 @@ class Queue:
             self.rows(family, step, ids[:half], rows[:half], states[:half])
             self.rows(family, step, ids[half:], rows[half:], states[half:])
             return
-        front = STEP_HEAD.pack(count, width)
+        # In few large pieces: the training waits for every one of them.
+        front = STEP_HEAD.pack(count, width) + ids.tobytes() + states.tobytes()
         with self.lock:
             at = self._room(total)
             if at < 0:
                 return
-            buffer = self.ring.buffer
-            begin = at + HEAD_BYTES
-            buffer[begin : begin + STEP_HEAD.size] = np.frombuffer(front, np.uint8)
-            begin += STEP_HEAD.size
-            buffer[begin : begin + 4 * count] = ids.view(np.uint8)
-            buffer[begin + 4 * count : begin + 5 * count] = states
-            begin = at + HEAD_BYTES + fixed
+            buffer, begin = self.ring.buffer, at + HEAD_BYTES
+            buffer.data[begin : begin + len(front)] = front
+            begin += fixed
             buffer[begin : begin + count * width] = rows.view(np.uint8)
             self.ring.add(Slot(at, total, family, step, count))
             self.accepted += 1
