@@ -75,6 +75,7 @@ __all__ = [
     "sketch",
     "sparse_bins",
     "step",
+    "use_exchange",
 ]
 
 VARIABLE = "GRADWATCH_KERNEL"
@@ -114,6 +115,15 @@ def set_threads(most: int) -> None:
         raise ValueError(f"expected at least one thread, got {most}")
     if _native:
         _native.set_threads(min(most, MOST_THREADS))
+
+
+def use_exchange(capsule: Any) -> bool:
+    """Let `gather` and `sample` see tensors through DLPack's exchange interface; None: not.
+
+    Whether they do: an interface of another version is not used. Without it every tensor is asked
+    for its type, its shape and its address, one after the other.
+    """
+    return bool(_native and _native.use_exchange(capsule))
 
 
 def _first() -> str:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,7 @@ from gradwatch.record.rows import Parts, PendingRows, ReadyRows
 from gradwatch.stats import Family
 
 
-@dataclass(frozen=True)
-class SentRows:
+class SentRows(NamedTuple):
     """`PendingRows` whose numbers were sent off, with the step and parameters they belong to."""
 
     step: int

@@ -260,8 +260,9 @@ class CpuBackend(Backend):
             touched=touched,
         )
         states = gathered.states.copy()
-        for index in np.flatnonzero(states == State.UNSUPPORTED):
-            self._measure_sparse(int(index), grads[index], records, states)
+        if State.UNSUPPORTED in states.tobytes():
+            for index in np.flatnonzero(states == State.UNSUPPORTED):
+                self._measure_sparse(int(index), grads[index], records, states)
         if clipped:
             states[states == State.MEASURED] = State.CLIPPED
         sketches = None

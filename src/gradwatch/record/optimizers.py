@@ -18,11 +18,20 @@ from gradwatch.stats import Family
 from gradwatch.stats.rows import empty_rows
 
 
-def learning_rates(optimizer: Optimizer) -> NDArray[np.void]:
-    """One row per group."""
-    rows = empty_rows(Family.GROUP, len(optimizer.param_groups))
-    rows["lr"] = [number(group.get("lr")) for group in optimizer.param_groups]
-    return rows
+class LearningRates:
+    """The rows of parameter groups, made anew where a rate has changed."""
+
+    def __init__(self) -> None:
+        self._last: list[Any] = []
+        self._rows = empty_rows(Family.GROUP, 0)
+
+    def rows(self, optimizer: Optimizer) -> NDArray[np.void]:
+        """One row per group; not to be written to."""
+        rates = [number(group.get("lr")) for group in optimizer.param_groups]
+        if rates != self._last:
+            self._last, self._rows = rates, empty_rows(Family.GROUP, len(rates))
+            self._rows["lr"] = rates
+        return self._rows
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from gradwatch.record.backend_cpu import CpuBackend
 from gradwatch.record.device.backend import DeviceBackend
 from gradwatch.record.device.launches import LaunchTimes
 from gradwatch.record.device.transfer import Transfer
-from gradwatch.record.optimizers import LossScaling, learning_rates
+from gradwatch.record.optimizers import LearningRates, LossScaling
 from gradwatch.record.options import Options, Record
 from gradwatch.record.parameters import TrackedOptimizer
 from gradwatch.record.rows import (
@@ -65,6 +65,7 @@ class Recorder:
         self._rows: list[StepRows] = []
         self._scalars: dict[str, float] = {}
         self._reported: set[tuple[str, str]] = set()
+        self._rates = LearningRates()
 
     def make_backend(self, on_device: bool) -> Backend:
         """What measures parameters on an accelerator, or on the CPU."""
@@ -110,7 +111,7 @@ class Recorder:
             else:
                 self._under_way.append(sent)
         if Family.GROUP in call.due and (optimizer := tracked.optimizer) is not None:
-            rates = learning_rates(optimizer)
+            rates = self._rates.rows(optimizer)
             if len(rates) == len(tracked.group_ids):
                 states = np.zeros(len(rates), np.uint8)
                 self._put(StepRows(Family.GROUP, tracked.group_ids, rates, states), call.step)
@@ -296,7 +297,7 @@ class Recorder:
         if not tracked.parameters:
             return
         # Rows that come late may be of other parameters than the optimizer has now.
-        if ids is tracked.ids and (rows.states == State.UNSUPPORTED).any():
+        if ids is tracked.ids and State.UNSUPPORTED in rows.states.tobytes():
             self._report_unsupported(step, tracked, rows)
         self._put(StepRows(rows.family, ids, rows.rows, rows.states), step)
         if (table := rows.histograms) is not None and len(table):

@@ -32,6 +32,7 @@ DENSE_LIMIT = 1 << 22
 
 _DTYPES = tuple(KERNEL_DTYPES)  # in the order of the kernel's own
 _PLAIN = (Tensor, Parameter)
+kernel.use_exchange(getattr(Tensor, "__dlpack_c_exchange_api__", None))  # of torch 2.10 and later
 
 
 def on_accelerator(value: object) -> bool:

@@ -125,9 +125,9 @@ class Writer:
             return
         try:
             code, dtype = self._dtypes[family]
-            if rows.dtype.names != dtype.names:
-                raise ValueError(f"rows of another make than those of {family}")
-            if rows.dtype != dtype or not rows.flags.c_contiguous:
+            if rows.dtype is not dtype or not rows.flags.c_contiguous:
+                if rows.dtype.names != dtype.names:
+                    raise ValueError(f"rows of another make than those of {family}")
                 rows = np.ascontiguousarray(rows.astype(dtype))
             if not len(rows) == len(ids) == len(states):
                 raise ValueError("as many ids and states as rows are needed")

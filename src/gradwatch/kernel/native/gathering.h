@@ -76,22 +76,82 @@ static int lies_in_storage(PyObject *tensor, uint64_t bytes, size_t size) {
            offset * size + bytes <= held;
 }
 
-/* Where an ordinary tensor lies: contiguous, of one of the kernel's types, in memory that is there.
- * 0 for any other. */
-static int look_at(PyObject *object, PyObject *types, PyObject *dtypes, Tensor *tensor) {
-    PyObject *type = (PyObject *)Py_TYPE(object);
+static int see_by_asking(PyObject *object, PyObject *dtypes, Tensor *tensor) {
     uint64_t address;
     int64_t count, rows;
     uint8_t dtype;
-    if (type != PyTuple_GetItem(types, 0) && type != PyTuple_GetItem(types, 1)) return 0;
     if (!is_true(PyObject_GetAttr(object, words.is_cpu)) || !has_dtype(object, dtypes, &dtype) ||
         !is_true(ask(object, words.is_contiguous)) || !has_shape(object, &count, &rows) ||
         !is_number(ask(object, words.data_ptr), &address))
         return 0;
-    size_t size = itemsize(dtype);
-    if (count && (!address || !lies_in_storage(object, (uint64_t)count * size, size))) return 0;
     *tensor = (Tensor){(const char *)(uintptr_t)address, (size_t)count, dtype, (size_t)rows};
     return 1;
+}
+
+/* DLPack's way to see all that in one call, where torch offers it; version 1 of the standard. */
+typedef struct {
+    char *data;
+    int32_t device, device_id, dims;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} DLTensor;
+
+typedef struct {
+    uint32_t major, minor;
+    void *older, *allocate, *to_managed, *from_managed;
+    int (*describe)(void *object, DLTensor *out);
+} DLExchange;
+
+enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
+
+static int (*describe)(void *object, DLTensor *out);
+
+static int is_contiguous(const DLTensor *seen) {
+    int64_t expected = 1;
+    for (int32_t d = seen->dims; seen->strides && d-- > 0; expected *= seen->shape[d])
+        if (seen->shape[d] != 1 && seen->strides[d] != expected) return 0;
+    return 1;
+}
+
+static int see_by_exchange(PyObject *object, Tensor *tensor) {
+    DLTensor seen;
+    if (describe(object, &seen) != 0 || seen.device != DL_CPU || seen.lanes != 1) return 0;
+    int dtype = seen.code == DL_BFLOAT && seen.bits == 16  ? BF16
+                : seen.code != DL_FLOAT                    ? DTYPES
+                : seen.bits == 32                          ? F32
+                : seen.bits == 64                          ? F64
+                : seen.bits == 16                          ? F16
+                                                           : DTYPES;
+    size_t count = 1;
+    for (int32_t d = 0; d < seen.dims; d++) count *= (size_t)seen.shape[d];
+    if (dtype == DTYPES || (count && !is_contiguous(&seen))) return 0;
+    size_t rows = count && seen.dims > 1 ? (size_t)seen.shape[0] : 0;
+    *tensor = (Tensor){count ? seen.data + seen.byte_offset : NULL, count, dtype, rows};
+    return 1;
+}
+
+/* use_exchange(capsule): from now on tensors are seen that way; None, or another version: not. */
+static PyObject *py_use_exchange(PyObject *self, PyObject *capsule) {
+    (void)self;
+    const char *name = "dlpack_exchange_api";
+    const DLExchange *exchange =
+        PyCapsule_IsValid(capsule, name) ? PyCapsule_GetPointer(capsule, name) : NULL;
+    describe = exchange && exchange->major == 1 ? exchange->describe : NULL;
+    return PyBool_FromLong(describe != NULL);
+}
+
+/* Where an ordinary tensor lies: contiguous, of one of the kernel's types, in memory that is there.
+ * 0 for any other. */
+static int look_at(PyObject *object, PyObject *types, PyObject *dtypes, Tensor *tensor) {
+    PyObject *type = (PyObject *)Py_TYPE(object);
+    if (type != PyTuple_GetItem(types, 0) && type != PyTuple_GetItem(types, 1)) return 0;
+    if (!(describe ? see_by_exchange(object, tensor) : see_by_asking(object, dtypes, tensor)))
+        return 0;
+    size_t size = itemsize(tensor->dtype);
+    return !tensor->count ||
+           (tensor->data && lies_in_storage(object, (uint64_t)tensor->count * size, size));
 }
 
 static int check_known(PyObject *types, PyObject *dtypes) {

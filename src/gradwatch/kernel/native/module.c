@@ -257,6 +257,7 @@ static PyMethodDef functions[] = {
     {"gather", py_gather, METH_VARARGS,
      "gather(tensors, types, dtypes, (pointers, counts, dtypes, rows))"},
     {"sample", py_sample, METH_VARARGS, "sample(tensor, types, dtypes, most)"},
+    {"use_exchange", py_use_exchange, METH_O, "use_exchange(DLPack's exchange interface or None)"},
     {"sketch", py_sketch, METH_VARARGS, "sketch(batch, (seeds, offsets, wholes, sketches))"},
     {"hashes", py_hashes, METH_VARARGS, "hashes(batch, offsets, marks)"},
     {"row_spread", py_row_spread, METH_VARARGS, "row_spread(batch, spreads)"},
