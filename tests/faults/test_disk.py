@@ -253,7 +253,7 @@ def test_a_stalled_disk_costs_rows_not_time(tmp_path, monkeypatch):
             return getattr(os, name)
 
     monkeypatch.setattr(journal, "os", Stalled())
-    trial = Trial(tmp_path / "run", ring_bytes=200_000)
+    trial = Trial(tmp_path / "run", queue_bytes=200_000)
     for step in range(600):
         trial.step(step)
     assert trial.writer.dropped > 0

@@ -42,7 +42,7 @@ class Victim:
 
     def __init__(self, path: Path, seed: int) -> None:
         self.seed, self.family = seed, family_of(seed)
-        self.writer = Writer.create(path, name="victim", keep=keep_of(seed), ring_bytes=1 << 20)
+        self.writer = Writer.create(path, name="victim", keep=keep_of(seed), queue_bytes=1 << 20)
         self.ids = self.writer.declare(subjects(TENSORS))
         self.writer.graph(GRAPH)
         self.states = np.zeros(TENSORS, np.uint8)

@@ -219,6 +219,7 @@ class LiveDiagnosis:
         self._reported: set[tuple[str, str]] = set()
         """Check and layer of each."""
         self._past = RecentPast()
+        self._waiting: list[tuple[int, Sequence[RecordedRows], Mapping[str, float]]] = []
         self._checks = tuple(c for c in TRAINING_CHECKS if c.NAME not in OF_WHOLE_RUNS)
         self._began = time.perf_counter()
         self._next = FIRST_LOOK
@@ -239,10 +240,12 @@ class LiveDiagnosis:
         self, step: int, rows: Sequence[RecordedRows], scalars: Mapping[str, float]
     ) -> None:
         """Remember a step, and look if it is time."""
-        self._past.add(step, rows, scalars)
+        self._waiting.append((step, rows, scalars))
+        if len(self._waiting) >= CLOSEST:
+            self._take_in()
         self._taken += 1
-        self._logged_loss |= "loss" in scalars
-        bad = any(scalars.get(name, 0.0) > 0 for name in ("loss_nonfinite", "input_nonfinite"))
+        self._logged_loss = self._logged_loss or "loss" in scalars
+        bad = scalars.get("loss_nonfinite", 0.0) > 0 or scalars.get("input_nonfinite", 0.0) > 0
         self._bad_steps = self._bad_steps + 1 if bad else 0
         first_bad = self._bad_steps == 1  # at once: the next steps may already hide the origin
         if first_bad or self._taken >= self._next:
@@ -253,9 +256,16 @@ class LiveDiagnosis:
         if self._bad_steps >= 3:  # one or two may be bad batches; three in a row do not pass
             self.should_stop = True
 
+    def _take_in(self) -> None:
+        """Several steps at once: the second time round the code is warm, and costs a tenth."""
+        for step, rows, scalars in self._waiting:
+            self._past.add(step, rows, scalars)
+        self._waiting.clear()
+
     def look(self, step: int) -> None:
         """Run the live checks on the steps that are kept, and report what is new."""
         began = time.perf_counter()
+        self._take_in()
         self._looked_at = step
         diagnosis = diagnose(self._past.run(), self._checks)
         present = {
@@ -300,6 +310,7 @@ class LiveDiagnosis:
 
     def close(self) -> None:
         """A last look, if anything came since the last one, and where to read more."""
+        self._take_in()
         if len(self._past) > FIRST_LOOK and self._looked_at < self._past.last_step:
             self.look(self._past.last_step)
         if self.findings and self.run_dir:

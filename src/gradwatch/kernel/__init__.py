@@ -142,9 +142,10 @@ nonfinite = plain.nonfinite
 """nonfinite(pointer, count, dtype, stride): how many of the elements 0, stride, 2·stride … < count
 are NaN or infinite. The C function itself, for callers to whom a Python frame is dear."""
 _ONLY_NATIVE = ("fill_rows", "gather", "sample")
-fill_rows: Callable[..., None] | None = None
-"""fill_rows(rows, empty, has_value, records, states, factor, memory, sketches): see `stats.rows`,
-which does without where there is no C; so do the callers of the next two."""
+fill_rows: Callable[..., int] | None = None
+"""fill_rows(rows, empty, has_value, records, states, factor, memory, sketches): how many tensors
+are mirrored; see `stats.rows`, which does without where there is no C, as the callers of the next
+two do."""
 gather: Callable[..., list[int]] | None = None
 """gather(tensors, types, dtypes, batch): fill a batch's arrays with where torch's tensors lie; the
 indices of those that are None or not ordinary."""

@@ -222,18 +222,18 @@ class CpuBackend(Backend):
     def gradients(self, tracked: TrackedOptimizer, call: OptimizerStep) -> PendingRows:
         """Rows of the gradients as they are before the step, with scaling and clipping undone."""
         if tracked is not call.tracked:  # no optimizer is given these
-            return ready([self._gradients(tracked, call)])
+            return ready([self._gradients(tracked, call)[0]])
         if call.skipped:
             return ready([nothing(Family.GRAD, len(tracked.parameters), State.SKIPPED_STEP)])
         held = 1.0 if call.closure else held_scale(tracked.optimizer)
         transform = self._transform(tracked, held)
-        gradients = self._gradients(
+        gradients, suspects = self._gradients(
             tracked,
             call,
             multiplier=1.0 / (held * transform.factor),
             clipped=not transform.undoable,
         )
-        return ready([gradients], clip_scalars(gradients, transform))
+        return ready([gradients], clip_scalars(gradients, transform, suspects))
 
     def _transform(self, tracked: TrackedOptimizer, held: float) -> GradTransform:
         transform = tracked.sampler.transform()
@@ -246,8 +246,11 @@ class CpuBackend(Backend):
         *,
         multiplier: float = 1.0,
         clipped: bool = False,
-    ) -> FamilyRows:
-        """The gradients as they are in memory, times `multiplier`: what makes them raw."""
+    ) -> tuple[FamilyRows, int]:
+        """The gradients as they are in memory, times `multiplier`: what makes them raw.
+
+        Also how many of them are mirrored, which a clipping by value may have done.
+        """
         grads = tracked.gradients()
         gathered = gather(grads)
         touched = self._memory.fresh(gathered.batch.rows)
@@ -270,19 +273,9 @@ class CpuBackend(Backend):
             # without elements there is no gradient, or a large sparse one
             counts = gathered.batch.counts
             sketches = SketchMemory(sketch, tracked.last_sketch, counts, call.cosines)
-        rows = gradient_rows(records, states, multiplier, self._memory, sketches)
-        if call.histograms and frexp(multiplier)[0] != 0.5:
-            raw = _scaled(gathered, multiplier)  # named, so that its memory lives through the call
-            bins = kernel.measure(raw.batch, bins=True).bins
-            shift = 0
-        else:
-            shift = frexp(multiplier)[1] - 1
-        return FamilyRows(
-            Family.GRAD,
-            rows,
-            states,
-            _histograms(records, bins, gathered.batch.counts, shift) if call.histograms else None,
-        )
+        rows, suspects = gradient_rows(records, states, multiplier, self._memory, sketches)
+        histograms = _raw(gathered, records, bins, multiplier) if call.histograms else None
+        return FamilyRows(Family.GRAD, rows, states, histograms), suspects
 
     def _measure_sparse(
         self,
@@ -402,6 +395,18 @@ def _adam_rows(ratios: NDArray[np.void], states: NDArray[np.uint8]) -> list[Fami
     rows["optim_ratio_rms"] = ratios["ratio_rms"]
     rows["optim_eps_fraction"] = ratios["eps_fraction"]
     return [FamilyRows(Family.OPTIM, blank(Family.OPTIM, rows, states), states)]
+
+
+def _raw(
+    gathered: Gathered, records: NDArray[np.void], bins: BinTable, multiplier: float
+) -> HistogramTable:
+    """The histograms of gradients that have to be multiplied to be raw."""
+    mantissa, exponent = frexp(multiplier)
+    counts = gathered.batch.counts
+    if mantissa == 0.5:  # a power of two moves the bins
+        return _histograms(records, bins, counts, exponent - 1)
+    scaled = _scaled(gathered, multiplier)  # named, so that its memory lives through the call
+    return _histograms(records, kernel.measure(scaled.batch, bins=True).bins, counts, 0)
 
 
 def _scaled(gathered: Gathered, multiplier: float) -> Gathered:

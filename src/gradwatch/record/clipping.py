@@ -20,14 +20,23 @@ from torch import Tensor
 
 from gradwatch.record.guard import ErrorGuard
 from gradwatch.record.rows import FamilyRows
-from gradwatch.record.tensors import KERNEL_DTYPES, as_array, fixed_coordinates, local
+from gradwatch.record.tensors import (
+    KERNEL_DTYPES,
+    as_array,
+    fixed_coordinates,
+    local,
+    sample_bits,
+)
 from gradwatch.stats import State
+from gradwatch.stats.rows import mirrored
 
 TOLERANCE = 1e-5
 _MOST_SAMPLED = 4
 _COORDINATES = 64
 _EPSILON = {dtype: torch.finfo(dtype).eps for dtype in KERNEL_DTYPES}
 
+Sample = bytes | Tensor
+"""A gradient at its fixed coordinates: the bits of an ordinary tensor of the CPU, or a tensor."""
 SamplePair = tuple[NDArray[np.floating], NDArray[np.floating], float]
 """A sample at the end of backward, the same coordinates now, and the type's epsilon."""
 
@@ -101,9 +110,15 @@ def _is_power_of_two(value: float) -> bool:
     return bool(np.frexp(value)[0] == 0.5)
 
 
-def clip_scalars(gradients: FamilyRows, transform: GradTransform) -> dict[str, float]:
-    """The factor gradients were clipped by, where one says it all; those cut off are marked."""
-    cut = transform.undoable and _mark_cut(gradients)
+def clip_scalars(
+    gradients: FamilyRows, transform: GradTransform, suspects: int = 2
+) -> dict[str, float]:
+    """The factor gradients were clipped by, where one says it all; those cut off are marked.
+
+    `suspects` says how many gradients are mirrored, where that is known: of one alone nobody can
+    tell that it was cut.
+    """
+    cut = suspects > 1 and transform.undoable and _mark_cut(gradients)
     if transform.kind in (TransformKind.NONE, TransformKind.SCALED) and not cut:
         return {"clip_factor": transform.factor}
     return {}
@@ -116,10 +131,7 @@ def _mark_cut(gradients: FamilyRows) -> bool:
     were cut there; no two gradients agree in both by chance.
     """
     rows, states = gradients.rows, gradients.states
-    top = rows["grad_abs_max"]
-    both = (rows["grad_max"] == top) & (rows["grad_min"] == -top) & (top > 0)
-    if np.count_nonzero(both) < 2:
-        return False
+    top, both = rows["grad_abs_max"], mirrored(rows)
     limits, counts = np.unique(top[both], return_counts=True)
     if not (counts > 1).any():
         return False
@@ -137,7 +149,9 @@ class SampledParameter:
         self.version = -1
         self.scale: float | None = None
         """The loss scale of the last backward, where one is known."""
-        self.sample: Tensor | None = None
+        self.sample: Sample | None = None
+        self.dtype: torch.dtype | None = None
+        """Of the sample."""
         self.handles: list[Any] = []
 
 
@@ -223,25 +237,31 @@ class GradientSampler:
 
     def transform(self) -> GradTransform:
         """Compare what backward left with what the gradients are now."""
-        pairs = [pair for pair in self.pairs() if pair[1].is_cpu]
+        pairs = [p for p in self._pairs() if isinstance(p[1], bytes) or p[1].is_cpu]
         if not pairs:
             return UNKNOWN if self._sampled else UNTOUCHED
-        if all(torch.equal(was, now) for was, now in pairs):
+        if all(_are_equal(was, now) for was, now, _ in pairs):
             return UNTOUCHED  # by far the most frequent case
         return transform_between(
-            [(as_array(was), as_array(now), _EPSILON[now.dtype]) for was, now in pairs]
+            [
+                (as_array(_tensor(was, dtype)), as_array(_tensor(now, dtype)), _EPSILON[dtype])
+                for was, now, dtype in pairs
+            ]
         )
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
         """Of each sampled parameter, its sample at the end of backward and the same one now."""
+        return [(_tensor(was, dtype), _tensor(now, dtype)) for was, now, dtype in self._pairs()]
+
+    def _pairs(self) -> list[tuple[Sample, Sample, torch.dtype]]:
         pairs = []
         for sampled in self._sampled:
-            parameter = sampled.ref()
-            if sampled.sample is None or parameter is None or parameter.grad is None:
+            parameter, was = sampled.ref(), sampled.sample
+            if was is None or parameter is None or (gradient := parameter.grad) is None:
                 continue
-            now = sample(parameter.grad)
-            if now is not None and now.dtype is sampled.sample.dtype:
-                pairs.append((sampled.sample, now))
+            now, dtype = sample(gradient), gradient.dtype
+            if now is not None and dtype is sampled.dtype:
+                pairs.append((was, now, dtype))
         return pairs
 
     def _mount(self, sampled: SampledParameter, parameter: Tensor, *, watches_start: bool) -> None:
@@ -279,7 +299,7 @@ class GradientSampler:
         if gradient is None or gradient.is_cpu:
             self.stale = not _is_cleared(gradient)
         elif self.left_over is None:
-            self.left_over = sample(gradient)
+            self.left_over = _take(local(gradient).detach())
 
     def _after(self, sampled: SampledParameter) -> None:
         """This parameter's gradient is complete, but for an average over ranks."""
@@ -301,8 +321,8 @@ class GradientSampler:
 
     def _keep(self, sampled: SampledParameter) -> None:
         parameter = sampled.ref()
-        if parameter is not None and parameter.grad is not None:
-            sampled.sample = sample(parameter.grad)
+        if parameter is not None and (gradient := parameter.grad) is not None:
+            sampled.sample, sampled.dtype = sample(gradient), gradient.dtype
 
 
 def _choose(parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -324,13 +344,30 @@ def _can_be_sampled(parameter: Tensor) -> bool:
     )
 
 
-def sample(gradient: Tensor) -> Tensor | None:
+def sample(gradient: Tensor) -> Sample | None:
     """The gradient at the fixed coordinates; None where it cannot be read."""
-    gradient = local(gradient).detach()
+    gradient = local(gradient)
+    bits = sample_bits(gradient, _COORDINATES)
+    return bits if bits is not None else _take(gradient.detach())
+
+
+def _take(gradient: Tensor) -> Tensor | None:
     if gradient.layout is not torch.strided or not gradient.numel():
         return None
     # `take` copies: the loop may change the gradient in place before it is compared.
     return gradient.take(fixed_coordinates(gradient.numel(), _COORDINATES, gradient.device))
+
+
+def _tensor(values: Sample, dtype: torch.dtype) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    return torch.frombuffer(bytearray(values), dtype=dtype)
+
+
+def _are_equal(was: Sample, now: Sample) -> bool:
+    if isinstance(was, bytes) or isinstance(now, bytes):
+        return was == now
+    return torch.equal(was, now)
 
 
 def _is_cleared(gradient: Tensor | None) -> bool:
@@ -340,7 +377,9 @@ def _is_cleared(gradient: Tensor | None) -> bool:
     if not gradient.is_cpu:
         return False
     values = sample(gradient)
-    return values is not None and not as_array(values).any()
+    if isinstance(values, bytes) and not values.strip(b"\0"):
+        return True
+    return values is not None and not as_array(_tensor(values, gradient.dtype)).any()
 
 
 def _after_backward(action: Callable[[], None]) -> None:

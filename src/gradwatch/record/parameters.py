@@ -182,7 +182,7 @@ class TrackedOptimizer:
 
     def take_over(self, parameters: Sequence[ParameterInfo], ids: Sequence[int]) -> None:
         """From now on these; what is remembered of them is kept where nothing has changed."""
-        self._refs = [_gone if is_lazy(info.ref()) else info.ref for info in parameters]
+        self._refs = [_gone if _is_lazy(info) else info.ref for info in parameters]
         tensors = self.tensors()
         rows = [_rows(tensor) for tensor in tensors]
         remote = [tensor for tensor in tensors if tensor is not None and on_accelerator(tensor)]
@@ -209,6 +209,11 @@ class TrackedOptimizer:
             self.groups.append(count)
             count += 1
         return count
+
+
+def _is_lazy(info: ParameterInfo) -> bool:
+    tensor = info.ref()
+    return tensor is not None and is_lazy(tensor)
 
 
 def _gone() -> None:
@@ -306,7 +311,7 @@ class TrackedParameters:
             self._last = signature
             events += self._changes(step, infos)
             self._take_over(infos)
-        lazy = any(is_lazy(info.ref()) for info in infos)  # they become others under the same id
+        lazy = any(map(_is_lazy, infos))  # they become others under the same id
         self._glanced = None if lazy else self._glance()
         return events
 
@@ -325,7 +330,12 @@ class TrackedParameters:
                 if (module := ref()) is not None
             ],
             [p is not None and p.requires_grad for tracked in self.all for p in tracked.tensors()],
-            [id(p) for optimizer in optimizers for g in optimizer.param_groups for p in g["params"]],
+            [
+                id(p)
+                for optimizer in optimizers
+                for g in optimizer.param_groups
+                for p in g["params"]
+            ],
             [len(optimizer.param_groups) for optimizer in optimizers],
             id(self._order),
         )

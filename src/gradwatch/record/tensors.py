@@ -82,6 +82,11 @@ def _enter(batch: Batch, index: int, tensor: Tensor) -> None:
     batch.rows[index] = tensor.shape[0] if size and tensor.dim() > 1 else 0
 
 
+def sample_bits(tensor: Tensor, most: int) -> bytes | None:
+    """The bits of at most so many elements, always the same ones; None where C cannot read them."""
+    return kernel.sample(tensor, _PLAIN, _DTYPES, most) or None if kernel.sample else None
+
+
 def only(batch: Batch, keep: NDArray[np.bool_]) -> Batch:
     """The batch with every other entry empty, and without rows."""
     return Batch(

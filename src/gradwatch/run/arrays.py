@@ -113,7 +113,7 @@ class _ArrayRecorder:
         records, _, sketches = measure(batch, seeds=self._seeds, touched=touched)
         assert sketches is not None
         seen = SketchMemory(sketches, self._last_sketch, batch.counts, cosines=True)
-        rows = gradient_rows(records, states, 1.0, self._memory, seen)
+        rows, _ = gradient_rows(records, states, 1.0, self._memory, seen)
         self._put(Family.GRAD, row, rows, states)
 
     def weights(self, row: int, arrays: Arrays) -> None:

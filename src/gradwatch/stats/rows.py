@@ -52,19 +52,30 @@ def gradient_rows(
     factor: float,
     memory: "RowMemory",
     sketches: "SketchMemory | None" = None,
-) -> NDArray[np.void]:
-    """Whole rows of gradients: moments, what the memory says of their rows, sketches if any."""
+) -> tuple[NDArray[np.void], int]:
+    """Whole rows of gradients: moments, what the memory says of their rows, sketches if any.
+
+    Also how many of the gradients are mirrored: their largest and their smallest element differ in
+    the sign alone.
+    """
     if kernel.fill_rows is not None:
         rows = np.empty(len(records), _GRADIENT_ROW)
         empty, arrays = _EMPTY[Family.GRAD], memory.arrays
-        kernel.fill_rows(rows, empty, HAS_VALUE, records, states, factor, arrays, sketches)
-        return rows
+        return rows, kernel.fill_rows(
+            rows, empty, HAS_VALUE, records, states, factor, arrays, sketches
+        )
     rows = moment_rows(Family.GRAD, records, states, factor)
     rows["grad_dead_rows"], rows["grad_untouched_rows"] = memory.remember()
     if sketches is not None:
         now, last, counts, cosines = sketches
         fill_sketches(rows, now, factor, counts > 0, last, cosines=cosines)
-    return blank(Family.GRAD, rows, states)
+    return blank(Family.GRAD, rows, states), int(np.count_nonzero(mirrored(rows)))
+
+
+def mirrored(rows: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Which gradients' largest and smallest elements differ in the sign alone."""
+    top = rows["grad_abs_max"]
+    return (rows["grad_max"] == top) & (rows["grad_min"] == -top) & (top > 0)
 
 
 class SketchMemory(NamedTuple):

@@ -25,7 +25,7 @@ from gradwatch.store.queue import Queue, Scalar, SmallRecord
 from gradwatch.store.retention import Retention
 from gradwatch.store.writer_thread import WriterThread
 
-RING_BYTES = 32 << 20
+QUEUE_BYTES = 32 << 20
 EXIT_SECONDS = 2.0
 _SUBJECTS_PER_RECORD = 16
 HISTOGRAMS_PER_RECORD = 1024
@@ -36,8 +36,8 @@ _LIVE: "weakref.WeakSet[Writer]" = weakref.WeakSet()
 class Writer:
     """Hands a training's rows to a daemon thread that keeps them in a run folder.
 
-    `put` copies into a preallocated ring: no file call, no log line, no exception. A child made by
-    `fork` has a silent writer: only the process that made it writes.
+    `put` only queues: no copy, no file call, no log line, no exception. A child made by `fork` has
+    a silent writer: only the process that made it writes.
     """
 
     def __init__(self, thread: WriterThread) -> None:
@@ -64,7 +64,7 @@ class Writer:
         info: Mapping[str, Any] | None = None,
         keep: Retention | None = None,
         attempt: int | None = None,
-        ring_bytes: int = RING_BYTES,
+        queue_bytes: int = QUEUE_BYTES,
     ) -> "Writer":
         """Make (or join, as a new attempt) the run folder `path` and start the thread.
 
@@ -79,7 +79,7 @@ class Writer:
         if keep and keep.bytes is not None:
             keep = replace(keep, bytes=keep.bytes // max(world, 1))  # of one folder
         sealing = parquet.available()  # imports pyarrow, here and not in the thread
-        queue = Queue(ring_bytes)
+        queue = Queue(queue_bytes)
         thread = WriterThread(Path(path), name, rank, attempt, queue, versions, keep, sealing)
         error = thread.prepare()
         if error:
@@ -120,7 +120,10 @@ class Writer:
         rows: NDArray[np.void],
         states: NDArray[np.uint8],
     ) -> None:
-        """Copy the rows of one family on one step (`row_dtype(family)`) into the ring."""
+        """Queue the rows of one family on one step (`row_dtype(family)`).
+
+        They are not copied: what is handed in must not be written to any more.
+        """
         if self._off:
             return
         try:

@@ -137,24 +137,21 @@ class WriteBuffer:
             time.sleep(_YIELD_SECONDS)
 
     def _take_rows(self) -> bool:
-        queue, ring = self._queue, self._queue.ring
-        with queue.lock:
-            if not ring.slots or self.size + ring.slots[0].length > len(self._buffer):
-                return False
-            slot = ring.pop()
-            # Copied under the lock: the training may write over a slot as soon as it is popped.
-            at, end = self.size, self.size + slot.length
-            self._buffer[at:end] = ring.buffer[slot.offset : slot.offset + slot.length]
-        begin = at + HEAD_BYTES
-        length = _step_length(self._buffer.data[begin:end])
-        self._buffer[begin + length : end] = 0
-        head = Head(Type.STEP, slot.family, 0, 0, self._take_seq(), slot.step, length, slot.rows)
-        raw = pack_head(head, zlib.crc32(self._buffer.data[begin : begin + length]))
-        self._buffer[at:begin] = np.frombuffer(raw, np.uint8)
-        self.size = end
+        taken = self._queue.take_rows(len(self._buffer) - self.size)
+        if taken is None:
+            return False
+        family, step, ids, rows, states, _ = taken
+        front = STEP_HEAD.pack(len(rows), rows.dtype.itemsize) + ids.tobytes() + states.tobytes()
+        self.add(
+            Type.STEP,
+            front.ljust(padded(len(front)), b"\0") + rows.tobytes(),
+            family,
+            step,
+            len(rows),
+        )
         self.records += 1
-        self.rows += slot.rows
-        self.journal_rows[slot.family] += slot.rows
+        self.rows += len(rows)
+        self.journal_rows[family] += len(rows)
         return True
 
     def add(
@@ -176,11 +173,6 @@ class WriteBuffer:
     def _take_seq(self) -> int:
         self.seq += 1
         return self.seq - 1
-
-
-def _step_length(payload: memoryview) -> int:
-    count, width = STEP_HEAD.unpack_from(payload)
-    return int(STEP_HEAD.size + padded(5 * count) + count * width)
 
 
 def _gap(lost: LostRecords) -> Event:

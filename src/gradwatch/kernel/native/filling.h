@@ -90,13 +90,23 @@ static void fill_sketch(const Filling *fill, size_t i, GradientRow *row, int has
     memcpy(last, now, sizeof row->sketch);
 }
 
-static void fill(const Filling *fill) {
-    size_t first = 0;
+/* Whether the largest and the smallest element differ in their sign alone. */
+static int is_mirrored(const Record *record) {
+    return record->abs_max > 0.0 && record->max == record->abs_max &&
+           record->min == -record->abs_max;
+}
+
+/* Fills all rows; how many tensors are mirrored. */
+static size_t fill(const Filling *fill) {
+    size_t first = 0, mirrored = 0;
     for (size_t i = 0; i < fill->n; i++) {
         char *row = fill->rows + i * fill->width;
         int has_value = fill->has_value[fill->states[i]];
         memcpy(row, fill->empty, fill->width);
-        if (has_value) fill_moments((MomentRow *)row, &fill->records[i], fill->factor);
+        if (has_value) {
+            fill_moments((MomentRow *)row, &fill->records[i], fill->factor);
+            mirrored += (size_t)is_mirrored(&fill->records[i]);
+        }
         if (fill->memory.lengths) {
             uint64_t silent[2];
             remember(&fill->memory, first, (size_t)fill->memory.lengths[i], silent);
@@ -108,6 +118,7 @@ static void fill(const Filling *fill) {
         }
         if (fill->sketches.now) fill_sketch(fill, i, (GradientRow *)row, has_value);
     }
+    return mirrored;
 }
 
 static int take_memory(Buffers *held, PyObject *tuple, Filling *fill) {

@@ -2,7 +2,6 @@
  * so nothing is linked against it. */
 #include "boundary.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { KNOWN_TYPES = 2 };
@@ -205,9 +204,22 @@ static PyObject *py_gather(PyObject *self, PyObject *args) {
     return others;
 }
 
-/* sample(tensor, types, dtypes, most): the bytes of at most so many elements, one from each of as
- * many equal stretches, at a place in it that follows the golden ratio; None where it is no
- * ordinary tensor. */
+/* Elements of a sample lie together by fours: what costs time is to reach them. */
+enum { RUN = 4 };
+
+/* Copy runs of elements, one from each of as many equal stretches, at a place in it that follows
+ * the golden ratio: a plain stride would fall into step with the rows of a matrix. */
+static void copy_sample(const Tensor *tensor, size_t wanted, char *to) {
+    size_t bytes = RUN * itemsize(tensor->dtype), runs = wanted / RUN;
+    double stretch = (double)(tensor->count / RUN) / (double)runs;
+    for (size_t i = 0; i < runs; i++) {
+        double place = (double)i + (double)(i * GOLDEN >> 11) * 0x1p-53;
+        memcpy(to + i * bytes, tensor->data + (size_t)(place * stretch) * bytes, bytes);
+    }
+}
+
+/* sample(tensor, types, dtypes, most): the bytes of at most so many elements (a multiple of four),
+ * always the same ones; None where it is no ordinary tensor. */
 static PyObject *py_sample(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *object, *types, *dtypes;
@@ -217,19 +229,18 @@ static PyObject *py_sample(PyObject *self, PyObject *args) {
                           &most) ||
         check_known(types, dtypes) < 0)
         return NULL;
+    if (most < RUN || most % RUN) {
+        PyErr_Format(PyExc_ValueError, "expected a multiple of %d elements, got %zd", RUN, most);
+        return NULL;
+    }
     if (!look_at(object, types, dtypes, &tensor)) {
         PyErr_Clear();
         Py_RETURN_NONE;
     }
-    size_t size = itemsize(tensor.dtype), wanted = most < 1 ? 0 : (size_t)most;
+    size_t size = itemsize(tensor.dtype), wanted = (size_t)most;
     if (tensor.count <= wanted)
         return PyBytes_FromStringAndSize(tensor.data, (Py_ssize_t)(tensor.count * size));
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(wanted * size));
-    char *to = bytes ? PyBytes_AsString(bytes) : NULL;
-    double stretch = (double)tensor.count / (double)wanted;
-    for (size_t i = 0; to && i < wanted; i++) {
-        double place = ((double)i + fmod((double)i * 0.6180339887498949, 1.0)) * stretch;
-        memcpy(to + i * size, tensor.data + (size_t)place * size, size);
-    }
+    if (bytes) copy_sample(&tensor, wanted, PyBytes_AsString(bytes));
     return bytes;
 }

@@ -93,8 +93,10 @@ static PyObject *py_fill_rows(PyObject *self, PyObject *args) {
     Buffers held = {.n = 0};
     Filling filling;
     if (take_filling(&held, args, &filling) < 0) return failed(&held);
-    WORK_BRIEFLY(fill(&filling));
-    return done(&held);
+    size_t mirrored;
+    WORK_BRIEFLY(mirrored = fill(&filling));
+    release(&held);
+    return PyLong_FromSize_t(mirrored);
 }
 
 static PyObject *py_sketch(PyObject *self, PyObject *args) {
