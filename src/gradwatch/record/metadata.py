@@ -13,7 +13,6 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gradwatch.graph import Graph
-from gradwatch.record.clock import StepClock
 from gradwatch.record.guard import ErrorGuard
 from gradwatch.record.parameters import TrackedParameters, named_parameters
 from gradwatch.record.recorder import Recorder
@@ -26,14 +25,14 @@ LONGEST_KEPT = 1.0
 """They wait for so many others, or so many seconds: no longer than the writer lets rows wait."""
 
 LoggedScalar = tuple[int, str, float]
-"""Number of the step last made, name, value."""
+"""Number of the step, name, value."""
 
 _EVALUATED = ("val", "eval", "test")
 """Numbers of an evaluation belong to the training before it, even if one is made at the start."""
 
 
 class ScalarBuffer:
-    """Keeps what is logged during idle steps until `hand_over` takes it, many at a time.
+    """Keeps what is logged until `hand_over` takes it, many at a time or when a step ends.
 
     After a step's worth of somebody else's work our code is cold, and a walk through all of it for
     one number costs many times what it costs in a loop.
@@ -42,11 +41,14 @@ class ScalarBuffer:
     def __init__(
         self,
         guard: ErrorGuard,
-        clock: StepClock,
+        steps: Callable[[], tuple[int, int]],
+        early: set[str],
         hand_over: Callable[[Sequence[LoggedScalar]], None],
     ) -> None:
-        self._guard, self._clock, self._hand_over = guard, clock, hand_over
-        self._timer = guard.timer
+        self._guard, self._timer, self._hand_over = guard, guard.timer, hand_over
+        self._steps = steps
+        """The steps that numbers logged now belong to: those of `early` names, and others."""
+        self._early = early
         self._plain: set[str] = set()
         self._kept: list[LoggedScalar] = []
         self._since = 0.0
@@ -58,13 +60,14 @@ class ScalarBuffer:
     def take(self, values: Mapping[str, Any]) -> bool:
         """Keep the values; False where they have to go the long way.
 
-        One function without calls of its own, because of the cold code above.
+        One function with next to no calls of its own, because of the cold code above.
         """
-        if not self._clock.idle_left:
+        if self._guard.off:
             return False
         start = perf_counter()
-        step, plain, logged = self._clock.number, self._plain, []
+        plain, early, logged = self._plain, self._early, []
         try:
+            coming, made = self._steps()
             for name, value in values.items():
                 if name not in plain:
                     return False
@@ -76,7 +79,7 @@ class ScalarBuffer:
                     value = float(value)
                 if value - value != 0.0:  # NaN or Inf
                     return False
-                logged.append((step, name, value))
+                logged.append((coming if name in early else made, name, value))
         except Exception:
             return False  # the long way knows what to do
         kept = self._kept
@@ -84,7 +87,7 @@ class ScalarBuffer:
             self._since = start
         kept += logged
         if len(kept) < MOST_KEPT and start - self._since < LONGEST_KEPT:
-            self._timer.add(perf_counter() - start)
+            self._timer.spent += perf_counter() - start
         else:
             self._guard.run(self.drain)
         return True

@@ -127,8 +127,8 @@ def _join(path: str, name: str) -> str:
 if TYPE_CHECKING:
     from gradwatch.record.backend import Backend
 
-_GLANCES = 16
-"""Of so many scans one looks at everything, whatever a glance says."""
+_GLANCE, _SCAN = 4, 16
+"""Of so many turns one takes a glance, or looks at everything whatever a glance says."""
 Declared = Callable[[Sequence[Subject], NDArray[np.uint32]], None]
 
 
@@ -179,6 +179,11 @@ class TrackedOptimizer:
     def gradients(self) -> list[Tensor | None]:
         """Their gradients now; None where there is none."""
         return [None if (p := ref()) is None else p.grad for ref in self._refs]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether no parameter is gone; a lazy one was never there."""
+        return all(ref() is not None for ref in self._refs if ref is not _gone)
 
     def take_over(self, parameters: Sequence[ParameterInfo], ids: Sequence[int]) -> None:
         """From now on these; what is remembered of them is kept where nothing has changed."""
@@ -252,7 +257,7 @@ class TrackedParameters:
         self._last: Hashable = None
         self._modules: list[weakref.ref[Module]] = []
         self._glanced: Hashable = None
-        self._glances = 0
+        self._turn = 0
         self._by_id: dict[int, TrackedOptimizer] = {}
         self.optimizers: list[TrackedOptimizer] = []
         self.unowned = track(None)
@@ -296,12 +301,24 @@ class TrackedParameters:
 
     def learn_order(self, order: dict[str, int]) -> None:
         """Forward order of the layers; the next scan stores it with the parameters."""
-        self._order = order
+        self._order, self._glanced = order, None
+
+    def refresh(self, step: int) -> list[Event]:
+        """Scan if something may have changed: seen at a glance every few times, or by turns."""
+        self._turn += 1
+        if (
+            self._glanced is None
+            or self._turn % _SCAN == 0
+            or not all(tracked.is_there for tracked in self.all)
+            or (self._turn % _GLANCE == 0 and self._glance() != self._glanced)
+        ):
+            return self.scan(step)
+        return []
 
     def scan(self, step: int) -> list[Event]:
         """Look at model and optimizers anew; what has changed since the last time."""
         model = self._model()
-        if model is None or self._is_unchanged():
+        if model is None:
             return []
         infos = [info for info in named_parameters(model) if self._wanted(info.name)]
         signature = self._signature(infos)
@@ -314,11 +331,6 @@ class TrackedParameters:
         lazy = any(map(_is_lazy, infos))  # they become others under the same id
         self._glanced = None if lazy else self._glance()
         return events
-
-    def _is_unchanged(self) -> bool:
-        """Whether a glance shows what it did last time; now and then that is not good enough."""
-        self._glances += 1
-        return self._glances % _GLANCES != 0 and self._glance() == self._glanced
 
     def _glance(self) -> Hashable:
         """What a change of the model or of an optimizer would hardly leave as it is."""
@@ -337,7 +349,6 @@ class TrackedParameters:
                 for p in g["params"]
             ],
             [len(optimizer.param_groups) for optimizer in optimizers],
-            id(self._order),
         )
 
     def _take_over(self, infos: list[ParameterInfo]) -> None:

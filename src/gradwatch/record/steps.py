@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from torch.nn import Module
@@ -21,7 +21,7 @@ from gradwatch.record.clock import (
     takes_sketches,
 )
 from gradwatch.record.guard import ErrorGuard
-from gradwatch.record.metadata import LoggedScalar, LogPlacement, RunMetadata, ScalarBuffer
+from gradwatch.record.metadata import LogPlacement, RunMetadata, ScalarBuffer
 from gradwatch.record.optimizers import LossScaling
 from gradwatch.record.options import Options
 from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters
@@ -57,6 +57,20 @@ class StepState(Enum):
 # The hooks look at these on every step, and a member of an enum is a slow attribute.
 _WAITING, _BACKWARD, _STEPPING, _CLOSURE, _IDLE, _ENDED = StepState
 _HAS_GRADIENTS = (_BACKWARD, _STEPPING)
+
+
+class StepPlan(NamedTuple):
+    """What is to be measured on a step."""
+
+    step: int
+    due: frozenset[Family]
+    full: bool
+    """Also histograms, and a look at the model's parameters."""
+    sketches: bool
+    cosines: bool
+
+
+_NO_PLAN = StepPlan(-1, frozenset(), full=False, sketches=False, cosines=False)
 
 
 class StepController:
@@ -109,7 +123,9 @@ class StepController:
         self.metadata = RunMetadata(self.recorder, self.parameters)
         self.manual = ManualSteps(self.recorder, self.parameters)
         self.placement = LogPlacement()
-        self.scalar_buffer = ScalarBuffer(guard, clock, self._log_buffered)
+        self.scalar_buffer = ScalarBuffer(
+            guard, self._log_steps, self.placement.early, self.recorder.numbers
+        )
         self._calls: list[OptimizerStep] = []
         """Calls of `optimizer.step` that have begun, the innermost last."""
         self._inside: TrackedOptimizer | None = None
@@ -118,8 +134,8 @@ class StepController:
         self._strangers: WeakSet[Optimizer] = WeakSet()
         """Optimizers that step no parameter of the model."""
         self._hooked = True
-        self._due: frozenset[Family] = frozenset()
-        """What the signals were armed for: the families of the coming step."""
+        self._plan = _NO_PLAN
+        """Of the coming step: what the signals were armed for."""
         self._ended_at = time.perf_counter()
         self._finished = clock.first - 1
         self._logs_early = True
@@ -176,11 +192,20 @@ class StepController:
         for signal in self.recorder.signals:
             signal.detach()
 
-    def due(self, step: int) -> frozenset[Family]:
-        """The families to record on this step; all of them on the first."""
+    def plan(self, step: int) -> StepPlan:
+        """What is to be measured on this step: on the first, everything."""
+        if step == self._plan.step:
+            return self._plan
         if step == self.clock.first:
-            return self.options.families
-        return families_due(step, self.options.families, k=self.pace.k, every=self.options.every)
+            return StepPlan(step, self.options.families, full=True, sketches=True, cosines=True)
+        k, every = self.pace.k, self.options.every
+        due = families_due(step, self.options.families, k=k, every=every)
+        full = takes_histograms(step, k=k, every=every)
+        return StepPlan(step, due, full, *takes_sketches(step, k=k, every=every))
+
+    def due(self, step: int) -> frozenset[Family]:
+        """The families to record on this step."""
+        return self.plan(step).due
 
     # -- the hooks on optimizers -----------------------------------------------------------------
 
@@ -200,37 +225,28 @@ class StepController:
             self.state = _STEPPING
         elif self.state is _WAITING:
             self.state = _CLOSURE
-        step = self.clock.number
         self._inside = tracked
-        due = self.due(step)
-        if due:
-            self._begin_call(tracked, step, due, begins, _has_closure(args, kwargs))
+        plan = self.plan(self.clock.number)
+        if plan.due:
+            self._begin_call(tracked, plan, begins, _has_closure(args, kwargs))
 
     def _begin_call(
-        self,
-        tracked: TrackedOptimizer,
-        step: int,
-        due: frozenset[Family],
-        begins: bool,
-        closure: bool,
+        self, tracked: TrackedOptimizer, plan: StepPlan, begins: bool, closure: bool
     ) -> None:
-        full = self._is_full(step)
-        if full:
-            self._rescan(step)
-        self._supersede_wrappers(tracked)
-        sketches = cosines = True
-        if step != self.clock.first:
-            sketches, cosines = takes_sketches(step, k=self.pace.k, every=self.options.every)
+        if plan.full:
+            self._report(self.parameters.refresh(plan.step))
+        if self._calls:
+            self._supersede_wrappers(tracked)
         call = OptimizerStep(
             tracked,
-            step,
-            due,
-            histograms=full and self.recorder.histograms,
+            plan.step,
+            plan.due,
+            histograms=plan.full and self.recorder.histograms,
             closure=closure,
             unowned=self.parameters.unowned if begins else None,
             collects=self.clock.complete,
-            sketches=sketches,
-            cosines=cosines,
+            sketches=plan.sketches,
+            cosines=plan.cosines,
         )
         self._calls.append(call)
         self.recorder.before(call)
@@ -288,8 +304,8 @@ class StepController:
                 self.clock.forget(old)
                 self._wrappers.add(outer)
         step = self.clock.number
-        self._rescan(step)
-        tracked.sampler.prepare(sampling=Family.GRAD in self._due, hooked=True)
+        self._report(self.parameters.scan(step))
+        tracked.sampler.prepare(sampling=Family.GRAD in self._plan.due, hooked=True)
         text = f"{type(optimizer).__name__} steps watched parameters and is watched from now on"
         self.sink.event(Event(step, EventKind.OPTIMIZER_ADOPTED, text))
         self.manual.forget()
@@ -339,10 +355,10 @@ class StepController:
             if has_gradients and self.parameters.optimizers and self.recorder.scaling.known:
                 self._skip(step)
                 return
-            full = self._is_full(step)
-            self.manual.measure(step, self.due(step), full and self.recorder.histograms)
-            if full:
-                self._rescan(step)
+            plan = self.plan(step)
+            self.manual.measure(step, plan.due, plan.full and self.recorder.histograms)
+            if plan.full:
+                self._report(self.parameters.refresh(step))
         self._wait()
         self.clock.advance()
         self._finish(step)
@@ -351,36 +367,26 @@ class StepController:
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Numbers from the user."""
-        # Without the samplers' hooks nobody sees a backward: logs are placed as they used to be.
-        if self._hooked:
-            self._logs_early = self.state in _HAS_GRADIENTS
+        self.scalar_buffer.drain()
+        coming, made = self._log_steps()
         if self._logs_early:
             self.placement.learn(values)
-            plain = self.metadata.log(self.clock.coming, values)
+            plain = self.metadata.log(coming, values)
         else:
             untouched = self.clock.number == self.clock.first and not self.clock.begun
             before, after = self.placement.split(values, before_all=untouched)
-            plain = self.metadata.log(self.clock.coming, before) | self.metadata.log(
-                self.clock.made, after
-            )
+            plain = self.metadata.log(coming, before) | self.metadata.log(made, after)
         self.scalar_buffer.learn(plain)
 
-    def _log_buffered(self, logged: Sequence[LoggedScalar]) -> None:
-        """Numbers logged during idle steps, each with the step made before it."""
-        if self._logs_early:
-            self.recorder.numbers([(step + 1, name, value) for step, name, value in logged])
-            return
-        early = self.placement.early
-        self.recorder.numbers(
-            [(step + (name in early), name, value) for step, name, value in logged]
-        )
+    def _log_steps(self) -> tuple[int, int]:
+        """The steps that numbers logged now belong to: those logged early, and others."""
+        # Without the samplers' hooks nobody sees a backward: logs are placed as they used to be.
+        if self._hooked:
+            self._logs_early = self.state in _HAS_GRADIENTS
+        coming = self.clock.coming
+        return coming, coming if self._logs_early else self.clock.made
 
     # -- from one step to the next ---------------------------------------------------------------
-
-    def _is_full(self, step: int) -> bool:
-        return step == self.clock.first or takes_histograms(
-            step, k=self.pace.k, every=self.options.every
-        )
 
     def _finish(self, step: int) -> None:
         """The step is complete; called again for the same step it does nothing."""
@@ -388,8 +394,10 @@ class StepController:
             return
         self._finished = step
         now = time.perf_counter()
+        self.scalar_buffer.drain()
         self.recorder.deliver()
-        if self._due:
+        recorded = bool(self._plan.due)
+        if recorded:
             self.recorder.scalars(step, {"step_seconds": now - self._ended_at})
             self.recorder.finish(step)
             self.metadata.read()
@@ -399,7 +407,7 @@ class StepController:
                 self.guard.timer.add(signal.take_spent())  # the time of its own hooks is ours too
         self._ended_at = now
         self._settle(step)
-        if self.pace.after(step, bool(self._due)):
+        if self.pace.after(step, recorded):
             self._report_stretched(step)
         self._arm(step + 1)
 
@@ -410,15 +418,16 @@ class StepController:
 
     def _arm(self, step: int) -> None:
         """Put up the hooks that the coming step needs, or begin a stretch of idle steps."""
-        due = self.due(step)
+        before, self._plan = self._plan.due, _NO_PLAN
+        self._plan = self.plan(step)
+        due = self._plan.due
         idle = 0 if due else idle_steps(step, k=self.pace.k, every=self.options.every)
         self._hooked = idle < SHORTEST_IDLE or self.recorder.scaling.known
         for tracked in self.parameters.all:
             tracked.sampler.prepare(sampling=Family.GRAD in due, hooked=self._hooked)
-        if due or self._due:  # signals without hooks need not be disarmed again
+        if due or before:  # signals without hooks need not be disarmed again
             for signal in self.recorder.signals:
                 signal.arm(step, due)
-        self._due = due
         # With several optimizers the clock must see who steps, so those steps are not idle.
         if not self._hooked and self.clock.complete and len(self.parameters.optimizers) == 1:
             optimizer = self.parameters.optimizers[0].optimizer
@@ -442,10 +451,12 @@ class StepController:
             text = f"recording every {self.pace.k} steps to stay within the budget"
             self.sink.event(Event(step, EventKind.STRETCHED, text, data={"k": self.pace.k}))
 
-    def _rescan(self, step: int) -> None:
-        for event in self.parameters.scan(step):
+    def _report(self, changes: Sequence[Event]) -> None:
+        """Parameters that have come, gone or changed since the model was last looked at."""
+        for event in changes:
             self.sink.event(event)
-        self._strangers.clear()
+        if changes and self._strangers:
+            self._strangers.clear()
 
 
 class ManualSteps:
