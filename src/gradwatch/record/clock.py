@@ -6,7 +6,7 @@ of its number, stretched where the budget asks for it.
 
 import weakref
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 from torch.optim import Optimizer
@@ -35,8 +35,9 @@ class StepClock:
         self._expected: frozenset[Hashable] = frozenset()
         self.idle_left = 0
         """Idle steps still to come; 0 outside a stretch of them."""
+        self.idle_optimizer: Callable[[], Optimizer | None] = lambda: None
+        """Whose steps they are."""
         self._idle_steps = 0
-        self._idle_optimizer: weakref.ref[Optimizer] | None = None
 
     def expect(self, optimizers: Iterable[Hashable]) -> None:
         """Before anything was seen: each of these is assumed to step once per step."""
@@ -95,27 +96,13 @@ class StepClock:
     # -- idle steps ------------------------------------------------------------------------------
 
     def begin_idle(self, optimizer: Optimizer, steps: int) -> None:
-        """Only count the next `steps` steps of this optimizer, or as many as are sensible."""
-        self._idle_optimizer = weakref.ref(optimizer)
+        """Only count the next `steps` steps of this optimizer, or as many as are sensible.
+
+        The hooks do it: `number` goes up before each, `idle_left` down after it. Who has stepped
+        stays as the last step left it: these are made by one optimizer, and each is complete.
+        """
+        self.idle_optimizer = weakref.ref(optimizer)
         self._idle_steps = self.idle_left = min(steps, LONGEST_IDLE)
-
-    def enter_idle(self, optimizer: Optimizer) -> bool:
-        """This optimizer is about to step: whether that is an idle step, which is then counted."""
-        ref = self._idle_optimizer
-        if self.idle_left > 0 and ref is not None and ref() is optimizer:
-            # `_stepped` stays as the last step left it: idle steps are made by one optimizer, and
-            # each of them is complete.
-            self.number += 1
-            return True
-        return False
-
-    def leave_idle(self, optimizer: Optimizer) -> bool:
-        """This optimizer has stepped: whether that was an idle step."""
-        ref = self._idle_optimizer
-        if self.idle_left > 0 and ref is not None and ref() is optimizer:
-            self.idle_left -= 1
-            return True
-        return False
 
     def end_idle(self) -> int:
         """No more idle steps; how many there were."""

@@ -62,13 +62,15 @@ class OptimizerHooks:
                 _handles.clear()
 
 
-# Compiled steps run the hooks too; disabled, they are not traced into the graph.
+# Compiled steps run the hooks too; disabled, they are not traced into the graph. Steps that record
+# nothing pass through here as well, so these two make no call for them but of the clocks.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _pre(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     for hooks in _active:
-        start = perf_counter()
-        if hooks.clock.enter_idle(optimizer):
-            hooks.timer.add(perf_counter() - start)
+        start, clock = perf_counter(), hooks.clock
+        if clock.idle_left and clock.idle_optimizer() is optimizer:
+            clock.number += 1
+            hooks.timer.spent += perf_counter() - start
         else:
             hooks.guard.run(hooks.before, optimizer, args, kwargs)
 
@@ -77,8 +79,9 @@ def _pre(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def _post(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     for hooks in _active:
         start, clock = perf_counter(), hooks.clock
-        if clock.leave_idle(optimizer):
-            hooks.timer.add(perf_counter() - start)
+        if clock.idle_left and clock.idle_optimizer() is optimizer:
+            clock.idle_left -= 1
+            hooks.timer.spent += perf_counter() - start
             if not clock.idle_left:
                 hooks.guard.run(hooks.idle_over)
         else:
