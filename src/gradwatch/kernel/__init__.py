@@ -31,6 +31,7 @@ from gradwatch.kernel.batch import (
     Cells,
     Dtype,
     Measurement,
+    Places,
     batch_of,
     merge,
     per_tensor,
@@ -54,6 +55,7 @@ __all__ = [
     "Cells",
     "Dtype",
     "Measurement",
+    "Places",
     "available",
     "batch_of",
     "copy",
@@ -67,6 +69,7 @@ __all__ = [
     "measure_arrays",
     "merge",
     "nonfinite",
+    "places_of",
     "read",
     "row_spread",
     "sample",
@@ -165,24 +168,29 @@ def measure(
     offsets: ArrayLike | None = None,
     wholes: ArrayLike | None = None,
     touched: Sequence[NDArray[np.uint8] | None] | None = None,
+    places: Places | None = None,
 ) -> Measurement:
     """The record (MOMENTS) of every tensor, and what else is asked for, in one pass.
 
     With `bins` also the exact signed power-of-two histograms; with `seeds` and `offsets` also the
-    sketches (see `sketch`). Sets `touched[i][row]` to 1 where a row of tensor i has an element that
-    is not zero.
+    sketches (see `sketch`), or with `places`, which are those three made by `places_of` once for
+    many calls. Sets `touched[i][row]` to 1 where a row of tensor i has an element that is not zero.
     """
-    records = np.empty(len(batch), MOMENTS)
-    places = None if seeds is None else _places(batch, seeds, offsets, wholes)
+    count = len(batch.pointers)
+    records = np.empty(count, MOMENTS)
+    if seeds is not None:
+        places = places_of(batch, seeds, offsets, wholes)
+    sketches = None if places is None else np.empty((count, SKETCH_WIDTH), np.float32)
+    sought = None if places is None else (*places, sketches)
     table = None
     if bins:
         _, width = DOUBLE_BINS if (batch.dtypes == Dtype.F64).any() else FLOAT_BINS
-        exponents, sizes = np.empty((2, len(batch)), np.int64)
+        exponents, sizes = np.empty((2, count), np.int64)
         # Room for every bin there is. Memory that nobody writes to costs nothing.
-        table = exponents, sizes, np.empty(len(batch) * 2 * width, np.uint64)
-    _kernel.measure(batch.arrays, records, touched, table, places)
+        table = exponents, sizes, np.empty(count * 2 * width, np.uint64)
+    _kernel.measure(batch.arrays, records, touched, table, sought)
     found = NO_BINS if table is None else BinTable(*table[:2], table[2][: 2 * sizes.sum()].copy())
-    return Measurement(records, found, places and places[3])
+    return Measurement(records, found, sketches)
 
 
 def sketch(
@@ -194,20 +202,22 @@ def sketch(
     tensors' sizes (without: the counts): shards add up. Of a whole of more than 65,536 elements one
     eighth is read: of every 256 elements 32 neighbours, chosen by the seed.
     """
-    places = _places(batch, seeds, offsets, wholes)
-    _kernel.sketch(batch.arrays, places)
-    return places[3]
+    sketches = np.empty((len(batch), SKETCH_WIDTH), np.float32)
+    _kernel.sketch(batch.arrays, (*places_of(batch, seeds, offsets, wholes), sketches))
+    return sketches
 
 
-def _places(
-    batch: Batch, seeds: ArrayLike, offsets: ArrayLike | None, wholes: ArrayLike | None
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Seeds, offsets and sizes of the wholes, and room for the sketches."""
+def places_of(
+    batch: Batch,
+    seeds: ArrayLike,
+    offsets: ArrayLike | None = None,
+    wholes: ArrayLike | None = None,
+) -> Places:
+    """Seeds, offsets and sizes of the wholes, one for each tensor of the batch."""
     return (
         per_tensor(seeds, batch, np.uint64),
         per_tensor(np.zeros(len(batch)) if offsets is None else offsets, batch, np.int64),
         per_tensor(batch.counts if wholes is None else wholes, batch, np.int64),
-        np.empty((len(batch), SKETCH_WIDTH), np.float32),
     )
 
 

@@ -21,6 +21,9 @@ subnormal to the largest finite number, so that no element is without a bin."""
 _Kind = TypeVar("_Kind", bound=np.generic)
 Arrays = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
 """A batch as it crosses into C: pointers, counts, dtypes, rows."""
+Places = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
+"""What sketches need of every tensor: seed, flat index of its first element in the whole, and the
+size of the whole."""
 
 
 class Dtype(IntEnum):

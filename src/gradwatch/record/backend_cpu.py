@@ -198,11 +198,15 @@ class CpuBackend(Backend):
         self._scaling = scaling
         self._snapshot = WeightSnapshot()
         self._memory = RowMemory(())
+        self._room = Batch.empty(0)
+        self._places = kernel.places_of(self._room, ())
 
     def prepare(self, tracked: TrackedOptimizer) -> None:
         """Decide how much of the weights a snapshot copies, and begin to follow their rows."""
         self._snapshot.plan(tracked.tensors())
         self._memory = RowMemory(tracked.rows)
+        self._room = Batch.empty(len(tracked.parameters))
+        self._places = kernel.places_of(self._room, tracked.seeds, tracked.offsets, tracked.wholes)
 
     def weights(self, tracked: TrackedOptimizer, *, histograms: bool) -> PendingRows:
         """Also their hashes and the spread of their rows."""
@@ -252,15 +256,13 @@ class CpuBackend(Backend):
         Also how many of them are mirrored, which a clipping by value may have done.
         """
         grads = tracked.gradients()
-        gathered = gather(grads)
+        gathered = gather(grads, self._room)
         touched = self._memory.fresh(gathered.batch.rows)
         records, bins, sketch = kernel.measure(
             gathered.batch,
             bins=call.histograms,
-            seeds=tracked.seeds if call.sketches else None,
-            offsets=tracked.offsets,
-            wholes=tracked.wholes,
             touched=touched,
+            places=self._places if call.sketches else None,
         )
         states = gathered.states.copy()
         if State.UNSUPPORTED in states.tobytes():

@@ -31,6 +31,7 @@ from gradwatch.stats import State
 from gradwatch.stats.rows import mirrored
 
 TOLERANCE = 1e-5
+_DISTRIBUTED = torch.distributed.is_available()
 _MOST_SAMPLED = 4
 _COORDINATES = 64
 _EPSILON = {dtype: torch.finfo(dtype).eps for dtype in KERNEL_DTYPES}
@@ -183,7 +184,7 @@ class GradientSampler:
         """Backward passes since the optimizer last stepped, and whether gradients were left."""
         scalars: dict[str, float] = {}
         if self._sampled:
-            scalars["backwards"] = float(max(sampled.backwards for sampled in self._sampled))
+            scalars["backwards"] = float(max([sampled.backwards for sampled in self._sampled]))
         if self.stale is not None:
             scalars["stale"] = float(self.stale)
         return scalars
@@ -201,9 +202,8 @@ class GradientSampler:
     def prepare(self, *, sampling: bool, hooked: bool) -> None:
         """Before a step: whether to keep samples, and whether to have hooks at all."""
         self._sampling = sampling
-        if sampling:
-            distributed = torch.distributed
-            self._averaged_late = distributed.is_available() and distributed.is_initialized()
+        if sampling and self._sampled:
+            self._averaged_late = _DISTRIBUTED and torch.distributed.is_initialized()
         if hooked is not self._hooked:
             self._hooked = hooked
             if hooked:

@@ -17,14 +17,11 @@ class OverheadTimer:
 
     def __init__(self) -> None:
         self.spent = 0.0
+        """Seconds so far; hooks too frequent for `ErrorGuard.run` add to them themselves."""
         self.on_devices = 0.0
         """Seconds that devices have worked for us; `Pace` adds to `spent` what exceeds ours."""
         self.clock = time.perf_counter
         self.started = time.perf_counter()
-
-    def add(self, seconds: float) -> None:
-        """Time that was measured elsewhere, as in hooks too frequent for `ErrorGuard.run`."""
-        self.spent += seconds
 
     @property
     def wall(self) -> float:
@@ -65,7 +62,7 @@ class ErrorGuard:
             self.fail(error)
             return None
         finally:
-            timer.add(clock() - start)
+            timer.spent += clock() - start
 
     def switch_off(self) -> None:
         """From now on `run` does nothing."""

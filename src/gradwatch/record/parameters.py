@@ -157,6 +157,8 @@ class TrackedOptimizer:
         self.group_ids = np.zeros(0, np.uint32)
         self.parameters: tuple[ParameterInfo, ...] = ()
         self._refs: list[Callable[[], Tensor | None]] = []
+        self.is_whole = True
+        """Whether no parameter has died since they were taken over."""
         # One entry per parameter, in the same order:
         self.ids = np.zeros(0, np.uint32)
         self.rows: list[int] = []
@@ -180,14 +182,15 @@ class TrackedOptimizer:
         """Their gradients now; None where there is none."""
         return [None if (p := ref()) is None else p.grad for ref in self._refs]
 
-    @property
-    def is_there(self) -> bool:
-        """Whether no parameter is gone; a lazy one was never there."""
-        return all(ref() is not None for ref in self._refs if ref is not _gone)
-
     def take_over(self, parameters: Sequence[ParameterInfo], ids: Sequence[int]) -> None:
         """From now on these; what is remembered of them is kept where nothing has changed."""
-        self._refs = [_gone if _is_lazy(info) else info.ref for info in parameters]
+        owned = [info.ref() for info in parameters]
+        self.is_whole = True
+        self._refs = [
+            _gone if tensor is None or is_lazy(tensor) else weakref.ref(tensor, self._lose)
+            for tensor in owned
+        ]
+        del owned
         tensors = self.tensors()
         rows = [_rows(tensor) for tensor in tensors]
         remote = [tensor for tensor in tensors if tensor is not None and on_accelerator(tensor)]
@@ -206,6 +209,9 @@ class TrackedOptimizer:
         self.last_sketch = np.full((len(ids), SKETCH_WIDTH), np.nan, np.float32)
         self.backend = self._make_backend(on_device)
         self.backend.prepare(self)
+
+    def _lose(self, _: object) -> None:
+        self.is_whole = False
 
     def number_groups(self, count: int) -> int:
         """Number its new parameter groups, from `count` on; the number after the last."""
@@ -309,7 +315,7 @@ class TrackedParameters:
         if (
             self._glanced is None
             or self._turn % _SCAN == 0
-            or not all(tracked.is_there for tracked in self.all)
+            or not all(tracked.is_whole for tracked in self.all)
             or (self._turn % _GLANCE == 0 and self._glance() != self._glanced)
         ):
             return self.scan(step)

@@ -55,6 +55,7 @@ class Recorder:
     ) -> None:
         self.sink = sink
         self.signals = list(signals)
+        self._with_scalars = [s for s in signals if type(s).scalars is not Signal.scalars]
         self.monitor = monitor
         self.scaling = scaling
         self.launch_times = LaunchTimes()
@@ -172,11 +173,12 @@ class Recorder:
         for signal in self.signals:
             for reading in signal.collect(step):
                 self._put_reading(reading, step)
-            if values := signal.scalars(step):
-                self.scalars(step, values)
             for event in signal.events():
                 self.sink.event(event)
             pending += signal.pending(step)
+        for signal in self._with_scalars:
+            if values := signal.scalars(step):
+                self.scalars(step, values)
         self._send_together(step, pending)
 
     def backward(self) -> None:

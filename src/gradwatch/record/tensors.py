@@ -49,13 +49,14 @@ class Gathered:
     tensors: list[Tensor | None]
 
 
-def gather(tensors: Sequence[Tensor | None]) -> Gathered:
+def gather(tensors: Sequence[Tensor | None], room: Batch | None = None) -> Gathered:
     """Addresses of the tensors; an entry that cannot be read is empty and its state says why.
 
     A stale address would be a crash in somebody's training, so device, layout, type and the size of
-    the storage are looked at every time. Hold the result while the kernel runs.
+    the storage are looked at every time. Hold the result while the kernel runs. It fills `room`
+    where it is given one: a batch of that many tensors, of which nothing else is needed any more.
     """
-    batch = Batch.empty(len(tensors))
+    batch = Batch.empty(len(tensors)) if room is None else room
     states = np.zeros(len(tensors), np.uint8)
     kept = list(tensors)
     if kernel.gather is None:
@@ -65,6 +66,7 @@ def gather(tensors: Sequence[Tensor | None]) -> Gathered:
     for index in others:
         tensor = kept[index]
         kept[index] = None
+        batch.pointers[index] = batch.counts[index] = batch.rows[index] = 0
         if tensor is None:
             states[index] = State.NO_GRADIENT
         elif (readable := _readable(tensor)) is None:

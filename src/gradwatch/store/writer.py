@@ -135,13 +135,7 @@ class Writer:
             if not len(rows) == len(ids) == len(states):
                 raise ValueError("as many ids and states as rows are needed")
             if len(rows):
-                self._queue.rows(
-                    code,
-                    _step(step),
-                    np.ascontiguousarray(ids, "<u4"),
-                    rows,
-                    np.ascontiguousarray(states, np.uint8),
-                )
+                self._queue.rows(code, _step(step), ids, rows, states)
                 if self._queue.pressing:
                     self._wake()
         except Exception as error:

@@ -8,7 +8,6 @@ import contextlib
 import logging
 import threading
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -141,14 +140,10 @@ class WriteBuffer:
         if taken is None:
             return False
         family, step, ids, rows, states, _ = taken
-        front = STEP_HEAD.pack(len(rows), rows.dtype.itemsize) + ids.tobytes() + states.tobytes()
-        self.add(
-            Type.STEP,
-            front.ljust(padded(len(front)), b"\0") + rows.tobytes(),
-            family,
-            step,
-            len(rows),
-        )
+        front = STEP_HEAD.pack(len(rows), rows.dtype.itemsize)
+        front += np.asarray(ids, "<u4").tobytes() + np.asarray(states, np.uint8).tobytes()
+        payload = front.ljust(padded(len(front)), b"\0") + rows.tobytes()
+        self.add(Type.STEP, payload, family, step, len(rows))
         self.records += 1
         self.rows += len(rows)
         self.journal_rows[family] += len(rows)

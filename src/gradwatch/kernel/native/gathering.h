@@ -168,7 +168,7 @@ static int add_index(PyObject *list, Py_ssize_t i) {
 }
 
 /* gather(tensors, types, dtypes, (pointers, counts, dtypes, rows)): fills the batch and gives the
- * indices of what it left alone: None, and tensors that are not ordinary. */
+ * indices of what it left empty: None, and tensors that are not ordinary. */
 static PyObject *py_gather(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *list, *types, *dtypes, *p, *c, *d, *r;
@@ -193,12 +193,12 @@ static PyObject *py_gather(PyObject *self, PyObject *args) {
         int is_ordinary = object && look_at(object, types, dtypes, &tensor);
         Py_XDECREF(object);
         PyErr_Clear();
-        if (is_ordinary) {
-            pointers[i] = (uintptr_t)tensor.data, counts[i] = (int64_t)tensor.count;
-            kinds[i] = (uint8_t)tensor.dtype, rows[i] = (int64_t)tensor.rows;
-        } else if (add_index(others, (Py_ssize_t)i) < 0) {
-            Py_CLEAR(others);
+        if (!is_ordinary) {
+            tensor = (Tensor){NULL, 0, F32, 0};
+            if (add_index(others, (Py_ssize_t)i) < 0) Py_CLEAR(others);
         }
+        pointers[i] = (uintptr_t)tensor.data, counts[i] = (int64_t)tensor.count;
+        kinds[i] = (uint8_t)tensor.dtype, rows[i] = (int64_t)tensor.rows;
     }
     release(&held);
     return others;
