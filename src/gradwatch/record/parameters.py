@@ -266,6 +266,8 @@ class TrackedParameters:
         self._turn = 0
         self._by_id: dict[int, TrackedOptimizer] = {}
         self.optimizers: list[TrackedOptimizer] = []
+        self.has_lazy = False
+        """Whether some are still without a shape."""
         self.unowned = track(None)
         """The parameters of no optimizer."""
 
@@ -286,7 +288,7 @@ class TrackedParameters:
 
     def are_stepped_by(self, optimizer: Optimizer) -> bool:
         """Whether this optimizer steps a parameter of the model."""
-        ours = {id(p) for tracked in self.all for p in tracked.tensors() if p is not None}
+        ours = {id(info.ref()) for tracked in self.all for info in tracked.parameters}
         return not ours.isdisjoint(_parameter_ids(optimizer))
 
     def add(self, optimizer: Optimizer) -> tuple[TrackedOptimizer, list[TrackedOptimizer]]:
@@ -334,8 +336,9 @@ class TrackedParameters:
             self._last = signature
             events += self._changes(step, infos)
             self._take_over(infos)
-        lazy = any(map(_is_lazy, infos))  # they become others under the same id
-        self._glanced = None if lazy else self._glance()
+        self.has_lazy = any(map(_is_lazy, infos))
+        # A lazy one becomes another under the same id: no glance would show it.
+        self._glanced = None if self.has_lazy else self._glance()
         return events
 
     def _glance(self) -> Hashable:

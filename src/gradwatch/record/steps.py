@@ -356,6 +356,8 @@ class StepController:
                 self._skip(step)
                 return
             plan = self.plan(step)
+            if self.parameters.has_lazy:
+                self._report(self.parameters.scan(step))
             self.manual.measure(step, plan.due, plan.full and self.recorder.histograms)
             if plan.full:
                 self._report(self.parameters.refresh(step))

@@ -19,7 +19,6 @@ from gradwatch.run.subject import Event, EventKind
 from gradwatch.stats import Family
 from gradwatch.store.format import (
     FAMILY_CODES,
-    HEAD_BYTES,
     NO_SEQ,
     PAYLOAD_LIMIT,
     STEP_HEAD,
@@ -27,7 +26,6 @@ from gradwatch.store.format import (
     Type,
     pack,
     pack_event,
-    pack_head,
     pack_scalars,
     padded,
     to_json,
