@@ -304,7 +304,7 @@ class GradientSampler:
     def _after(self, sampled: SampledParameter) -> None:
         """This parameter's gradient is complete, but for an average over ranks."""
         parameter = sampled.ref()
-        if parameter is None or parameter.grad is None:
+        if parameter is None or (gradient := parameter.grad) is None:
             return  # none is left where the user steps inside backward
         sampled.backwards += 1
         sampled.version = parameter._version  # the next pass finds another if a step was made
@@ -317,7 +317,7 @@ class GradientSampler:
             # callback that queues another runs behind all those.
             _after_backward(lambda: _after_backward(lambda: self._guard.run(self._keep, sampled)))
         else:
-            self._keep(sampled)
+            sampled.sample, sampled.dtype = sample(gradient), gradient.dtype
 
     def _keep(self, sampled: SampledParameter) -> None:
         parameter = sampled.ref()
@@ -346,9 +346,8 @@ def _can_be_sampled(parameter: Tensor) -> bool:
 
 def sample(gradient: Tensor) -> Sample | None:
     """The gradient at the fixed coordinates; None where it cannot be read."""
-    gradient = local(gradient)
     bits = sample_bits(gradient, _COORDINATES)
-    return bits if bits is not None else _take(gradient.detach())
+    return bits if bits is not None else _take(local(gradient).detach())
 
 
 def _take(gradient: Tensor) -> Tensor | None:

@@ -55,7 +55,9 @@ class Recorder:
     ) -> None:
         self.sink = sink
         self.signals = list(signals)
+        # Those that have something to say: to ask the others costs as much.
         self._with_scalars = [s for s in signals if type(s).scalars is not Signal.scalars]
+        self._with_backward = [s for s in signals if type(s).backward is not Signal.backward]
         self.monitor = monitor
         self.scaling = scaling
         self.launch_times = LaunchTimes()
@@ -183,7 +185,7 @@ class Recorder:
 
     def backward(self) -> None:
         """A backward pass has run."""
-        for signal in self.signals:
+        for signal in self._with_backward:
             signal.backward()
 
     def number(self, step: int, name: str, value: Tensor) -> None:

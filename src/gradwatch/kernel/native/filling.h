@@ -157,7 +157,7 @@ static const char *take_row(Buffers *held, PyObject *object, size_t *width) {
     if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) < 0) return NULL;
     held->n++;
     *width = (size_t)view->len;
-    return view->buf;
+    return view->buf ? view->buf : "";
 }
 
 /* (rows, empty, has_value, records, states, factor, memory, sketches); the last two may be None. */
