@@ -38,9 +38,9 @@ _COSTS = {
 }
 _NOTES = {
     Family.ACT: "A forward without gradients or without a backward, a validation for one, is "
-    "dropped. What lies behind a checkpoint or a saved-tensor hook is not looked into. Under "
-    "`torch.compile` activations are not recorded, because they would change the compiled "
-    "arithmetic; the run says so.",
+    "dropped. Of several micro-batches the first counts. What lies behind a checkpoint or a "
+    "saved-tensor hook is not looked into. Under `torch.compile` activations are not recorded, "
+    "because they would change the compiled arithmetic; the run says so.",
     Family.PROBE: "Modules that make no NaN of finite numbers (ReLU, max pooling, dropout …) are "
     "not probed. After the first hit of a step all elements are looked at.",
 }
@@ -82,7 +82,15 @@ of the CPU, but:
 
 - Updates are compared at 4,096 fixed coordinates per tensor (state *sampled* where it has more).
 - Probes look at 4,096 elements of each output and of each first input. That one of them is not
-  finite is written as 1, how many are is not known; the state is *sampled*.
+  finite is written as 1, how many are is not known; the state is *sampled*. They look at the first
+  micro-batch of a step and, between the steps that record activations, at the repeated blocks of
+  the model (`h.0`, `h.1` …) and the layers outside of them. After an output, a gradient or the loss
+  was not finite, all layers are looked at for 16 recorded steps.
+- The hooks of a step queue at most 500 operations; a layer that comes after them is *not sampled*
+  on this step and one of the first on the next.
+- Nothing is recorded while a CUDA graph is captured, nor when one is replayed.
+- The time that devices work for us is measured too; the overhead and the cadence go by the larger
+  of both times.
 - Inputs of more than 16,384 elements are read at that many evenly spread ones.
 - Activations of more than 4,194,304 elements are read at that many evenly spread ones (*sampled*).
   The shares of relu, tanh and sigmoid are counted; entropies of softmax and attention are not.

@@ -630,7 +630,7 @@ class TorchEngine(Engine):
         return kept
 
     def output(self, tensor: Tensor) -> Tensor:
-        """One read would do for another engine; here it is ten operations."""
+        """One read would do for another engine; here it is eleven operations."""
         return output_sums(tensor.detach())
 
 
@@ -642,7 +642,7 @@ def output_sums(tensor: Tensor) -> Tensor:
         [
             (tensor == 0).sum(dtype=kind),
             (clean != tensor).sum(dtype=kind),
-            torch.linalg.vector_norm(clean, _INFINITY, dtype=kind),
+            torch.linalg.vector_norm(clean, _INFINITY).to(kind),
             clean.sum(dtype=kind),
             torch.linalg.vector_norm(clean, 2, dtype=kind).square(),
         ]

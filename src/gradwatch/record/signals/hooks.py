@@ -146,7 +146,7 @@ class ModelContext:
     or go before the end, or the model would be compiled anew."""
     output: Callable[[Tensor], Tensor] = output_sums
     """What an engine makes of a layer's output, on its device."""
-    output_launches: int = 10
+    output_launches: int = 11
     """Operations that this takes."""
     backward_ran: bool = False
     """Since a forward pass was last seen."""
