@@ -212,7 +212,6 @@ class Pace:
         self._last_spent += excess
         # As if it had been there when the step was taken into account.
         self._cost[known.kind] += known.weight * excess
-        self._step_time = max(self._step_time - known.weight * excess, 0.0)
 
     def _review(self) -> bool:
         old, self.k = self.k, self.choose(self._last_spent, self._last_wall)

@@ -249,7 +249,7 @@ if __name__ == "__main__":
         "hits": hits(),
         "limited": limited(),
         "one launch": one_launch(),
-        "slow": timed(0.01),
+        "slow": timed(0.1),
         "quick": timed(0.0),
         "captured": captured(),
     }

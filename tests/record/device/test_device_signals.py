@@ -331,6 +331,39 @@ def test_blocks_that_are_not_called_are_no_blocks(
     assert made == [named]
 
 
+class Masked(nn.Module):
+    """The first row becomes infinite."""
+
+    on = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = torch.where(torch.arange(len(x)) == 0, float("inf") if self.on else 0.0, 0.0)
+        return x + rows[:, None]
+
+
+class Halves(nn.ModuleList):
+    """Two blocks; the loss leaves the first row out, so that all gradients are finite."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Sequential(nn.Linear(6, 6), Masked()) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self:
+            x = block(x)
+        return torch.cat([x[1:], x[1:2]])
+
+
+def test_an_output_alone_makes_the_probe_look_closely(on_device: None) -> None:
+    def spoil(step: int, model: nn.Module) -> None:
+        assert isinstance(model, Halves)
+        model[1][1].on = step >= 12
+
+    sink, _ = trained(Halves(), every=None, steps=16, during=spoil)
+    bad = [key for key, (row, _) in of(sink, Family.PROBE).items() if row["probe_nonfinite"]]
+    assert bad[0] == (12, "1")
+    assert bad[-1] == (15, "1.1")
+
+
 # -- counted on the imitated device --------------------------------------------------------------
 
 BLOCKS, LAYERS = 3, 3 * 6 + 3
@@ -413,9 +446,9 @@ def test_the_overhead_is_the_larger_of_host_and_device(imitated: Any) -> None:
     slow, quick = imitated["slow"], imitated["quick"]
     assert "device_seconds" not in quick
     assert quick["spent"] < quick["wall"]
-    # A hundredth of a second per launch; the user's own launches are not ours.
+    # A tenth of a second per launch; the user's own launches are not ours.
     ours = sum(slow["launches"]) - len(slow["launches"]) * min(slow["launches"])
-    assert slow["device_seconds"] == pytest.approx(0.01 * ours, rel=0.1)
+    assert slow["device_seconds"] == pytest.approx(0.1 * ours, rel=0.1)
     assert slow["spent"] == pytest.approx(slow["device_seconds"], rel=0.05)
     assert slow["overhead"] == pytest.approx(slow["spent"] / slow["wall"], rel=0.01)
 

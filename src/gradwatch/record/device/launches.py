@@ -38,8 +38,10 @@ class LaunchLimit(Generic[Key]):
 
     def allows(self, key: Key, launches: int) -> bool:
         """Whether so many operations may be queued for this one now."""
-        self.left += self._kept.pop(key, 0)
-        if launches > self.left:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self.left += kept
+        elif launches > self.left:
             self._waiting.setdefault(key, launches)
             self.refused.add(key)
             return False

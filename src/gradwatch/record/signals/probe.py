@@ -104,7 +104,8 @@ class Probe(HookedSignal):
         if Family.PROBE not in due:
             self._unhook()
             return
-        self._device.begin(step, self.launch_times)
+        if self._device.layers or not self._hooked:
+            self._device.begin(step, self.launch_times)
         wanted = self._wanted()
         if self._may_not_hook or (self._handles and wanted == self._hooked):
             return
@@ -170,9 +171,10 @@ class Probe(HookedSignal):
 
     def collect(self, step: int) -> Iterator[Reading]:
         """Rows of the layers with something to say; of all of them on recorded steps."""
-        self._closely = max(self._closely - 1, 0)
-        self._in_all_batches = max(self._in_all_batches - 1, 0)
-        self._surveyed |= len(self._hooked) == len(self._layers) and bool(self._device.seen)
+        if self._device.seen:
+            self._closely = max(self._closely - 1, 0)
+            self._in_all_batches = max(self._in_all_batches - 1, 0)
+            self._surveyed |= len(self._hooked) == len(self._layers)
         self._read_modes(step)
         everything = self._all_due or self._modes_changed
         self.backward()
