@@ -167,6 +167,12 @@ class Event:
 
 class Module(_DummyBackendModule):
     Event = Event
+    capturing = False
+
+    @classmethod
+    def is_current_stream_capturing(cls) -> bool:
+        """Whether what is launched is only written down, as in a CUDA graph."""
+        return cls.capturing
 
     def current_stream(self, device: torch.device) -> str:
         return f"of {device}"

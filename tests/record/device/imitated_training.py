@@ -156,6 +156,60 @@ def _ours(*, every: int | None, first: int = 0, depth: int = 2) -> list[int]:
     return [a - b - LOGGED for a, b in zip(ours.launches, alone.launches, strict=True)]
 
 
+def captured() -> dict[str, Any]:
+    """A training whose third optimizer step is captured: our launches in it, and its rows."""
+    inside: list[int] = []
+    model = Net(None, 1).to(imitated_device.DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    sink = MemorySink()
+    watcher = watch_into(sink, model, optimizer, every=1, budget=1.0)
+    for step in range(4):
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        model(x.to(imitated_device.DEVICE)).sum().backward()
+        before = imitated_device.launched.total()
+        imitated_device.Module.capturing = step == 2
+        optimizer.step()
+        imitated_device.Module.capturing = False
+        inside.append(imitated_device.launched.total() - before)
+    watcher.close()
+    assert watcher.guard.error is None, watcher.guard.error
+    # The same number of operations as without us, which the first steps show.
+    alone = Net(None, 1).to(imitated_device.DEVICE)
+    own = torch.optim.AdamW(alone.parameters(), 1e-3)
+    for _ in range(3):
+        alone(torch.randn(8, 6).to(imitated_device.DEVICE)).sum().backward()
+        before = imitated_device.launched.total()
+        own.step()
+    users = imitated_device.launched.total() - before
+    states = {(str(f), s): str(state.name) for (f, s, _), (_, state) in sink.rows.items()}
+    of_weights = {f"{f} {s}": state for (f, s), state in states.items() if f in FAMILIES}
+    return {"ours": [count - users for count in inside], "states": of_weights}
+
+
+def on_two_devices() -> list[str]:
+    """What differs where one parameter of an optimizer was left on the CPU."""
+    sinks = []
+    for place in (CPU, imitated_device.DEVICE):
+        torch.manual_seed(0)
+        tensors = {"a": torch.randn(40, 30), "b": torch.randn(7), "c": torch.randn(300, 300)}
+        model = nn.ParameterDict({n: nn.Parameter(t) for n, t in tensors.items()})
+        model["c"] = nn.Parameter(model["c"].detach().to(place))
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3, foreach=False)
+        sinks.append(MemorySink())
+        watcher = watch_into(sinks[-1], model, optimizer, every=1, budget=1.0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            for parameter in model.values():
+                (parameter**3).sum().backward()
+            optimizer.step()
+        watcher.close()
+        assert watcher.guard.error is None, watcher.guard.error
+    assert moved(*sinks) == 0
+    assert len(sinks[1].rows) > 30
+    return differences(*sinks)
+
+
 def sabotaged() -> dict[str, str]:
     """What happens where something of ours would wait for the device, planted at every place."""
     found = {}
@@ -189,6 +243,7 @@ def _failure() -> str:
 
 CPU = torch.device("cpu")
 LOGGED = 1
+FAMILIES = ("weight", "grad", "update", "optim")
 CASES: dict[str, dict[str, Any]] = {
     "healthy": {},
     "sick": {"sick_from": 2},
@@ -223,4 +278,5 @@ if __name__ == "__main__":
     logging.disable()
     imitated_device.install()
     results = {"compared": compared(), "counted": counted(), "sabotaged": sabotaged()}
+    results |= {"captured": captured(), "two devices": on_two_devices()}
     print(json.dumps(results))

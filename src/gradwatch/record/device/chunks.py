@@ -257,16 +257,19 @@ SETS = 8
 """Large tensors get so many sets of counters: their elements would stand in line for a few."""
 
 
-def count_bins(x: Tensor, lines: Tensor, counters: Tensor, factor: Tensor | None) -> Tensor:
+def count_bins(
+    x: Tensor, lines: Tensor, counters: Tensor, factor: Tensor | None, work: int
+) -> Tensor:
     """Count sign and exponent of every element (times `factor`) in its chunk's line of counters.
 
     Without a wait: `torch.bincount` asks the device for its largest number, and `torch.histc`
-    refuses to be deterministic; adding ones to counters of whole numbers does neither.
+    refuses to be deterministic; adding ones to counters of whole numbers does neither. With `x` at
+    most `work` bytes are taken at once.
     """
     form = FORMS[x.dtype]
     one = torch.ones((), dtype=counters.dtype, device=x.device)
     starts = lines.to(torch.int64)[:, None] * form.keys
-    step = max(1, (WORK - x.nbytes) // (17 * x.itemsize // 4) // CHUNK)
+    step = max(1, (work - x.nbytes) // (17 * x.itemsize // 4) // CHUNK)
     for begin in range(0, len(x), step):
         some = x[begin : begin + step]
         if factor is not None:
@@ -301,10 +304,13 @@ def dense_bins(counts: NDArray[np.float64], form: FloatForm) -> NDArray[np.uint6
 SHIFTS = (0, 16, 32, 48)
 
 
-def chunk_hashes(x: Tensor, parts: Tensor) -> Tensor:
-    """[chunk]: 64-bit hashes of the bits and of where they are; a tensor's is their sum."""
+def chunk_hashes(x: Tensor, parts: Tensor, work: int) -> Tensor:
+    """[chunk]: 64-bit hashes of the bits and of where they are; a tensor's is their sum.
+
+    With `x` at most `work` bytes are taken at once.
+    """
     odd = _lanes(x.device) * 2 + 1
-    step = max(1, (WORK - x.nbytes) // 9 // CHUNK)
+    step = max(1, (work - x.nbytes) // 9 // CHUNK)
     sums = []
     for begin in range(0, len(x), step):
         words = x[begin : begin + step].view(BITS[x.itemsize]).to(torch.int64, copy=True)

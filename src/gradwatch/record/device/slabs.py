@@ -119,8 +119,8 @@ def lay_out(
                     slabs.append(slabs[0])
                     slabs[0] = []
                 else:
-                    first, rest = _cut(rest, room)
-                    slabs[0].append(first)
+                    fitting, rest = _cut(rest, room)
+                    slabs[0].append(fitting)
     laid: list[Slab] = []
     first = 0
     for kind, slabs in pieces.items():

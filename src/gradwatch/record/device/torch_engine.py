@@ -238,6 +238,8 @@ class _Plan(NamedTuple):
     sets: Tensor
     """[2, tensor + 1]: the first set of counters, and how many more there are."""
     counters: "dict[torch.dtype, _CounterSets]"
+    work: int
+    """Bytes for a slab and all that is made of it."""
 
 
 class _CounterSets(NamedTuple):
@@ -261,9 +263,9 @@ def _make_plan(
     if sketches:  # of slabs in which words stand for equally many elements
         kinds = list(zip(kinds, bunches.tolist(), strict=True))
     wide_types = [torch.float64 if dtype.itemsize == 8 else torch.float32 for _, dtype in shapes]
-    # Nine bytes of each float32 of a slab, and the sums of all chunks, are there at once.
-    kept = counts.sum() // CHUNK * (56 + 4 * SKETCH_WIDTH * sketches)
-    most = int(WORK - kept) * 4 // (9 * max(dtype.itemsize for dtype in wide_types))
+    # Nine bytes of each float32 of a slab, and what is kept of all chunks, are there at once.
+    work = WORK - int(counts.sum()) // CHUNK * (72 + (4 * SKETCH_WIDTH + 48) * sketches)
+    most = work * 4 // (9 * max(dtype.itemsize for dtype in wide_types))
     layout = lay_out(counts.tolist(), kinds, leads.tolist(), max(most, CHUNK), device)
     sets, counters = np.zeros((2, len(counts) + 1), np.int64), {}
     for dtype in set(wide_types):
@@ -282,6 +284,7 @@ def _make_plan(
         torch.from_numpy(marks).to(device, non_blocking=True),
         torch.from_numpy(sets).to(device, non_blocking=True),
         counters,
+        work,
     )
 
 
@@ -335,15 +338,15 @@ class TorchEngine(Engine):
 
     def _chosen(self, tensors: Sequence[Tensor | None], wanted: Wanted) -> list[int]:
         """The tensors of this call, beginning where the last one of its kind ended."""
-        slab = 30 + 18 * wanted.sketches + 34 * wanted.histograms + 12 * wanted.hashes
-        most = (WORK - 6_000_000) * 4 // 9
+        slab = 30 + 19 * wanted.sketches + 34 * wanted.histograms + 12 * wanted.hashes
+        most = (WORK - 8_000_000 - 20_000_000 * wanted.sketches) * 4 // 9
         costs = np.zeros(len(tensors))
         for index, tensor in enumerate(tensors):
             if tensor is not None:
                 size = max(tensor.itemsize, 4) * tensor.numel()
                 rows = (tensor.numel() > _STACKED) + wanted.hashes
                 costs[index] = slab * size / most + (tensor.dim() > 1) * rows + 0.01
-        fixed = 100 + slab + 80 * wanted.sketches + 80 * wanted.hashes
+        fixed = 100 + slab + 55 * wanted.sketches + 80 * wanted.hashes
         return self._turn("weights" if wanted.hashes else "gradients", costs, fixed)
 
     def _turn(self, kind: str, costs: NDArray[np.float64], fixed: float) -> list[int]:
@@ -704,11 +707,11 @@ class _Found:
                 self._sketches.append(made)
         if self._counters:
             lines, counters = self._lines[here], self._counters[x.dtype]
-            count = partial(count_bins, x, lines, counters, self._wanted.factor)
+            count = partial(count_bins, x, lines, counters, self._wanted.factor, self._plan.work)
             if supported("histograms", self._device, count) is None:
                 self._counters.clear()
         if self._wanted.hashes:
-            self._hashes.append(chunk_hashes(x, parts))
+            self._hashes.append(chunk_hashes(x, parts, self._plan.work))
 
     def _sketch(self, x: Tensor, slab: Slab, bunch: int) -> Tensor:
         """With words that are made for this slab and those that follow it, as far as they fit."""
