@@ -262,8 +262,8 @@ PLACES = (
     "gradwatch.record.device.torch_engine.count_bins",
     "gradwatch.record.device.torch_engine.chunk_hashes",
     "gradwatch.record.device.torch_engine.chunk_sketches",
-    "gradwatch.record.device.torch_engine.ratio",
-    "gradwatch.record.device.torch_engine.change",
+    "gradwatch.record.device.torch_steps.ratio",
+    "gradwatch.record.device.torch_steps.change",
 )
 WAITS: dict[str, Callable[[Tensor], Any]] = {
     "item": lambda tensor: tensor.sum().item(),

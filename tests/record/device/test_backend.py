@@ -30,7 +30,7 @@ def test_updates_are_whole_or_sampled_and_say_so(
     on_device: None, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     if not whole:
-        monkeypatch.setattr("gradwatch.record.device.torch_engine.MOST_MEMORY", 1000)
+        monkeypatch.setattr("gradwatch.record.device.torch_steps.MOST_MEMORY", 1000)
     model = nn.Linear(200, 100)
     optimizer = torch.optim.AdamW(model.parameters(), 0.1)
     sink = MemorySink()
@@ -92,7 +92,7 @@ def test_a_transfer_keeps_the_order_of_its_parts() -> None:
     ("place", "what"),
     [
         ("gradwatch.record.device.torch_engine.count_bins", "histograms"),
-        ("gradwatch.record.device.torch_engine.spread", "spreads of rows"),
+        ("gradwatch.record.device.torch_rows.spread", "spreads of rows"),
         ("gradwatch.record.device.torch_engine.chunk_sketches", "sketches"),
     ],
 )
@@ -106,7 +106,7 @@ def test_what_a_device_cannot_do_is_left_out_and_said_once(
     def missing(*_: Any, **__: Any) -> Any:
         raise NotImplementedError("no such operation here")
 
-    monkeypatch.setattr("gradwatch.record.device.torch_engine.unsupported", set())
+    monkeypatch.setattr("gradwatch.record.device.torch_plan.unsupported", set())
     monkeypatch.setattr(place, missing)
     sink, model = MemorySink(), mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)

@@ -150,9 +150,8 @@ def test_slabs_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     several = [torch.randn(*shape, generator=generator) for shape in [(90, 1000), (7,), (300, 301)]]
     several += [one.bfloat16() for one in several] + [several[0].double(), several[2].t()]
     several[2][:, ::3] = float("inf")
-    monkeypatch.setattr("gradwatch.record.device.torch_engine.WORK", 9 * 20_000 + 100_000)
-    monkeypatch.setattr("gradwatch.record.device.torch_engine.MOST_LAUNCHES", 1e9)
-    monkeypatch.setattr("gradwatch.record.device.chunks.WORK", 400_000)
+    monkeypatch.setattr("gradwatch.record.device.torch_plan.WORK", 9 * 20_000 + 100_000)
+    monkeypatch.setattr("gradwatch.record.device.torch_plan.MOST_LAUNCHES", 1e9)
     monkeypatch.setattr("gradwatch.record.device.chunks.AT_ONCE", 1 << 13)
     compare(several)
     alone = [measured([one]).hashes for one in several]
@@ -252,7 +251,8 @@ def test_steps_are_as_the_kernel_has_them(
     kinds: tuple[torch.dtype, ...], scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gradwatch.record.device.torch_engine.WORK", 26 * 3000)
-    monkeypatch.setattr("gradwatch.record.device.torch_engine.MOST_LAUNCHES", 1e9)
+    monkeypatch.setattr("gradwatch.record.device.torch_steps.WORK", 26 * 3000)
+    monkeypatch.setattr("gradwatch.record.device.torch_plan.MOST_LAUNCHES", 1e9)
     generator = torch.Generator().manual_seed(0)
     shapes = [(37, 50), (1024,), (7,), (3000,), (4, 8, 3, 3)]
     weight, gradient, second = kinds

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from gradwatch.record.device import torch_engine
 from gradwatch.record.device.engine import MOST_MEMORY, DeviceDivisors, Places, RowTimes, Wanted
-from gradwatch.record.device.torch_engine import MOST_LAUNCHES, TorchEngine
+from gradwatch.record.device.launches import MOST_LAUNCHES
+from gradwatch.record.device.torch_engine import TorchEngine
 
 MODELS: dict[str, tuple[list[tuple[int, ...]], torch.dtype, int]] = {
     "GPT-2": (gpt2(), torch.float32, 1),

@@ -7,12 +7,15 @@ found of the chunks is put together for each tensor by tables of indices, always
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from gradwatch.record.tensors import rows_lie_whole
 
 CHUNK = 1024
 _GROUPS = (256, 64)
@@ -190,3 +193,29 @@ def _with_tables(slabs: Sequence[Slab], tensors: int, device: torch.device) -> L
 
 def _there(numbers: NDArray[np.int64], device: torch.device) -> Tensor:
     return torch.from_numpy(numbers.astype(np.int32)).to(device, non_blocking=True)
+
+
+# -- what is laid, and what comes of it --------------------------------------------------------
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """The elements in the order of memory where its rows lie whole in it, as the kernel reads."""
+    tensor = tensor.detach()
+    if rows_lie_whole(tuple(tensor.shape), tensor.stride()):
+        return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+    return tensor.reshape(-1)
+
+
+@lru_cache(maxsize=64)
+def filling(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What is put into the gaps of slabs."""
+    return torch.full((CHUNK,), value, dtype=dtype, device=device)
+
+
+def with_nothing(parts: Sequence[Tensor], kind: torch.dtype) -> Tensor:
+    """[…, chunk + 1], of the slabs' […, chunk]; the last is zero."""
+    dtypes = {part.dtype for part in parts}
+    if len(dtypes) > 1:  # joined as they are they would be copied one by one
+        parts = [part.to(kind) for part in parts]
+    nothing = torch.zeros((*parts[0].shape[:-1], 1), dtype=parts[0].dtype, device=parts[0].device)
+    return torch.cat([*parts, nothing], dim=-1).to(kind)
