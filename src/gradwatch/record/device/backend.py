@@ -175,15 +175,11 @@ class DeviceBackend(Backend):
     ) -> RowTimes:
         """The memory of rows on this device; begun anew where a tensor has become another."""
         times = self._rows.get(device)
-        rows = [
-            len(g) if g is not None and g.dim() > 1 else -1 if g is not None else -2
-            for g in gradients
-        ]
         if times is None:
             there = [p is not None and p.device == device for p in readable(tracked.tensors())[0]]
             times = RowTimes(np.where(there, tracked.rows, 0).tolist(), device)
-        now = np.array(rows)
-        changed = (now >= 0) & (now != times.rows)
+        now = np.array([len(g) if g is not None and g.dim() > 1 else 0 for g in gradients])
+        changed = (now > 0) & (now != times.rows)
         if changed.any():
             times = RowTimes(np.where(changed, now, times.rows).tolist(), device)
         self._rows[device] = times

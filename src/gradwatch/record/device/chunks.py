@@ -17,7 +17,7 @@ from gradwatch.kernel import MOMENTS, SKETCH_WIDTH
 from gradwatch.kernel.batch import DOUBLE_BINS, FLOAT_BINS
 from gradwatch.record.device.engine import MOST_MEMORY
 from gradwatch.record.device.slabs import CHUNK, Layout
-from gradwatch.record.device.transfer import cleaned
+from gradwatch.record.device.transfer import cleaned, sent_to
 
 WORK = MOST_MEMORY - 5_000_000
 """Bytes for a slab and all that is made of it."""
@@ -157,12 +157,12 @@ def _ends(layout: Layout, sums: Tensor) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _signs(device: torch.device) -> Tensor:
-    return torch.tensor([[1.0], [-1.0]]).to(device)
+    return sent_to(device, np.array([[1.0], [-1.0]], np.float32))
 
 
 @lru_cache(maxsize=16)
 def _exponents(device: torch.device) -> Tensor:
-    return torch.tensor([[2], [3], [4]]).to(device)
+    return sent_to(device, np.array([[2], [3], [4]]))
 
 
 def records_of(

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gradwatch.record.device.transfer import sent_to
 from gradwatch.record.tensors import rows_lie_whole
 
 CHUNK = 1024
@@ -177,22 +178,18 @@ def _with_tables(slabs: Sequence[Slab], tensors: int, device: torch.device) -> L
         table = np.full((int(starts[-1]) + 1) * group, len(order), np.int64)  # the last is nothing
         rank = np.arange(len(order)) - np.repeat(np.cumsum(many) - many, many)
         table[np.repeat(starts[:-1] * group, many) + rank] = order
-        tables.append(_there(table, device))
+        tables.append(sent_to(device, table, torch.int32))
         if groups.max(initial=1) <= 1:
             break
         many, order = groups, np.arange(int(starts[-1]))
     return Layout(
         tuple(slabs),
-        _there(np.append(owners, tensors), device),
-        _there(np.append(parts, 0), device),
+        sent_to(device, np.append(owners, tensors), torch.int32),
+        sent_to(device, np.append(parts, 0), torch.int32),
         tuple(tables),
         group,
         room,
     )
-
-
-def _there(numbers: NDArray[np.int64], device: torch.device) -> Tensor:
-    return torch.from_numpy(numbers.astype(np.int32)).to(device, non_blocking=True)
 
 
 # -- what is laid, and what comes of it --------------------------------------------------------

@@ -13,7 +13,7 @@ from gradwatch.record.device.chunks import BUNCH, EVERY_GROUP_UP_TO, SETS, SPAN,
 from gradwatch.record.device.engine import Places
 from gradwatch.record.device.launches import MOST_LAUNCHES
 from gradwatch.record.device.slabs import CHUNK, Layout, lay_out
-from gradwatch.record.device.transfer import wide
+from gradwatch.record.device.transfer import sent_to, wide
 from gradwatch.record.guard import log
 
 _MOST_KEPT = 8
@@ -126,8 +126,8 @@ def make_plan(
     return Plan(
         layout,
         np.sqrt(bunches),
-        torch.from_numpy(marks).to(device, non_blocking=True),
-        torch.from_numpy(sets).to(device, non_blocking=True),
+        sent_to(device, marks),
+        sent_to(device, sets),
         counters,
         work,
     )

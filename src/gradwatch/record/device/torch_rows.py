@@ -15,7 +15,7 @@ from gradwatch.kernel.plain import SPREAD_ROWS, spread_rows
 from gradwatch.record.device.engine import Wanted
 from gradwatch.record.device.slabs import flat
 from gradwatch.record.device.torch_plan import supported
-from gradwatch.record.device.transfer import Load, wide
+from gradwatch.record.device.transfer import Load, sent_to, wide
 from gradwatch.record.rows import Parts
 from gradwatch.stats.rows import WINDOW
 
@@ -74,13 +74,13 @@ def spread(matrices: Sequence[Tensor]) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _chosen_rows(rows: int, device: torch.device) -> Tensor:
-    return torch.tensor([0, *spread_rows(rows)]).to(device, non_blocking=True)
+    return sent_to(device, np.array([0, *spread_rows(rows)]))
 
 
 @lru_cache(maxsize=64)
 def there(numbers: bytes, device: torch.device) -> Tensor:
     """Whole numbers that seldom change, kept on a device."""
-    return torch.from_numpy(np.frombuffer(numbers, np.int64).copy()).to(device, non_blocking=True)
+    return sent_to(device, np.frombuffer(numbers, np.int64).copy())
 
 
 def send_rows(

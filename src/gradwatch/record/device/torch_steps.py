@@ -14,7 +14,7 @@ from gradwatch.record.device.engine import MOST_MEMORY, DeviceDivisors, Snapshot
 from gradwatch.record.device.launches import MOST_LAUNCHES
 from gradwatch.record.device.slabs import filling, flat, lay_out, with_nothing
 from gradwatch.record.device.torch_plan import Planner
-from gradwatch.record.device.transfer import Load, at_least_single, cleaned
+from gradwatch.record.device.transfer import Load, at_least_single, cleaned, sent_to
 from gradwatch.record.rows import Parts
 from gradwatch.record.tensors import aligned, local, number, on_accelerator
 
@@ -170,22 +170,20 @@ def send_ratios(
 
 def _corrections(planner: Planner, divisors: DeviceDivisors, chosen: list[int]) -> Tensor:
     """[2, tensor]: what v is divided by, and ε."""
+    device, kind = planner.device, planner.wide
     betas, epsilons = divisors.betas[chosen], divisors.epsilons[chosen]
     steps = [divisors.steps[index] for index in chosen]
     if not any(on_accelerator(step) for step in steps):
-        fixed = np.stack([1.0 - betas ** np.array([number(step) for step in steps]), epsilons])
-        return torch.from_numpy(fixed).to(planner.device, planner.wide, non_blocking=True)
-    counts = torch.cat(
-        [
-            step.detach().reshape(1).to(planner.device, planner.wide, non_blocking=True)
-            if isinstance(step, Tensor)
-            else torch.full((1,), float(step), dtype=planner.wide, device=planner.device)
-            for step in steps
-        ]
-    )
-    fixed = np.stack([betas, epsilons])
-    numbers = torch.from_numpy(fixed).to(planner.device, planner.wide, non_blocking=True)
-    return torch.stack([1 - torch.pow(numbers[0], counts), numbers[1]])
+        counts = np.array([number(step) for step in steps])
+        return sent_to(device, np.stack([1.0 - betas**counts, epsilons]), kind)
+    numbers = sent_to(device, np.stack([betas, epsilons]), kind)
+    there = [
+        step.detach().reshape(1).to(device, kind, non_blocking=True)
+        if isinstance(step, Tensor)
+        else torch.full((1,), step, dtype=kind, device=device)
+        for step in steps
+    ]
+    return torch.stack([1 - torch.pow(numbers[0], torch.cat(there)), numbers[1]])
 
 
 def _summed(

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gradwatch.record.rows import Parts
@@ -75,7 +76,7 @@ class Transfer:
         return parts
 
 
-def _numbers(host: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _numbers(host: Tensor) -> NDArray[np.float64]:
     if host.dtype in (torch.bfloat16, torch.float16):
         host = host.float()
     return host.numpy().astype(np.float64)
@@ -107,6 +108,18 @@ def mark(device: torch.device, *, timed: bool = False) -> Any:
         event = module.Event(**options)
         event.record(module.current_stream(device))
     return event
+
+
+def sent_to(
+    device: torch.device, numbers: NDArray[Any], dtype: torch.dtype | None = None
+) -> Tensor:
+    """An array on a device; from memory it reads by itself, so that nobody waits for it."""
+    host = torch.from_numpy(numbers)
+    if dtype is not None:
+        host = host.to(dtype)
+    if device.type == "cuda":
+        host = host.pin_memory()
+    return host.to(device, non_blocking=True)
 
 
 def pinned(like: Tensor) -> Tensor:
