@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import gradwatch.kernel as kernel
+from gradwatch.record.device.chunks import chunk_sums
 from gradwatch.record.device.engine import (
     DeviceDivisors,
     DeviceMeasurement,
@@ -309,3 +310,34 @@ def test_what_has_become_another_is_not_compared() -> None:
 def test_an_output_in_five_numbers() -> None:
     x = torch.tensor([3.0, 0.0, float("nan"), -4.0, float("inf"), 0.0])
     assert TorchEngine(CPU).output(x).tolist() == [2, 2, 4, -1, 25]
+
+
+# -- planted faults --------------------------------------------------------------------------------
+
+FAULTS = {
+    "the mean's rest is forgotten": lambda sums: sums[9].zero_(),
+    "the third power has the wrong sign": lambda sums: sums[11].neg_(),
+    "the fourth power is of the width": lambda sums: sums[12].mul_(1.001),
+    "squares are rounded": lambda sums: sums[10].mul_(1 + 1e-5),
+    "a unit is twice as large": lambda sums: sums[8].mul_(2),
+    "the last chunk is lost": lambda sums: sums[:, -1].zero_(),
+    "infinities are negative": lambda sums: sums[2].zero_(),
+    "gaps are elements": lambda sums: sums[0].clamp_min_(1024),
+    "zeros are not counted": lambda sums: sums[3].fill_(1024),
+    "extremes are of the mean": lambda sums: sums[7].copy_(torch.maximum(sums[5], sums[7] * 0.9)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoilt(x: Tensor) -> Tensor:
+        sums = chunk_sums(x)
+        FAULTS[fault](sums)
+        return sums
+
+    several = [torch.randn(37, 50, generator=torch.Generator().manual_seed(0)) for _ in range(3)]
+    several[0], several[1][3, 4], several[2][0] = 1000 + 0.01 * several[0], float("inf"), 0.0
+    compare(several)
+    monkeypatch.setattr("gradwatch.record.device.torch_engine.chunk_sums", spoilt)
+    with pytest.raises(AssertionError):
+        compare(several)

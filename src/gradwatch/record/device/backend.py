@@ -138,8 +138,8 @@ class DeviceBackend(Backend):
             here = replace(
                 wanted,
                 rows=self._rows_on(device, tracked, some),
-                factor=_moved(factor, device),
-                void=None if overflow is None else _moved(one_number(overflow, device), device),
+                factor=None if factor is None else one_number(factor, device),
+                void=None if overflow is None else one_number(overflow, device),
             )
             sent[device] = _send(load, self._engine(device).measure(some, _places(tracked), here))
         step, cosines, last = call.step, call.cosines, tracked.last_sketch
@@ -315,10 +315,6 @@ def one_number(value: Any, device: torch.device) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach().reshape(-1)[:1].to(device, non_blocking=True)
     return torch.full((1,), float(value), device=device)
-
-
-def _moved(value: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if value is None else value.to(device, non_blocking=True)
 
 
 # -- rows --------------------------------------------------------------------------------------
