@@ -1,4 +1,4 @@
-"""The three models the figures are given for: an MLP, a small GPT, a ResNet-18."""
+"""The models the figures are given for: an MLP, many small layers, a small GPT, a ResNet-18."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +30,24 @@ def mlp() -> Bench:
         layers += [nn.Linear(inside, outside), nn.ReLU()]
     x, y = torch.randn(128, 784), torch.randint(0, 10, (128,))
     return Bench("MLP", nn.Sequential(*layers[:-1]), lambda m: F.cross_entropy(m(x), y))
+
+
+class Chain(nn.Module):
+    """150 layers of 24 × 24, each around a residual: 300 small tensors."""
+
+    def __init__(self, width: int = 24, layers: int = 150) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + 0.1 * torch.tanh(layer(x))
+        return x
+
+
+def many() -> Bench:
+    x = torch.randn(256, 24)
+    return Bench("Many", Chain(), lambda m: m(x).square().mean())
 
 
 class Block(nn.Module):

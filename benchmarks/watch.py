@@ -1,151 +1,199 @@
-"""What watching costs a training step, beside the bare step, the read floor and a naive loop.
+"""What watching costs a training step: the whole price, beside the bare step and the read floor.
 
-Two copies of each model train in turn, one bare and one watched, with one torch thread and the
-writer running; after each watched step the floor (reading every gradient once) and the naive loop
-(nine torch operations and `.item()` per tensor) run on the same gradients. Overhead is the time
-inside our hooks. With one thread it is that thread's time, so that a busy neighbour does not count;
-with all cores, and for the planted sleep, which takes none, it is the wall clock's.
+A model trains in short rounds, bare and watched in turn, with one torch thread. What counts is what
+a watched step takes more than a bare one of the neighbouring round, by the time of the training's
+thread and by the clock on the wall: so also what the training loses because its caches were emptied
+or because the writing thread ran beside it. Both kinds of round train the same model in the same
+memory, for twins differ by several per cent for no other reason than where theirs lies.
+
+"said" is what the watcher itself says it took, "floor" reading every gradient once. Each row is a
+process of its own, which keeps the memory it has: page faults alone move short steps by 20 %.
+`python -m benchmarks.watch MODEL VARIANT` gives one row, `python -m benchmarks watch` all.
 """
 
-import copy
+import gc
 import os
-import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-import gradwatch.kernel as kernel
-from benchmarks.models import Bench, gpt, mlp, resnet
-from gradwatch.record import Watcher, watch
-from gradwatch.record.signals import hooks
+from benchmarks.models import Bench, gpt, many, mlp, resnet
+from gradwatch import kernel
+from gradwatch.record import Watcher, clock, watch
 from gradwatch.record.tensors import gather
-
-Clock = Callable[[], float]
 
 CYCLE = 16
 """Steps after which the default cadence repeats."""
-ROUNDS = int(os.environ.get("GRADWATCH_BENCH_ROUNDS", "1"))
-BAR = 0.01
-"""Of the step, on the GPT-like and the ResNet-like model."""
+SHORT = 0.1
+"""Seconds: a step of which there are enough to make rounds of a fifth of a second."""
+SECONDS = float(os.environ.get("GRADWATCH_BENCH_SECONDS", "10"))
+"""For the rounds of one row; where steps are long there are at least PAIRS pairs of rounds."""
+PAIRS = int(os.environ.get("GRADWATCH_BENCH_ROUNDS", "4"))
 PLANTED = 200e-6
+MODELS = {"mlp": mlp, "many": many, "gpt": gpt, "resnet": resnet}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "gradients": {"record": ("gradients",), "every": 1},
+    "default": {"budget": 1.0},
+    "everything": {"every": 1},
+    "budget": {},
+}
+BARS = {
+    ("mlp", "gradients"): 0.04,
+    ("mlp", "default"): 0.06,
+    ("mlp", "everything"): 0.25,
+    ("many", "gradients"): 0.08,
+    ("gpt", "default"): 0.02,
+    ("resnet", "default"): 0.016,
+    **{(model, "budget"): 0.011 for model in MODELS},
+}
+"""Of the bare step."""
+FLOORS = {("gpt", "gradients"): 1.3, ("resnet", "gradients"): 1.3}
+"""Times reading the gradients once."""
+CALM = {"MALLOC_MMAP_THRESHOLD_": str(4 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30)}
 
 
 def main() -> None:
-    for threads in sorted({1, torch.get_num_threads()}):
-        table(threads)
+    print(f"instruction set {kernel.instruction_set}, one thread, % of the bare step")
+    titles = ("bare ms", "floor", "thread", "±", "wall", "said", "÷ floor", "bar")
+    print(f"{'':20s}" + "".join(f"{title:>9s}" for title in titles), flush=True)
+    for model in MODELS:
+        for variant in VARIANTS:
+            line = [sys.executable, "-m", "benchmarks.watch", model, variant]
+            subprocess.run(line, env=os.environ | CALM, check=True)
     torch.set_num_threads(1)
     idle()
     flat()
     planted()
 
 
-def table(threads: int) -> None:
-    """Every model with so many torch threads; ours are as many."""
-    torch.set_num_threads(threads)
-    kernel.set_threads(threads)  # the floor's too
+class Price(NamedTuple):
+    """Seconds a step, as the training's thread and the wall count them."""
+
+    thread: float
+    wall: float
+
+
+def row(model: str, variant: str) -> None:
+    """One line of the table."""
+    torch.set_num_threads(1)
     torch.manual_seed(0)
-    clock = time.thread_time if threads == 1 else time.perf_counter
-    print(f"instruction set {kernel.instruction_set}, {threads} thread(s), % of the bare step")
-    titles = ("floor", "ours", "gradients", "naive", "thread")
-    print(f"{'':24s}{'bare ms':>10s}" + "".join(f"{title:>11s}" for title in titles))
-    for make, bar in ((mlp, None), (gpt, BAR), (resnet, BAR)):
-        bench = make()
-        found = measure(bench, ROUNDS * (16 if bar is None else 1), clock)
-        bare = found["bare"]
-        shares = "".join(f"{found[title] / bare:11.2%}" for title in titles)
-        print(f"{bench.summary[:24]:24s}{bare * 1e3:10.2f}{shares}")
-        if bar is not None and found["ours"] > bar * bare:
-            print(f"  MISSED: {found['ours'] / bare:.2%} of the step, the bar is {bar:.0%}")
-
-
-def measure(bench: Bench, cycles: int, clock: Clock) -> dict[str, float]:
-    """Seconds per step of each variant; `ours` is the mean over whole cycles of the cadence."""
-    twin = copy.deepcopy(bench.model)
-    bare_optimizer = torch.optim.AdamW(twin.parameters(), 1e-4)
+    bench = MODELS[model]()
     optimizer = torch.optim.AdamW(bench.model.parameters(), 1e-4)
-    times: dict[str, list[float]] = {"bare": [], "floor": [], "naive": []}
-    costs: list[float] = []
-    with Recording(bench, optimizer, clock) as watcher:
-        timer, steps = watcher.guard.timer, CYCLE * cycles + 2
-        for step in range(steps):
-            bare = timed(lambda: train(bench, twin, bare_optimizer), clock)
-            spent = timer.spent
-            train(bench, bench.model, optimizer)
-            if step < 2:
-                continue  # memory is claimed, code is loaded; the first records everything
-            times["bare"].append(bare)
-            costs.append(timer.spent - spent)
+    rounds(bench, optimizer, 2)
+    bar = BARS.get((model, variant))
+    title = f"{model:8s}{variant:12s}"
+    if variant == "budget":
+        share = budgeted(bench, optimizer)
+        print(f"{title}{'':45s}{share:9.2%}{'':9s}" + verdict(share, bar), flush=True)
+        return
+    bare, more, said, floor = compare(bench, optimizer, variant)
+    thread, error = middle([price.thread for price in more])
+    wall, _ = middle([price.wall for price in more])
+    if (model, variant) in FLOORS:
+        bar = FLOORS[model, variant] * floor / bare.thread
+    shares = (floor / bare.thread, thread / bare.thread, error / bare.thread)
+    print(
+        f"{title}{bare.thread * 1e3:9.2f}"
+        + "".join(f"{share:9.2%}" for share in (*shares, wall / bare.wall, said / bare.wall))
+        + f"{thread / floor:9.2f}"
+        + verdict((thread - error) / bare.thread, bar),
+        flush=True,
+    )
+
+
+def verdict(share: float, bar: float | None) -> str:
+    return "" if bar is None else f"{bar:9.2%}{' MISSED' if share > bar else ''}"
+
+
+def middle(values: list[float]) -> tuple[float, float]:
+    """The median and its standard error, by the median absolute deviation."""
+    mid = statistics.median(values)
+    spread = 1.4826 * statistics.median(abs(value - mid) for value in values)
+    return mid, 1.2533 * spread / len(values) ** 0.5
+
+
+def compare(
+    bench: Bench, optimizer: torch.optim.Optimizer, variant: str
+) -> tuple[Price, list[Price], float, float]:
+    """A bare step, what watched rounds take more a step, what is said of it, and the floor."""
+    first = rounds(bench, optimizer, 2).wall
+    steps = CYCLE if variant == "default" else 4
+    if first < SHORT:
+        steps = CYCLE * max(1, round(0.2 / first / CYCLE))
+    bares, more, said, floors = [], [], [], []
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end or len(more) < PAIRS:
+        pair = {}
+        for watched in (True, False) if len(more) % 2 else (False, True):
+            gc.collect()
+            if watched:
+                with recording(bench, optimizer, **VARIANTS[variant]) as watcher:
+                    rounds(bench, optimizer, 2)  # claims memory, loads code
+                    spent = watcher.guard.timer.spent
+                    pair[watched] = rounds(bench, optimizer, steps)
+                    said.append((watcher.guard.timer.spent - spent) / steps)
+                continue
+            rounds(bench, optimizer, 1)
+            pair[watched] = rounds(bench, optimizer, steps)
             gathered = gather([p.grad for p in bench.model.parameters()])
-            times["floor"].append(timed(lambda held=gathered: kernel.read(held.batch), clock))
-            times["naive"].append(timed(lambda: naive(bench.model), clock))
-        watcher.flush()
-        thread = watcher.background * timer.wall / steps
-    found = {name: statistics.median(values) for name, values in times.items()}
-    found["thread"] = thread
-    found["ours"] = statistics.fmean(costs)
-    found["gradients"] = statistics.median(costs)  # 12 of 16 steps record gradients alone
-    return found
+            began = time.thread_time()
+            kernel.read(gathered.batch)
+            floors.append(time.thread_time() - began)
+        bares.append(pair[False])
+        more.append(Price(*(w - b for w, b in zip(pair[True], pair[False], strict=True))))
+    bare = Price(*(statistics.median(times) for times in zip(*bares, strict=True)))
+    return bare, more, statistics.median(said), statistics.median(floors)
 
 
-class Recording:
-    """A watcher that writes to a folder of its own, at the default cadence, never stretched."""
+def rounds(bench: Bench, optimizer: torch.optim.Optimizer, steps: int) -> Price:
+    thread, wall = time.thread_time(), time.perf_counter()
+    for _ in range(steps):
+        train(bench, optimizer)
+    return Price((time.thread_time() - thread) / steps, (time.perf_counter() - wall) / steps)
 
-    def __init__(
-        self,
-        bench: Bench,
-        optimizer: torch.optim.Optimizer,
-        clock: Clock = time.thread_time,
-        **options: object,
-    ) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        self.bench, self.optimizer, self.options = bench, optimizer, options
-        self.clock = clock
 
-    def __enter__(self) -> Watcher:
-        # From step 16 on: the first ten steps, which record everything, are not the usual ones.
-        settings = {"budget": 1.0, "step": CYCLE - 1, **self.options}
-        made = watch(self.bench.model, self.optimizer, run=self.folder / "run", **settings)
+def budgeted(bench: Bench, optimizer: torch.optim.Optimizer) -> float:
+    """The share of all time under the default budget, its free seconds used up, once it settled.
+
+    As the watcher says: what the twin shows of one per cent is noise.
+    """
+    clock.ALLOWANCE = 0.0
+    with recording(bench, optimizer) as watcher:
+        share = 0.0
+        for least in (SECONDS, 2 * SECONDS):
+            spent, began, steps = watcher.guard.timer.spent, time.perf_counter(), 0
+            while time.perf_counter() - began < least or steps < 2 * CYCLE:
+                train(bench, optimizer)
+                steps += 1
+            share = (watcher.guard.timer.spent - spent) / (time.perf_counter() - began)
+    return share
+
+
+@contextmanager
+def recording(bench: Bench, optimizer: torch.optim.Optimizer, **options: Any) -> Iterator[Watcher]:
+    """A watcher that writes to a folder of its own."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        # From step 14 on: the first ten steps, which record everything, are not the usual ones.
+        made = watch(bench.model, optimizer, run=Path(folder) / "run", step=CYCLE - 2, **options)
         assert isinstance(made, Watcher)
-        made.guard.timer.clock = self.clock
-        self.watcher = made
-        # The signals' own hooks look at the clock themselves.
-        hooks.time = SimpleNamespace(perf_counter=self.clock)  # type: ignore[assignment]
-        return made
-
-    def __exit__(self, *_: object) -> None:
-        self.watcher.close()
-        hooks.time = time
-        shutil.rmtree(self.folder, ignore_errors=True)  # the thread may still be sealing
+        with made as watcher:
+            yield watcher
+            watcher.flush()
 
 
-def train(bench: Bench, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def train(bench: Bench, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
-    bench.loss(model).backward()
+    bench.loss(bench.model).backward()
     optimizer.step()
-
-
-def timed(action: Callable[[], object], clock: Clock = time.thread_time) -> float:
-    start = clock()
-    action()
-    return clock() - start
-
-
-def naive(model: torch.nn.Module) -> list[float]:
-    """What one writes first: a few statistics of every gradient, each a pass and a read."""
-    found = []
-    for parameter in model.parameters():
-        g = parameter.grad
-        if g is not None:
-            found += [g.norm().item(), g.mean().item(), g.std().item(), g.abs().mean().item()]
-            found += [g.min().item(), g.max().item(), (g == 0).sum().item()]
-            found += [g.isnan().sum().item(), g.isinf().sum().item()]
-    return found
 
 
 def idle(steps: int = 100) -> None:
@@ -153,12 +201,11 @@ def idle(steps: int = 100) -> None:
     bench = mlp()
     optimizer = torch.optim.SGD(bench.model.parameters(), 0.0)
     for what, every in (("between recorded ones", 3), ("in a long stretch", 1 << 30)):
-        with Recording(bench, optimizer, every=every, record={"gradients"}) as watcher:
-            watcher.guard.timer.clock = time.perf_counter
+        with recording(bench, optimizer, every=every, record={"gradients"}) as watcher:
             costs = []
             for _ in range(steps):
                 spent = watcher.guard.timer.spent
-                train(bench, bench.model, optimizer)
+                train(bench, optimizer)
                 costs.append(watcher.guard.timer.spent - spent)
         low = sorted(costs)[: steps // 3]  # of three steps at most two record nothing
         print(f"a step that records nothing, {what}: {statistics.median(low) * 1e6:.1f} µs")
@@ -198,9 +245,8 @@ def planted() -> None:
     optimizer = torch.optim.AdamW(bench.model.parameters(), 1e-4)
     found = []
     for pause in (0.0, PLANTED):
-        with Recording(bench, optimizer, every=1) as watcher:
+        with recording(bench, optimizer, every=1) as watcher:
             timer, recorder = watcher.guard.timer, watcher.controller.recorder
-            timer.clock = time.perf_counter
             inner = recorder.before
 
             def slow(frame, inner=inner, pause=pause):  # type: ignore[no-untyped-def]
@@ -212,7 +258,7 @@ def planted() -> None:
             costs = []
             for _ in range(60):
                 spent = timer.spent
-                train(bench, bench.model, optimizer)
+                train(bench, optimizer)
                 costs.append(timer.spent - spent)
         found.append(min(costs))
     seen = found[1] - found[0]
@@ -223,4 +269,4 @@ def planted() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    row(*sys.argv[1:])

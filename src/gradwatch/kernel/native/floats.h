@@ -10,7 +10,7 @@ enum { TERMS = 32 };
 /* A pivot, and a power of two that brings (x − pivot)·scale near 1, so that no power overflows a
  * float and none that matters underflows. The product with it is exact. */
 typedef struct {
-    float pivot, scale;
+    float pivot, scale, unit; /* unit: 1 / scale */
 } Guess;
 
 /* Running sums of one stream of vectors. Two streams hide the additions' latency, where there are
@@ -60,13 +60,21 @@ static inline void lane_join(Lane *lane, const Lane *other) {
     lane->least = vf_min(lane->least, other->least);
 }
 
-static void sweep_tail(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
+/* The last elements, in double: all four powers of one side by side. */
+static inline void sweep_tail(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
+    typedef double Four __attribute__((vector_size(32)));
+    Four powers = {p->p1, p->p2, p->p3, p->p4};
+    double low = s->low, high = s->high, absolute = s->absolute;
+    uint64_t zeros = s->zeros;
     for (size_t i = 0; i < n; i++) {
-        s->absolute += fabs((double)x[i]), s->zeros += x[i] == 0.0f;
-        if (x[i] < s->low) s->low = x[i];
-        if (x[i] > s->high) s->high = x[i];
-        add_powers(p, ((double)x[i] - guess.pivot) * guess.scale);
+        double value = x[i], d = (value - guess.pivot) * guess.scale, square = d * d;
+        powers += (Four){d, square, square, square} * (Four){1.0, 1.0, d, square};
+        absolute += fabs(value), zeros += value == 0.0;
+        low = value < low ? value : low;
+        high = value > high ? value : high;
     }
+    *p = (Powers){powers[0], powers[1], powers[2], powers[3]};
+    s->low = low, s->high = high, s->absolute = absolute, s->zeros = zeros;
 }
 
 /* The zeros among whole pairs of vectors. */
@@ -131,6 +139,7 @@ static inline __attribute__((always_inline)) void sweep(const char *x, size_t n,
     if (vf_least(lanes[0].least) == 0.0f) s->zeros = count_zeros(x, i, dtype);
     s->low = vf_least(lanes[0].low);
     s->high = -vf_least(-lanes[0].high);
+    if (i == n) return;
     float scratch[2 * LANES];
     Tensor tail = {x + i * size, n - i, dtype, 0};
     sweep_tail(load_floats(&tail, 0, n - i, scratch), n - i, guess, s, p);
@@ -151,8 +160,8 @@ static inline float scale_for(double largest) {
 
 /* Whether powers around the guess have all the digits they should. */
 static inline int is_good(Guess guess, const Sweep *s, const Powers *p, size_t n) {
-    double typical = p->p2 / (double)n; /* squared distance from the pivot, scaled */
-    return typical > 0x1p-40 && typical < 0x1p40 && !is_far(p, n) &&
+    /* Squared distance from the pivot, scaled. */
+    return p->p2 > 0x1p-40 * (double)n && p->p2 < 0x1p40 * (double)n && !is_far(p, n) &&
            sweep_largest(s) * guess.scale < 0x1p28;
 }
 
@@ -165,10 +174,11 @@ static int regular_floats(const char *x, size_t n, int dtype, Guess *guess, Sums
     if (!is_moderate(&s)) return 0;
     for (int tries = 0; tries < 2 && s.low < s.high && !is_good(*guess, &s, &p, n); tries++) {
         /* The pivot first, then a scale that suits the distance from it. */
-        double mean = guess->pivot + p.p1 / (double)n / guess->scale;
+        double mean = guess->pivot + p.p1 / (double)n * guess->unit;
         if (!(mean >= s.low && mean <= s.high)) mean = 0.5 * (s.low + s.high);
         guess->pivot = (float)mean;
         guess->scale = scale_for(fmax(s.high - guess->pivot, guess->pivot - s.low));
+        guess->unit = 1.0f / guess->scale;
         sweep_any(x, n, dtype, *guess, &s, &p);
     }
     if (s.low == s.high) { /* constant: nothing to round */
@@ -176,7 +186,7 @@ static int regular_floats(const char *x, size_t n, int dtype, Guess *guess, Sums
         p = (Powers){0};
     }
     note_sweep(sums, &s, 0);
-    settle(sums, &p, n, guess->pivot, guess->scale);
+    settle(sums, &p, n, guess->pivot, guess->unit);
     return 1;
 }
 

@@ -43,17 +43,18 @@ static void measure_doubles(Work *work, const Tensor *tensor, size_t i, size_t n
     if (work->has_sketch) sketch_block(&work->sketch, tensor, i, n, work->offset + i, 0);
 }
 
-static Sums measure_blocks(Work *work, const Tensor *tensor, size_t first, size_t stop) {
-    Sums total = sums_empty();
-    work->guess = (Guess){0.0f, 1.0f};
+static void measure_blocks(Work *work, const Tensor *tensor, size_t first, size_t stop,
+                           Sums *total) {
+    Sums another, *block = total; /* the first one is the total so far */
+    *total = sums_empty();
+    work->guess = (Guess){0.0f, 1.0f, 1.0f};
     for (size_t i = first; i < stop; i += BLOCK) {
         size_t n = smaller(BLOCK, stop - i);
-        Sums block = sums_empty();
-        if (tensor->dtype == F64) measure_doubles(work, tensor, i, n, &block);
-        else measure_floats(work, tensor, i, n, &block);
-        sums_join(&total, &block);
+        if (i > first) another = sums_empty(), block = &another;
+        if (tensor->dtype == F64) measure_doubles(work, tensor, i, n, block);
+        else measure_floats(work, tensor, i, n, block);
+        if (i > first) sums_join(total, block);
     }
-    return total;
 }
 
 /* Begin a piece's histogram: in the tensor's own bins where nobody else counts in them. */
@@ -113,7 +114,7 @@ static void measure_piece(Work *work, const MeasureJob *measure, Piece *piece) {
         work->offset = (uint64_t)sketches->offsets[piece->tensor];
     }
     if (out->records) {
-        found->sums = measure_blocks(work, &tensor, piece->first, piece->first + piece->n);
+        measure_blocks(work, &tensor, piece->first, piece->first + piece->n, &found->sums);
         found->zero_rows = zero_rows(&tensor, piece->first, piece->n, found->sums.zeros,
                                      out->touched ? out->touched[piece->tensor] : NULL);
     } else {
@@ -134,11 +135,8 @@ static void measure_share(Job *job) {
     for (Piece *piece; (piece = next_piece(job));) measure_piece(&work, measure, piece);
 }
 
-/* Put the tensor's last piece to those before it. */
-static void join_measured(Measured *total, const Piece *piece, const Outputs *out) {
-    const Measured *found = &piece->measured;
-    if (out->records && piece->first == 0) total->sums = sums_empty(), total->zero_rows = 0;
-    if (out->sketches && piece->first == 0) memset(total->buckets, 0, sizeof total->buckets);
+/* Put a piece of a tensor to those before it. */
+static void join_measured(Measured *total, const Measured *found, const Outputs *out) {
     if (out->records) {
         sums_join(&total->sums, &found->sums);
         total->zero_rows += found->zero_rows;
@@ -150,16 +148,21 @@ static void join_measured(Measured *total, const Piece *piece, const Outputs *ou
 static void measure_join(Job *job, const Piece *piece) {
     MeasureJob *measure = (MeasureJob *)job;
     const Outputs *out = measure->out;
-    Measured *total = &measure->total;
-    join_measured(total, piece, out);
+    const Measured *whole = &piece->measured;
+    if (piece->first > 0) {
+        join_measured(&measure->total, whole, out);
+        whole = &measure->total;
+    } else if (!is_last(job, piece)) {
+        measure->total = *whole;
+    }
     if (!is_last(job, piece)) return;
     if (out->records) {
         Record *record = &out->records[piece->tensor];
-        sums_finish(&total->sums, (uint64_t)job->batch->counts[piece->tensor], record);
-        record->zero_rows = total->zero_rows;
+        sums_finish(&whole->sums, (uint64_t)job->batch->counts[piece->tensor], record);
+        record->zero_rows = whole->zero_rows;
     }
     for (size_t i = 0; out->sketches && i < SKETCH_WIDTH; i++)
-        out->sketches->out[piece->tensor * SKETCH_WIDTH + i] = (float)total->buckets[i];
+        out->sketches->out[piece->tensor * SKETCH_WIDTH + i] = (float)whole->buckets[i];
     if (out->bins) write_bins(measure, piece->tensor);
 }
 

@@ -25,9 +25,9 @@ static inline int is_far(const Powers *p, size_t n) {
     return p->p1 * p->p1 > 0.1 * (double)n * p->p2;
 }
 
-/* From powers around the pivot to powers around the true mean, out of the scale. */
-static void settle(Sums *sums, const Powers *p, size_t n, double pivot, double scale) {
-    double delta = p->p1 / (double)n, square = delta * delta, unit = 1.0 / scale;
+/* From powers around the pivot to powers around the true mean; they were in units of `unit`. */
+static void settle(Sums *sums, const Powers *p, size_t n, double pivot, double unit) {
+    double delta = p->p1 / (double)n, square = delta * delta;
     double m2 = p->p2 - (double)n * square;
     double m3 = p->p3 - 3.0 * delta * p->p2 + 2.0 * (double)n * square * delta;
     double m4 = p->p4 - 4.0 * delta * p->p3 + 6.0 * square * p->p2 -

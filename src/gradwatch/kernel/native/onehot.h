@@ -106,10 +106,16 @@ static inline Two take16(Two *sums, const uint8_t *keys, int upper, int negative
     return add2(sums + 3, first, take8(sums, keys + 8 * WIDTH, upper, negative));
 }
 
-/* Add the set bits of one-hot bytes to eight counts. */
-static inline void count_bits(vq bytes, uint32_t weight, uint32_t counts[8]) {
-    for (int bit = 0; bit < 8; bit++)
-        counts[bit] += weight * (uint32_t)__builtin_popcountll(top_bits(bytes << (7 - bit)));
+/* Add the set bits of one-hot bytes to eight counts. They are the sums of weight 1, 2, 4 …, each
+ * `apart` vectors behind the one before. */
+static inline void count_bits(const vq *sums, int levels, size_t apart, uint32_t counts[8]) {
+    for (int bit = 0; bit < 8; bit++) {
+        uint32_t found = 0;
+        for (int level = levels; level-- > 0;)
+            found = 2 * found +
+                    (uint32_t)__builtin_popcountll(top_bits(sums[level * apart] << (7 - bit)));
+        counts[bit] += found;
+    }
 }
 
 static inline __attribute__((always_inline)) void add_half(Counters *counters, const uint8_t *keys,
@@ -124,8 +130,11 @@ static inline __attribute__((always_inline)) void add_half(Counters *counters, c
     }
     memcpy(counters->sums[negative][upper], sums, sizeof sums);
     uint32_t *counts = counters->counts + 32 * negative + 16 * upper;
-    count_bits(out.a, VECTORS, counts);
-    count_bits(out.b, VECTORS, counts + 8);
+    if (!is_any(out.a | out.b)) return;
+    uint32_t carried[16] = {0};
+    count_bits(&out.a, 1, 0, carried);
+    count_bits(&out.b, 1, 0, carried + 8);
+    for (int key = 0; key < 16; key++) counts[key] += VECTORS * carried[key];
 }
 
 static void counters_add(Counters *counters, const Tensor *tensor, size_t first, size_t n,
@@ -159,10 +168,8 @@ static void counters_fold(Counters *counters, uint32_t keys[KEYS]) {
         for (int upper = !counters->low; upper < 2; upper++) {
             Two *sums = counters->sums[negative][upper];
             uint32_t *counts = counters->counts + 32 * negative + 16 * upper;
-            for (int level = 0; level < levels; level++) {
-                count_bits(sums[level].a, 1u << level, counts);
-                count_bits(sums[level].b, 1u << level, counts + 8);
-            }
+            count_bits(&sums->a, levels, 2, counts);
+            count_bits(&sums->b, levels, 2, counts + 8);
             memset(sums, 0, (size_t)levels * sizeof *sums);
         }
     memcpy(keys, counters->counts, sizeof counters->counts);
