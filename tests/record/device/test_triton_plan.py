@@ -4,10 +4,14 @@ from math import prod
 
 import numpy as np
 import pytest
-from gradwatch.record.device.triton_plan import MOST_TILES, TILE, planned, records_of
 from tests.record.device.triton_shapes import Shape, elements, gpt2, llama, read_to_measure
 
-MODELS = [pytest.param(gpt2(), 124_439_808, id="gpt2"), pytest.param(llama(), 6_738_415_616, id="llama")]  # fmt: skip
+from gradwatch.record.device.triton_plan import MOST_TILES, TILE, planned, records_of
+
+MODELS = [
+    pytest.param(gpt2(), 124_439_808, id="gpt2"),
+    pytest.param(llama(), 6_738_415_616, id="llama"),
+]
 COORDINATES = 4096
 
 

@@ -5,6 +5,10 @@ from typing import NoReturn
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from tests.record.device.interpreting import quicken
+from torch import Tensor
+
 from gradwatch import kernel
 from gradwatch.kernel import Batch
 from gradwatch.record.device.engine import (
@@ -20,9 +24,6 @@ from gradwatch.record.device.engine import (
 )
 from gradwatch.record.device.triton_engine import TritonEngine
 from gradwatch.record.tensors import gather
-from numpy.typing import NDArray
-from tests.record.device.interpreting import quicken
-from torch import Tensor
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 quicken()
@@ -96,9 +97,7 @@ class NoEngine(Engine):
 
     name = "none"
 
-    def measure(
-        self, tensors: Sequence[Tensor | None], places: Places, wanted: Wanted
-    ) -> NoReturn:
+    def measure(self, tensors: Sequence[Tensor | None], places: Places, wanted: Wanted) -> NoReturn:
         raise AssertionError("a tensor was left to the other engine")
 
     def snapshot(self, tensors: Sequence[Tensor | None]) -> NoReturn:

@@ -10,13 +10,18 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from gradwatch.record.device import triton_engine, triton_kernels
-from gradwatch.record.device.engine import Wanted
 from tests.record.device.triton_cases import differences, engine, made, measured, places_of
 
+from gradwatch.record.device import triton_engine, triton_kernels, triton_merge
+from gradwatch.record.device.engine import Wanted
+
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's numpy
-SOURCE = Path(str(triton_kernels.__file__)).read_text()
+SOURCES = {
+    module.__name__.rpartition(".")[2]: Path(str(module.__file__)).read_text()
+    for module in (triton_kernels, triton_merge)
+}
 ALL = Wanted(histograms=True, sketches=True, hashes=True)
+
 
 class Fault(NamedTuple):
     """What is put in place of what, and the tensor that shows it."""
@@ -55,9 +60,7 @@ FAULTS = {
     "factor of a joined moment": Fault(
         "m3 += c3 + 3.0 * a * c2", "m3 += c3 + 2.0 * a * c2", "steps", (2600,)
     ),
-    "factor of a moved sum": Fault(
-        "by * (3.0 * s2 + by", "by * (2.0 * s2 + by", "steps", (1500,)
-    ),
+    "factor of a moved sum": Fault("by * (3.0 * s2 + by", "by * (2.0 * s2 + by", "steps", (1500,)),
     "negative elements touch no row": Fault(
         "mask=x != 0.0)", "mask=x > 0.0)", "negative with zeros", (40, 30)
     ),
@@ -91,14 +94,14 @@ def differing(fault: Fault) -> list[str]:
 def test_a_fault_is_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[name]
     assert differing(fault) == []
-    assert fault.right in SOURCE
+    (where,) = (module for module, source in SOURCES.items() if fault.right in source)
     path = tmp_path / "faulty_kernels.py"
-    path.write_text(SOURCE.replace(fault.right, fault.wrong))
+    path.write_text(SOURCES[where].replace(fault.right, fault.wrong))
     spec = importlib.util.spec_from_file_location("faulty_kernels", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "faulty_kernels", module)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(triton_engine, "triton_kernels", module)
+    monkeypatch.setattr(triton_engine, where, module)
     assert differing(fault)

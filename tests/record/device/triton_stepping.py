@@ -8,6 +8,20 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from tests.record.device.triton_cases import (
+    KINDS,
+    NoEngine,
+    engine,
+    made,
+    measured,
+    normal,
+    places_of,
+    row_times,
+    stepped,
+)
+from torch import Tensor
+
 from gradwatch import kernel
 from gradwatch.record.backend_cpu import pick
 from gradwatch.record.device import triton_engine
@@ -22,18 +36,6 @@ from gradwatch.record.device.engine import (
 )
 from gradwatch.record.device.triton_engine import TritonEngine
 from gradwatch.record.tensors import gather
-from tests.record.device.triton_cases import (
-    KINDS,
-    NoEngine,
-    engine,
-    made,
-    measured,
-    normal,
-    places_of,
-    row_times,
-    stepped,
-)
-from torch import Tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's numpy
 SHAPES = ((37, 50), (1024,), (7,), (5000,), (3, 5))
@@ -72,7 +74,7 @@ class Training:
 
 def truth(
     before: Sequence[Tensor], training: Training, *, whole: bool
-) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+) -> tuple[NDArray[np.void], NDArray[np.void]]:
     kernel.select("none")
 
     def some(tensors: Sequence[Tensor]) -> list[Tensor | None]:
@@ -88,7 +90,7 @@ def truth(
     return updates, ratios
 
 
-def assert_alike(found: DeviceSteps, updates: np.ndarray, ratios: np.ndarray) -> None:  # type: ignore[type-arg]
+def assert_alike(found: DeviceSteps, updates: NDArray[np.void], ratios: NDArray[np.void]) -> None:
     assert found.updates is not None
     assert found.ratios is not None
     for name in ("changed", "lost", "with_gradient"):
