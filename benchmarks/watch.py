@@ -273,8 +273,8 @@ def planted() -> None:
                 costs.append(timer.spent - spent)
         found.append(min(costs))
     seen = found[1] - found[0]
-    verdict = "seen" if seen >= 0.75 * PLANTED else "NOT SEEN: these figures mean nothing"
-    print(f"planted sleep of {PLANTED * 1e6:.0f} µs: {seen * 1e6:.0f} µs {verdict}")
+    word = "seen" if seen >= 0.75 * PLANTED else "NOT SEEN: these figures mean nothing"
+    print(f"planted sleep of {PLANTED * 1e6:.0f} µs: {seen * 1e6:.0f} µs {word}")
     if seen < 0.75 * PLANTED:
         raise SystemExit(1)
 
