@@ -19,6 +19,8 @@ from gradwatch.record.device.transfer import sent_to
 from gradwatch.record.tensors import rows_lie_whole
 
 CHUNK = 1024
+_ALONE = 0.75
+"""Stretches that fill more of a slab are read where they lie; others are joined."""
 _GROUPS = (256, 64)
 """So many numbers are added at once on the way from chunks to few or to many tensors."""
 
@@ -113,7 +115,7 @@ def lay_out(
     for tensor, (count, kind, lead) in enumerate(zip(counts, kinds, leads, strict=True)):
         slabs = pieces.setdefault(kind, [[]])
         for piece in _pieces(tensor, count, lead, most):
-            if piece.stop - piece.start > most // 2:
+            if piece.stop - piece.start > _ALONE * most:
                 slabs.append([piece])
                 continue
             rest: Piece | None = piece
@@ -135,6 +137,12 @@ def lay_out(
     return _with_tables(laid, len(counts), device)
 
 
+def slabs_of(count: int, most: int) -> float:
+    """How many slabs of at most so many elements a tensor takes, or which part of one."""
+    whole, rest = divmod(count, most)
+    return whole + (1 if rest > _ALONE * most else rest / most)
+
+
 def _cut(piece: Piece, chunks: int) -> tuple[Piece, Piece | None]:
     """At most so many chunks of a piece, and what is left of it."""
     if piece.chunks <= chunks:
@@ -146,7 +154,7 @@ def _cut(piece: Piece, chunks: int) -> tuple[Piece, Piece | None]:
 
 def _pieces(tensor: int, count: int, lead: int, most: int) -> Iterator[Piece]:
     """A small tensor whole; of a large one its ends, and between them stretches of whole chunks."""
-    if count <= most // 2:
+    if count <= _ALONE * most:
         yield Piece(tensor, 0, count, lead, 0)
         return
     start = CHUNK - lead if lead else 0

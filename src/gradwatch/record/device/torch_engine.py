@@ -44,7 +44,7 @@ from gradwatch.record.device.engine import (
     Snapshot,
     Wanted,
 )
-from gradwatch.record.device.slabs import CHUNK, Slab, filling, flat, with_nothing
+from gradwatch.record.device.slabs import CHUNK, Slab, filling, flat, slabs_of, with_nothing
 from gradwatch.record.device.torch_plan import Plan, Planner, make_plan, supported
 from gradwatch.record.device.torch_rows import STACKED, send_rows, send_spreads, there
 from gradwatch.record.device.torch_steps import copy_weights, send_ratios, send_updates
@@ -122,14 +122,14 @@ class TorchEngine(Engine):
     def _chosen(self, tensors: Sequence[Tensor | None], wanted: Wanted) -> list[int]:
         """The tensors of this call, beginning where the last one of its kind ended."""
         slab = 30 + 19 * wanted.sketches + 34 * wanted.histograms + 12 * wanted.hashes
-        most = (WORK - 8_000_000 - 20_000_000 * wanted.sketches) * 4 // 9
+        most = (WORK - 8_000_000 - 20_000_000 * wanted.sketches) // 9
         costs = np.zeros(len(tensors))
         for index, tensor in enumerate(tensors):
             if tensor is not None:
-                size = max(tensor.itemsize, 4) * tensor.numel()
+                size = max(tensor.itemsize, 4) // 4 * tensor.numel()
                 rows = (tensor.numel() > STACKED) + wanted.hashes
-                costs[index] = slab * size / most + (tensor.dim() > 1) * rows + 0.01
-        fixed = 100 + slab + 55 * wanted.sketches + 80 * wanted.hashes
+                costs[index] = slab * slabs_of(size, most) + (tensor.dim() > 1) * rows + 0.01
+        fixed = 100 + slab + 10 * wanted.sketches + 35 * wanted.hashes
         return self._planner.turn("weights" if wanted.hashes else "gradients", costs, fixed)
 
     def snapshot(self, tensors: Sequence[Tensor | None]) -> Snapshot:
