@@ -208,7 +208,7 @@ class Pace:
             known = _RecordedStep(step, 1, 0.0, _WEIGHT)
         self._timer.on_devices += seconds
         excess = max(seconds - known.cost, 0.0)
-        self._timer.add(excess)
+        self._timer.spent += excess
         self._last_spent += excess
         # As if it had been there when the step was taken into account.
         self._cost[known.kind] += known.weight * excess

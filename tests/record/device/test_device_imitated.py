@@ -57,7 +57,7 @@ def test_operations_do_not_multiply(results: Any) -> None:
     # Layers of a size that is there already: their outputs are looked at one by one, but their
     # gradients, weights and optimizer states with those of the others.
     assert (more[1] - only_gradients) / 6 <= 2
-    assert (more[0] - everything) / 6 <= 18
+    assert (more[0] - everything) / 6 <= 19
 
 
 def test_nothing_is_launched_while_a_graph_is_captured(results: Any) -> None:
