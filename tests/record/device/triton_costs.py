@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gradwatch.record.tensors import fixed_coordinates
 from tests.record.device.triton_cases import engine, normal, places_of, row_times
 from tests.record.device.triton_shapes import Shape, gpt2, llama, read_to_measure
 from torch import Tensor
@@ -21,6 +20,7 @@ from triton.runtime import interpreter  # type: ignore[import-untyped]
 
 from gradwatch.record.device import triton_engine
 from gradwatch.record.device.engine import DeviceDivisors, Wanted
+from gradwatch.record.tensors import fixed_coordinates
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's numpy
 ALL = Wanted(histograms=True, sketches=True, hashes=True)

@@ -151,4 +151,13 @@ class Engine(ABC):
     @abstractmethod
     def output(self, tensor: Tensor) -> Tensor:
         """Of a layer's output, on the device: zeros, non-finite elements, and of the others the
-        largest magnitude, the sum and the sum of squares; five numbers of the `wide` type."""
+        largest magnitude, the sum and the sum of squares; five numbers of the `wide` type, or as
+        many lines of five as the engine made parts of it (`joined_output`)."""
+
+
+def joined_output(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The five numbers of an output, from those of its parts as they have come over."""
+    lines = numbers.reshape(-1, 5)
+    joined: NDArray[np.float64] = lines.sum(axis=0)
+    joined[2] = lines[:, 2].max()
+    return joined

@@ -14,15 +14,18 @@ OLDEST_TRITON = (3, 2)
 Launch = Callable[..., None]
 """Takes a kernel, the numbers of its programs, its arguments, and its constants by name."""
 _BACKEND = "cuda" if torch.version.cuda else "hip" if torch.version.hip else ""
-_REGISTERS: dict[str, dict[str, Any]] = {"cuda": {"maxnreg": 128}, "hip": {"waves_per_eu": 4}}
-"""What keeps a kernel to 128 registers for each thread, so that enough of them run at once."""
-_LARGE = ("measure", "step")
+_WARPS = {"measure": 8, "step": 16}
+_FEWER = {"measure": 8, "step": 8}
+"""Of 64 threads, where others have 32."""
 
 
 def options(kernel: Any, backend: str = _BACKEND) -> dict[str, Any]:
     """How a kernel is compiled; the same in the thread that compiles and where it is launched."""
-    chosen = {"num_warps": 8 if kernel.__name__ in _LARGE else 4, "enable_fp_fusion": True}
-    return chosen | _REGISTERS.get(backend, {})
+    warps = (_FEWER if backend == "hip" else _WARPS).get(kernel.__name__, 4)
+    chosen = {"num_warps": warps, "enable_fp_fusion": True}
+    if backend == "cuda":
+        chosen["maxnreg"] = 128  # of a thread, so that enough of them run at once
+    return chosen
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:

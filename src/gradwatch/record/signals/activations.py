@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gradwatch.kernel import MOMENTS, merge
+from gradwatch.record.device.engine import joined_output
 from gradwatch.record.device.launches import LaunchLimit, LaunchSpan
 from gradwatch.record.rows import Parts, PendingRows, Reading, ReadyRows
 from gradwatch.record.signals import activation_functions
@@ -47,7 +48,8 @@ class DeviceSums(NamedTuple):
     size: int
     seen: int
     numbers: Tensor
-    """Zeros, non-finite elements, and of the others the largest magnitude, sum, sum of squares."""
+    """Zeros, non-finite elements, and of the others the largest magnitude, sum, sum of squares; in
+    one or more lines."""
 
 
 @dataclass
@@ -341,7 +343,7 @@ def _average(stats: list[WeightedStat]) -> float:
 
 def _zero_share(record: NDArray[np.void] | DeviceSums) -> WeightedStat:
     if isinstance(record, DeviceSums):
-        return zero_share(record.numbers[0], float(record.seen))
+        return zero_share(record.numbers.reshape(-1, 5)[:, 0], float(record.seen))
     return zero_share(float(record[0]["zeros"]), float(record[0]["count"]))
 
 
@@ -361,9 +363,10 @@ def _fill_in(calls: Sequence[LayerCall], arrived: Parts) -> None:
     for call in calls:
         if isinstance(sums := call.output, DeviceSums):
             call.sampled = sums.seen < sums.size
-            call.output = record_of(sums.size, sums.seen, next(numbers).tolist())
+            joined = joined_output(next(numbers)).tolist()
+            call.output = record_of(sums.size, sums.seen, joined)
         call.functions = [
-            (layer, replace(stat, value=float(next(numbers)[0]) / stat.weight))
+            (layer, replace(stat, value=float(next(numbers).sum()) / stat.weight))
             if isinstance(stat.value, Tensor)
             else (layer, stat)
             for layer, stat in call.functions

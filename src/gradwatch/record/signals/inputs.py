@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gradwatch.record.device.engine import joined_output
 from gradwatch.record.device.launches import MOST_LAUNCHES
 from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext, root_is_compiled
@@ -121,7 +122,7 @@ class Inputs(HookedSignal):
 
         def finish(arrived: list[NDArray[np.float64]]) -> ReadyRows:
             for count, numbers in zip(counts, arrived, strict=True):
-                _, bad, top, _, squares = numbers.tolist()
+                _, bad, top, _, squares = joined_output(numbers).tolist()
                 totals.add(count, bad, math.sqrt(squares), top)
             return ReadyRows(scalars=totals.scalars())
 
