@@ -145,7 +145,7 @@ def test_each_type_and_alignment_is_one_launch_more(watch: Watch) -> None:
     assert watch.launches == {"measure": 4, "spread": 4, "merge": 1}
 
 
-LONG = pytest.mark.long
+LONG = (pytest.mark.long, pytest.mark.timeout(1800))
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ LONG = pytest.mark.long
         pytest.param(gpt2(96)[:30], True, id="some of gpt2 sketched"),
         pytest.param(gpt2(96), True, marks=LONG, id="gpt2 sketched"),
         pytest.param(gpt2(32), False, marks=LONG, id="gpt2"),
-        pytest.param(llama(128), False, marks=LONG, id="llama"),
-        pytest.param(llama(128), True, marks=LONG, id="llama sketched"),
+        pytest.param(llama(256), False, marks=LONG, id="llama"),
+        pytest.param(llama(256), True, marks=LONG, id="llama sketched"),
     ],
 )
 def test_bytes_are_those_counted_from_the_sizes(

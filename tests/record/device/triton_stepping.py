@@ -4,6 +4,7 @@ Collected by `test_triton_engine.py` in a process of its own, in which TRITON_IN
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.record.device.triton_cases import (
     KINDS,
     NoEngine,
     arrived,
+    differences,
     engine,
     made,
     measured,
@@ -36,7 +38,8 @@ from gradwatch.record.device.engine import (
     Wanted,
     joined_output,
 )
-from gradwatch.record.device.triton_engine import TritonEngine
+from gradwatch.record.device.torch_engine import TorchEngine
+from gradwatch.record.device.triton_engine import TritonEngine, rehearse
 from gradwatch.record.tensors import gather
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's numpy
@@ -267,3 +270,46 @@ def test_what_the_kernels_cannot_read_is_left_to_the_other_engine() -> None:
     assert before.copies[1].dtype is torch.float64
     assert stepped(some.step(before, tensors, tensors, None)).compared.tolist() == [600, -1, 0, -1]
     assert other.given[1:] == [[1, 3]]
+
+
+def test_beside_the_engine_of_torch_operations() -> None:
+    some = TritonEngine(TorchEngine(torch.device("cpu")), tile=512)
+    training = Training()
+    for part in (training.weights, training.gradients, training.seconds):
+        part[1] = part[1].double()
+    gradients = [training.gradients[0].t().contiguous().t(), *training.gradients[1:]]
+    places, times = places_of(gradients), row_times(gradients)
+    wanted = Wanted(histograms=True, sketches=True, rows=times)
+    found = measured(some.measure(gradients, places, wanted))
+    assert differences(gradients, found, places) == []
+    assert times.now == 1
+    before, old = some.snapshot(training.weights), copied(training)
+    training.move()
+    steps = stepped(some.step(before, training.weights, gradients, training.divisors))
+    assert_alike(steps, *truth(old, training, whole=True))
+
+
+def test_whatever_is_launched_was_rehearsed() -> None:
+    """Or a training would stand still while a kernel is compiled."""
+    seen: set[str] = set()
+
+    def note(kernel: Any, grid: Any, *arguments: Any, **constants: Any) -> None:
+        types = [a.dtype if isinstance(a, Tensor) else int for a in arguments]
+        seen.add(f"{kernel.__name__} {types} {sorted(constants.items(), key=str)}")
+
+    rehearse(note, [FULL, BRAIN])
+    rehearsed = set(seen)
+    some = TritonEngine(NoEngine(), launch=note)
+    for dtype in (FULL, BRAIN):
+        training = Training((dtype,) * 3)
+        training.weights[0] = normal(40, 50).to(dtype)[1:38]
+        unaligned = normal(1025).to(dtype)[1:]
+        gradients = [training.gradients[0], unaligned, *training.gradients[2:]]
+        places = places_of(gradients)
+        for wanted in (Wanted(), Wanted(True), Wanted(False, True), Wanted(hashes=True)):
+            some.measure(gradients, places, wanted)
+        for whole in (True, False):
+            before = some.copy(training.weights, whole=whole)
+            some.step(before, training.weights, gradients, training.divisors)
+        some.output(unaligned)
+    assert seen == rehearsed

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.record.backend_cpu import SAMPLE
+from gradwatch.record.backend_cpu import SAMPLE, pick
 from gradwatch.record.device import triton_kernels, triton_merge, triton_steps
 from gradwatch.record.device.engine import (
     MOST_MEMORY,
@@ -28,7 +28,7 @@ from gradwatch.record.device.engine import (
     Snapshot,
     Wanted,
 )
-from gradwatch.record.device.torch_engine import TorchEngine
+from gradwatch.record.device.torch_engine import TorchEngine, flat
 from gradwatch.record.device.triton_jobs import Job, jobs_of, rooms, sampled, step_table, takes
 from gradwatch.record.device.triton_kernels import BITS, KINDS
 from gradwatch.record.device.triton_launch import (
@@ -249,8 +249,8 @@ class TritonEngine(Engine):
             if tensor is not None and takes(tensor):
                 mine.append((index, tensor, tensor.numel() if whole else sampled(tensor)))
             elif tensor is not None:
-                flat = tensor.detach().reshape(-1)
-                copies[index] = flat.clone() if whole else flat[self._coordinates(flat)]
+                # As the other engine takes them: it compares them later.
+                copies[index] = flat(tensor).clone() if whole else pick(tensor).reshape(-1)
         if mine:
             free = rooms([tensor for _, tensor, _ in mine], [count for _, _, count in mine])
             jobs = [

@@ -14,7 +14,7 @@ OLDEST_TRITON = (3, 2)
 Launch = Callable[..., None]
 """Takes a kernel, the numbers of its programs, its arguments, and its constants by name."""
 _BACKEND = "cuda" if torch.version.cuda else "hip" if torch.version.hip else ""
-_WARPS = {"measure": 8, "step": 16}
+_WARPS = {"measure": 8, "step": 16, "look": 8}
 _FEWER = {"measure": 8, "step": 8}
 """Of 64 threads, where others have 32."""
 
