@@ -28,7 +28,8 @@ from gradwatch.record.device.engine import (
     Snapshot,
     Wanted,
 )
-from gradwatch.record.device.torch_engine import TorchEngine, flat
+from gradwatch.record.device.slabs import flat
+from gradwatch.record.device.torch_engine import TorchEngine
 from gradwatch.record.device.triton_jobs import Job, jobs_of, rooms, sampled, step_table, takes
 from gradwatch.record.device.triton_kernels import BITS, KINDS
 from gradwatch.record.device.triton_launch import (

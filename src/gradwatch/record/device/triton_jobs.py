@@ -19,7 +19,9 @@ from gradwatch.record.tensors import rows_lie_whole
 
 def takes(tensor: Tensor) -> bool:
     """Whether the kernels can read this tensor where it lies."""
-    return tensor.dtype in KINDS and rows_lie_whole(tuple(tensor.shape), tensor.stride())
+    return tensor.dtype in KINDS and (
+        tensor.is_contiguous() or rows_lie_whole(tuple(tensor.shape), tensor.stride())
+    )
 
 
 @dataclass(frozen=True)
@@ -117,23 +119,29 @@ def step_table(
     """The lines of all jobs, in the order of the plan."""
     ordered = [jobs[given] for given in plan.order]
     table = np.zeros((len(jobs), COLUMNS), np.int64)
-    numbers = np.zeros((len(jobs), 3), np.float64)  # ε, 1 / correction, β
-    for line, job in enumerate(ordered):
-        # Without a gradient something is read in its place, and what comes of it left out.
-        pulled = job.after if job.gradient is None else job.gradient
-        four = (job.before, job.after, pulled, job.second)
-        table[line, :4] = [0 if tensor is None else tensor.data_ptr() for tensor in four]
-        if job.picked:
-            table[line, 6] = coordinates(job.after).data_ptr()
-        if job.second is not None and divisors is not None:
-            steps, beta = divisors.steps[job.index], float(divisors.betas[job.index])
-            numbers[line] = divisors.epsilons[job.index], 1.0, beta
-            if isinstance(steps, Tensor):
-                table[line, 9] = address_of(steps, torch.float32, hold)
-            else:
-                with np.errstate(divide="ignore"):
-                    numbers[line, 1] = np.float64(1.0) / (1.0 - beta**steps)
+    # Without a gradient something is read in its place, and what comes of it left out.
+    table[:, :4] = [
+        [
+            0 if job.before is None else job.before.data_ptr(),
+            after := job.after.data_ptr(),
+            after if job.gradient is None else job.gradient.data_ptr(),
+            0 if job.second is None else job.second.data_ptr(),
+        ]
+        for job in ordered
+    ]
     table[:, 4] = [job.count for job in ordered]
     table[:, 5] = plan.starts
-    table[:, [7, 8, 10]] = numbers.view(np.int64)
+    table[:, 6] = [coordinates(job.after).data_ptr() if job.picked else 0 for job in ordered]
+    lines = [line for line, job in enumerate(ordered) if job.second is not None]
+    if divisors is None or not lines:
+        return table
+    indices = [ordered[line].index for line in lines]
+    counts = [divisors.steps[index] for index in indices]
+    there = [count if isinstance(count, Tensor) else None for count in counts]
+    table[lines, 9] = [address_of(count, torch.float32, hold) for count in there]
+    known = np.array([1.0 if isinstance(count, Tensor) else count for count in counts])
+    betas, epsilons = divisors.betas[indices], divisors.epsilons[indices]
+    with np.errstate(divide="ignore"):
+        numbers = np.stack([epsilons, 1.0 / (1.0 - betas**known), betas], axis=1)
+    table[np.ix_(lines, [7, 8, 10])] = numbers.view(np.int64)
     return table
