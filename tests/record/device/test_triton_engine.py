@@ -31,6 +31,7 @@ def interpreted(selection: str) -> None:
 
 
 @needs_triton
+@pytest.mark.timeout(900)  # some 30 s of a quiet core
 def test_quick_cases_through_the_interpreter() -> None:
     interpreted("not long")
 
@@ -42,8 +43,9 @@ def test_wide_cases_through_the_interpreter() -> None:
     interpreted("long")
 
 
-@needs_triton
-def test_nobody_imports_triton_with_the_recorder() -> None:
-    code = "import sys, gradwatch.record.watch; print('triton' in sys.modules)"
+def test_nobody_imports_the_engine_with_the_recorder() -> None:
+    """Triton itself may be there: torch imports it for its own needs."""
+    code = "import sys, gradwatch.record.watch; print([m for m in sys.modules if 'triton_' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    names = [name for name in done.stdout.split("'") if name.startswith("gradwatch")]
+    assert names == []
