@@ -85,6 +85,8 @@ class WeightSnapshot:
 
     def __init__(self) -> None:
         self._buffer = np.zeros(0, np.uint8)
+        self._layout = b""
+        self._target = Batch.empty(0)
         self._before: Gathered | None = None
         self._sampled = False
 
@@ -143,6 +145,12 @@ class WeightSnapshot:
         return Gathered(picked.batch, gathered.states, picked.tensors)
 
     def _room(self, batch: Batch) -> Batch:
+        layout = batch.counts.tobytes() + batch.dtypes.tobytes()
+        if layout != self._layout:
+            self._layout, self._target = layout, self._laid_out(batch)
+        return self._target
+
+    def _laid_out(self, batch: Batch) -> Batch:
         sizes = batch.counts * _ITEMSIZE[batch.dtypes]
         starts = np.concatenate([[0], np.cumsum(-(-sizes // _ALIGN) * _ALIGN)])
         if starts[-1] > len(self._buffer):

@@ -34,7 +34,7 @@ class LearningRates:
         return self._rows
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class SecondMoment:
     """What one parameter's step divided by, and the gradient it used."""
 
@@ -55,17 +55,17 @@ def second_moments(tracked: TrackedOptimizer) -> list[SecondMoment]:
     optimizer = tracked.optimizer
     if optimizer is None or not any("betas" in group for group in optimizer.param_groups):
         return []
-    groups = _groups(optimizer)
+    numbers = _numbers(optimizer)
     moments = []
     for index, parameter in enumerate(tracked.tensors()):
-        if parameter is None or parameter.grad is None:
+        if parameter is None or (gradient := parameter.grad) is None:
             continue
-        state, group = optimizer.state.get(parameter, {}), groups.get(id(parameter), {})
+        if (own := numbers.get(id(parameter))) is None:
+            continue
+        state = optimizer.state.get(parameter, {})
         second = state.get("max_exp_avg_sq", state.get("exp_avg_sq"))
-        if isinstance(second, Tensor) and "betas" in group:
-            beta, epsilon = number(group["betas"][1]), number(group.get("eps", 0.0))
-            step = state.get("step")
-            moments.append(SecondMoment(index, parameter.grad, second, step, beta, epsilon))
+        if isinstance(second, Tensor):
+            moments.append(SecondMoment(index, gradient, second, state.get("step"), *own))
     return moments
 
 
@@ -91,8 +91,14 @@ def divisors(tracked: TrackedOptimizer) -> Divisors:
     return divided
 
 
-def _groups(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
-    return {id(p): group for group in optimizer.param_groups for p in group["params"]}
+def _numbers(optimizer: Optimizer) -> dict[int, tuple[float, float]]:
+    """β₂ and ε of every parameter, by its id."""
+    numbers: dict[int, tuple[float, float]] = {}
+    for group in optimizer.param_groups:
+        if "betas" in group:
+            own = number(group["betas"][1]), number(group.get("eps", 0.0))
+            numbers.update((id(parameter), own) for parameter in group["params"])
+    return numbers
 
 
 SMALLEST_CLIP = 2.0**-10

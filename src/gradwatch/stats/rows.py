@@ -75,7 +75,8 @@ def gradient_rows(
 def mirrored(rows: NDArray[np.void]) -> NDArray[np.bool_]:
     """Which gradients' largest and smallest elements differ in the sign alone."""
     top = rows["grad_abs_max"]
-    return (rows["grad_max"] == top) & (rows["grad_min"] == -top) & (top > 0)
+    both: NDArray[np.bool_] = (rows["grad_max"] == top) & (rows["grad_min"] == -top) & (top > 0)
+    return both
 
 
 class SketchMemory(NamedTuple):
