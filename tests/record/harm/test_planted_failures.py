@@ -65,7 +65,7 @@ SEAMS = {
     "rescan": "gradwatch.record.parameters.TrackedParameters.scan",
     "ring": "gradwatch.store.writer.Writer.put",
     "ring: scalars": "gradwatch.store.writer.Writer.scalars",
-    "log": "gradwatch.record.metadata.RunMetadata.log",
+    "log": "gradwatch.record.metadata.ScalarBuffer.drain",
     "loss kind": "gradwatch.record.metadata.describe_loss",
 }
 
