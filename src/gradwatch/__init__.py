@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gradwatch.analysis.weights import analyze_weights as analyze_weights
     from gradwatch.checkpoints import scan as scan
     from gradwatch.diagnosis import Diagnosis as Diagnosis
-    from gradwatch.diagnosis import diagnose as diagnose
+    from gradwatch.diagnosis.diagnose import diagnose as diagnose
     from gradwatch.live import watch as watch
     from gradwatch.record import Watcher as Watcher
     from gradwatch.run import Run as Run

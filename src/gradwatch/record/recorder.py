@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from math import isfinite
 from typing import Any
@@ -15,6 +16,7 @@ import gradwatch.kernel as kernel
 from gradwatch.record.backend import Backend, OptimizerStep, SentRows
 from gradwatch.record.backend_cpu import CpuBackend
 from gradwatch.record.device.backend import DeviceBackend
+from gradwatch.record.device.choice import ChosenEngine, forced
 from gradwatch.record.device.launches import LaunchTimes
 from gradwatch.record.device.transfer import Transfer
 from gradwatch.record.optimizers import LearningRates, LossScaling
@@ -69,17 +71,28 @@ class Recorder:
         self._scalars: dict[str, float] = {}
         self._reported: set[tuple[str, str]] = set()
         self._rates = LearningRates()
+        self._engines = {"cpu": kernel.instruction_set}
+        self._step = 0
 
     def make_backend(self, on_device: bool) -> Backend:
         """What measures parameters on an accelerator, or on the CPU."""
-        return DeviceBackend(self.scaling) if on_device else CpuBackend(self.scaling)
+        if on_device or forced():
+            return DeviceBackend(self.scaling, partial(ChosenEngine, report=self._report_engine))
+        return CpuBackend(self.scaling)
+
+    def _report_engine(self, device: torch.device, engine: str, why_no_better: str) -> None:
+        self._engines[str(device)] = engine
+        self.note({"engines": dict(self._engines)})
+        if why_no_better:
+            text = f"{device} is measured by torch's operations, not by Triton: {why_no_better}"
+            self.sink.event(Event(self._step, EventKind.ENGINE, text))
 
     # -- around an optimizer's step --------------------------------------------------------------
 
     def before(self, call: OptimizerStep) -> None:
         """Everything that is lost once the weights have changed."""
         kernel.set_threads(torch.get_num_threads())  # as many as the training itself uses
-        tracked = call.tracked
+        tracked, self._step = call.tracked, call.step
         spans = self.launch_times.begin(tracked.devices)
         call.skipped = tracked.backend.is_skipped(tracked)
         if Family.WEIGHT in call.due:

@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+import gradwatch.kernel as kernel
+from gradwatch.record.device.choice import check_forced
 from gradwatch.record.hooks import bare_optimizer
 from gradwatch.record.options import ALL, Options, Patterns, Record, options, usage_error
 from gradwatch.record.parameters import named_parameters, unwrap
@@ -54,6 +57,7 @@ def watch(
     names = [n.name for n in named_parameters(model) if chosen.wanted(n.name)]
     if not names:
         raise usage_error(_nothing(model, include, exclude))
+    check_forced(parameter for parameter in model.parameters() if not is_lazy(parameter))
     if os.environ.get(VARIABLE, "").lower() == "disabled":
         return Disabled()
     close_previous(model)
@@ -126,6 +130,7 @@ def _place(run: str | os.PathLike[str] | None, what: str) -> tuple[str, Path]:
 def _info(model: Module, optimizers: list[Optimizer]) -> dict[str, Any]:
     return {
         "versions": {"torch": str(torch.__version__)},
+        "engines": {"cpu": kernel.instruction_set},
         "model": type(unwrap(model)).__name__,
         "optimizer": ", ".join(type(optimizer).__name__ for optimizer in optimizers),
     }

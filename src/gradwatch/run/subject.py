@@ -126,6 +126,7 @@ class EventKind(StrEnum):
     AUDIT = "audit"
     COST = "cost"
     STRETCHED = "cadence stretched"
+    ENGINE = "engine"
     GAP = "gap"
     DAMAGE = "damage"
     RETENTION = "retention"

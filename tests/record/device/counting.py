@@ -28,7 +28,7 @@ class Counting(TorchDispatchMode):
     """Everything that is done on the meta device while this is entered."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.launches: Counter[str] = Counter()
         self.bytes = 0
         self.peak = self._now = 0

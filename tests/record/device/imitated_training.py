@@ -256,7 +256,7 @@ CASES: dict[str, dict[str, Any]] = {
 PLACES = (
     "gradwatch.record.signals.probe.spread",
     "gradwatch.record.signals.inputs.spread",
-    "gradwatch.record.signals.activations.spread",
+    "gradwatch.record.signals.activations.look_at_output",
     "gradwatch.record.signals.activation_functions.spread",
     "gradwatch.record.device.torch_engine.chunk_sums",
     "gradwatch.record.device.torch_engine.count_bins",
@@ -277,6 +277,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     logging.disable()
     imitated_device.install()
-    results = {"compared": compared(), "counted": counted(), "sabotaged": sabotaged()}
+    results: dict[str, Any] = {
+        "compared": compared(),
+        "counted": counted(),
+        "sabotaged": sabotaged(),
+    }
     results |= {"captured": captured(), "two devices": on_two_devices()}
     print(json.dumps(results))

@@ -51,7 +51,7 @@ def test_operations_do_not_multiply(results: Any) -> None:
     counted = results["counted"]
     assert counted["every second"][1::2] == [0, 0]
     everything, only_gradients = counted["by default"][0], counted["by default"][1]
-    assert everything <= 650
+    assert everything <= 660
     assert only_gradients <= 145
     more = counted["by default, 6 layers more"]
     # Layers of a size that is there already: their outputs are looked at one by one, but their

@@ -431,7 +431,7 @@ def test_what_comes_after_the_most_launches_waits_for_the_next_step(imitated: An
 
 
 def test_an_engine_looks_once_at_each_output(imitated: Any) -> None:
-    assert imitated["one launch"] == {"calls": LAYERS, "rows": LAYERS, "flat": True}
+    assert imitated["one launch"] == {"calls": LAYERS, "rows": LAYERS, "whole": True}
 
 
 def test_a_slow_device_stretches_the_cadence(imitated: Any) -> None:

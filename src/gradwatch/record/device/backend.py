@@ -76,9 +76,7 @@ class DeviceBackend(Backend):
 
     def _engine(self, device: torch.device) -> Engine:
         if device not in self._engines:
-            # Some tensors of a model may have been left on the CPU.
-            make = TorchEngine if device.type == "cpu" else self._make_engine
-            self._engines[device] = make(device)
+            self._engines[device] = self._make_engine(device)
         return self._engines[device]
 
     def weights(self, tracked: TrackedOptimizer, *, histograms: bool) -> PendingRows:

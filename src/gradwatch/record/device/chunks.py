@@ -212,7 +212,7 @@ def _scramble(word: Tensor) -> Tensor:
 
 
 def _shifted(word: Tensor, by: int) -> Tensor:
-    return (word >> by) & ((1 << (64 - by)) - 1)
+    return (word >> by).bitwise_and_((1 << (64 - by)) - 1)
 
 
 def sketch_words(seeds: Tensor, first: Tensor, parts: Tensor, bunch: int) -> Tensor:
@@ -304,20 +304,52 @@ def dense_bins(counts: NDArray[np.float64], form: FloatForm) -> NDArray[np.uint6
 SHIFTS = (0, 16, 32, 48)
 
 
-def chunk_hashes(x: Tensor, parts: Tensor, work: int) -> Tensor:
-    """[chunk]: 64-bit hashes of the bits and of where they are; a tensor's is their sum.
+def chunk_hashes(x: Tensor, dtype: torch.dtype, where: Tensor, work: int, *, gaps: bool) -> Tensor:
+    """[chunk]: hashes of the bits and of where they are, as `kernel.hashes` has them; they add up.
 
-    With `x` at most `work` bytes are taken at once.
+    `dtype` is what the elements were before they were widened; `where` comes from `hash_places`.
+    Without `gaps` all elements are the tensors'. With `x` at most `work` bytes are taken at once.
     """
-    odd = _lanes(x.device) * 2 + 1
-    step = max(1, (work - x.nbytes) // 9 // CHUNK)
+    lanes = _lanes(x.device)
+    within, (marks, starts, stops) = _marks(x.device), where
+    step = max(1, (work - x.nbytes) // 17 // CHUNK)
     sums = []
     for begin in range(0, len(x), step):
-        words = x[begin : begin + step].view(BITS[x.itemsize]).to(torch.int64, copy=True)
-        plain = words.sum(1) * parts[begin : begin + step]
-        sums.append(words.mul_(odd).sum(1) + plain * (2 * CHUNK))
+        here = slice(begin, begin + step)
+        words = _words(x[here], dtype).add_(marks[here, None]).add_(within)
+        low, high = words.view(torch.int32).view(*words.shape, 2).unbind(-1)
+        low ^= high  # words ^= words >> 32
+        words *= _FIRST
+        words ^= _shifted(words, 29)
+        if gaps:
+            words *= (lanes >= starts[here, None]) & (lanes < stops[here, None])
+        sums.append(words.sum(1))
         del words  # before the next ones are made
     return torch.cat(sums)
+
+
+def hash_places(parts: Tensor, spans: Tensor) -> Tensor:
+    """[3, chunk]: what marks a chunk's place in the whole, where in it its tensor begins and ends.
+
+    `spans` are places in the whole: of the tensor's first chunk and element, and behind its last.
+    """
+    first = torch.add(spans[0], parts, alpha=CHUNK)
+    return torch.stack([first * _GOLDEN, spans[1] - first, spans[2] - first])
+
+
+@lru_cache(maxsize=16)
+def _marks(device: torch.device) -> Tensor:
+    return _lanes(device) * _GOLDEN
+
+
+def _words(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bits of the elements as they were in this type, as numbers without a sign."""
+    if dtype is torch.bfloat16:  # the upper half of a float32, to the bit
+        words = x.view(torch.int32).to(torch.int64)
+        return words.bitwise_right_shift_(16).bitwise_and_(0xFFFF)
+    bits = x.to(dtype).view(BITS[dtype.itemsize])
+    words = bits.to(torch.int64, copy=True)
+    return words if dtype.itemsize == 8 else words.bitwise_and_((1 << 8 * dtype.itemsize) - 1)
 
 
 def hashes_of(numbers: NDArray[np.float64]) -> NDArray[np.uint64]:

@@ -49,6 +49,11 @@ class Slab(NamedTuple):
     first: int
     chunks: int
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether there are places in it that no tensor fills."""
+        return any(piece.lead or (piece.stop - piece.start) % CHUNK for piece in self.pieces)
+
     def lay(self, tensors: Sequence[Tensor], filling: Tensor) -> Tensor:
         """[chunks, 1024]: a view where it can be; gaps hold what `filling` holds, 1024 times."""
         parts: list[Tensor] = []

@@ -29,6 +29,7 @@ from gradwatch.record.device.chunks import (
     chunk_sums,
     count_bins,
     dense_bins,
+    hash_places,
     hashes_of,
     merged_sums,
     records_of,
@@ -103,7 +104,7 @@ class TorchEngine(Engine):
         for slab in plan.layout.slabs:
             dtype = flats[slab.pieces[0].tensor].dtype
             x = at_least_single(slab.lay(flats, filling(_NAN, dtype, self._device)))
-            found.take(x, slab)
+            found.take(x, slab, dtype)
             del x  # before the next one is laid
         finish_rows = send_rows(load, some, wanted, self._device)
         finish_spreads = send_spreads(load, some, self._device) if wanted.hashes else None
@@ -121,7 +122,7 @@ class TorchEngine(Engine):
 
     def _chosen(self, tensors: Sequence[Tensor | None], wanted: Wanted) -> list[int]:
         """The tensors of this call, beginning where the last one of its kind ended."""
-        slab = 30 + 19 * wanted.sketches + 34 * wanted.histograms + 12 * wanted.hashes
+        slab = 30 + 19 * wanted.sketches + 34 * wanted.histograms + 56 * wanted.hashes
         most = (WORK - 8_000_000 - 20_000_000 * wanted.sketches) // 9
         costs = np.zeros(len(tensors))
         for index, tensor in enumerate(tensors):
@@ -199,6 +200,8 @@ class _Found:
         layout = plan.layout
         self._marks = layout.of_owner(plan.marks) if wanted.sketches else None
         self._made_from = self._made_to = 0
+        if wanted.hashes:
+            self._hash_places = hash_places(layout.parts, layout.of_owner(plan.spans))
         if wanted.histograms:
             starts, mask = layout.of_owner(plan.sets)
             self._lines = starts + (layout.parts & mask)
@@ -207,10 +210,9 @@ class _Found:
                     plan.counters[dtype].many, FORMS[dtype].keys, dtype=torch.int32, device=device
                 )
 
-    def take(self, x: Tensor, slab: Slab) -> None:
-        """What is wanted of a slab that is laid out."""
+    def take(self, x: Tensor, slab: Slab, dtype: torch.dtype) -> None:
+        """What is wanted of a slab that is laid out; its elements were of this type."""
         here = slice(slab.first, slab.first + slab.chunks)
-        parts = self._plan.layout.parts[here]
         self._sums.append(chunk_sums(x))
         if self._marks is not None:
             bunch = BUNCH if self._plan.roots[slab.pieces[0].tensor] > 1 else 1
@@ -225,7 +227,8 @@ class _Found:
             if supported("histograms", self._device, count) is None:
                 self._counters.clear()
         if self._wanted.hashes:
-            self._hashes.append(chunk_hashes(x, parts, self._plan.work))
+            where, work = self._hash_places[:, here], self._plan.work
+            self._hashes.append(chunk_hashes(x, dtype, where, work, gaps=slab.has_gaps))
 
     def _sketch(self, x: Tensor, slab: Slab, bunch: int) -> Tensor:
         """With words that are made for this slab and those that follow it, as far as they fit."""

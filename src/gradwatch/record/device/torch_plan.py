@@ -92,6 +92,9 @@ class Plan(NamedTuple):
     """[2, tensor + 1]: the seed, and the number of the first bunch of 32 or 256 elements."""
     sets: Tensor
     """[2, tensor + 1]: the first set of counters, and how many more there are."""
+    spans: Tensor
+    """[3, tensor + 1]: places in the whole: of the first chunk, of the first element, behind the
+    last one."""
     counters: dict[torch.dtype, CounterSets]
     work: int
     """Bytes for a slab and all that is made of it."""
@@ -123,11 +126,14 @@ def make_plan(
     first = (places.offsets - leads) // (SKETCH_WIDTH * bunches)
     marks = np.zeros((2, len(counts) + 1), np.int64)
     marks[0, :-1], marks[1, :-1] = places.seeds.view(np.int64), first
+    spans = np.zeros((3, len(counts) + 1), np.int64)
+    spans[:, :-1] = places.offsets - leads, places.offsets, places.offsets + counts
     return Plan(
         layout,
         np.sqrt(bunches),
         sent_to(device, marks),
         sent_to(device, sets),
+        sent_to(device, spans),
         counters,
         work,
     )

@@ -9,8 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-OLDEST_TRITON = (3, 2)
-"""Earlier ones cannot make a pointer of an address in a table."""
 Launch = Callable[..., None]
 """Takes a kernel, the numbers of its programs, its arguments, and its constants by name."""
 _BACKEND = "cuda" if torch.version.cuda else "hip" if torch.version.hip else ""

@@ -26,21 +26,14 @@ __all__ = [
 ]
 
 
-def make_signals(
-    model: nn.Module,
-    names: Collection[str],
-    record: Container[str],
-    context: ModelContext | None = None,
-) -> list[Signal]:
+def make_signals(model: nn.Module, names: Collection[str], record: Container[str]) -> list[Signal]:
     """The signals of one watched model.
 
     `names` are the watched parameters; layers none of whose parameters is among them are left out.
     Activations need "activations" in `record`. The caller leaves the word out where the model is
     compiled and nobody asked for it by name, because recording changes compiled arithmetic.
-    A `context` says how outputs on devices are measured, where not by torch's operations.
     """
-    context = context or ModelContext()
-    context.watched = watched_layers(model, names)
+    context = ModelContext(watched_layers(model, names))
     signals: list[Signal] = [
         LayerGraph(model, context),  # first: it puts the layers of the others in order
         Inputs(model, context),

@@ -20,11 +20,12 @@ from gradwatch.record.signals.activation_functions import WeightedStat, zero_sha
 from gradwatch.record.signals.autograd import AutogradWalker, Node, Sources, nodes_of
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext, WatchedLayer, layers, owners
 from gradwatch.record.signals.tensors import (
+    OUTPUT_LAUNCHES,
     device_readable,
     first_floating,
+    look_at_output,
     moments,
     readable,
-    spread,
     tensors_in,
 )
 from gradwatch.run import Event, EventKind
@@ -157,11 +158,10 @@ class Activations(HookedSignal):
         if readable(tensor):
             record = moments(tensor)
         elif device_readable(tensor):
-            if not self._limit.allows(layer, self.context.output_launches + _OF_FUNCTIONS):
+            if not self._limit.allows(layer, OUTPUT_LAUNCHES + _OF_FUNCTIONS):
                 return
             spans = self.launch_times.begin([tensor.device])
-            seen = spread(tensor, DEVICE_MOST)
-            record = DeviceSums(tensor.numel(), seen.numel(), self.context.output(seen))
+            record = DeviceSums(tensor.numel(), *look_at_output(tensor, DEVICE_MOST))
         inputs, outputs = nodes_of(tensors_in((args, kwargs))), nodes_of(tensors_in(output))
         functions = self._functions_before(layer, composite, inputs, outputs, record)
         if isinstance(record, DeviceSums):

@@ -15,10 +15,9 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from gradwatch.record.device.torch_engine import output_sums
 from gradwatch.record.parameters import bare_modules, named_parameters
 from gradwatch.record.rows import PendingRows
 from gradwatch.record.signal import Signal
@@ -144,10 +143,6 @@ class ModelContext:
     traced: bool = False
     """Whether torch.compile has seen our hooks. It guards their number: from then on none may come
     or go before the end, or the model would be compiled anew."""
-    output: Callable[[Tensor], Tensor] = output_sums
-    """What an engine makes of a layer's output, on its device."""
-    output_launches: int = 11
-    """Operations that this takes."""
     backward_ran: bool = False
     """Since a forward pass was last seen."""
     _micro_batch: int = 0

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from gradwatch.record.device.engine import joined_output
 from gradwatch.record.device.launches import MOST_LAUNCHES
+from gradwatch.record.device.torch_engine import output_sums
 from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals.hooks import HookedSignal, ModelContext, root_is_compiled
 from gradwatch.record.signals.tensors import (
+    OUTPUT_LAUNCHES,
     device_readable,
     readable,
     sampled_moments,
@@ -104,12 +106,12 @@ class Inputs(HookedSignal):
                 self._totals.add(count, nan + above + below, norm, top)
 
     def _add_on_device(self, tensor: Tensor) -> None:
-        if len(self._device_counts) * self.context.output_launches >= MOST_LAUNCHES:
+        if len(self._device_counts) * OUTPUT_LAUNCHES >= MOST_LAUNCHES:
             return
         spans = self.launch_times.begin([tensor.device])
         sample = spread(tensor, _DEVICE_SAMPLE)
         self._device_counts.append(sample.numel())
-        self._device_parts.append(self.context.output(sample))
+        self._device_parts.append(output_sums(sample))
         self.launch_times.end(self._step, spans)
 
     def collect(self, step: int) -> Iterable[Reading]:

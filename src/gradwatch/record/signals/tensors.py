@@ -15,6 +15,8 @@ from torch import Tensor
 
 import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch
+from gradwatch.record.device.choice import trusted_engine
+from gradwatch.record.device.torch_engine import output_sums
 from gradwatch.record.guard import capturing
 from gradwatch.record.tensors import KERNEL_DTYPES, is_dense, on_accelerator
 
@@ -137,6 +139,23 @@ def device_readable(tensor: Tensor) -> bool:
         and observable()
         and not capturing()
     )
+
+
+OUTPUT_LAUNCHES = 11
+"""Operations that `look_at_output` takes at most."""
+
+
+def look_at_output(tensor: Tensor, most: int) -> tuple[int, Tensor]:
+    """How many elements of a layer's output were seen, and what an engine made of them.
+
+    Triton reads it whole, in one launch; torch's operations need memory of the device for what
+    they make, so that `most` evenly spread elements are enough.
+    """
+    engine = trusted_engine(tensor.device, tensor.dtype)
+    if engine is not None and _is_dense(tensor):
+        return tensor.numel(), engine.output(tensor.detach())
+    seen = spread(tensor, most)
+    return seen.numel(), output_sums(seen)
 
 
 def spread(tensor: Tensor, most: int) -> Tensor:
