@@ -48,6 +48,8 @@ class MemorySink:
         ids: NDArray[np.uint32],
         rows: NDArray[np.void],
         states: NDArray[np.uint8],
+        *,
+        owned: bool = False,
     ) -> None:
         for number, row, state in zip(ids, rows, states, strict=True):
             key = (family, step, self.subjects[number].name)

@@ -21,8 +21,8 @@ def test_a_reader_never_sees_damage_or_a_wrong_value(tmp_path, keep):
         assert writer.flush(WAIT)
 
         def write() -> None:
+            rows = np.zeros(2, row_dtype(Family.UPDATE))
             for step in range(STEPS):
-                rows = np.zeros(2, row_dtype(Family.UPDATE))  # handed over: a new one each time
                 rows["update_norm"] = [step + 1, step + 2]
                 writer.put(Family.UPDATE, step, ids, rows, np.zeros(2, np.uint8))
                 writer.scalars(step, {"loss": float(step)})

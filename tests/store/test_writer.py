@@ -244,7 +244,7 @@ def test_the_caller_pays_little(tmp_path):
     calls = []
     for step in range(2000):
         began = time.perf_counter()
-        writer.put(Family.GRAD, step, ids, rows, states)
+        writer.put(Family.GRAD, step, ids, rows, states, owned=True)  # as a training does
         calls.append(time.perf_counter() - began)
         if step % 100 == 0:
             writer.flush(WAIT)

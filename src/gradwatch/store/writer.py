@@ -36,7 +36,7 @@ _LIVE: "weakref.WeakSet[Writer]" = weakref.WeakSet()
 class Writer:
     """Hands a training's rows to a daemon thread that keeps them in a run folder.
 
-    `put` only queues: no copy, no file call, no log line, no exception. A child made by `fork` has
+    `put` only queues: no file call, no log line, no exception. A child made by `fork` has
     a silent writer: only the process that made it writes.
     """
 
@@ -119,10 +119,12 @@ class Writer:
         ids: NDArray[np.uint32],
         rows: NDArray[np.void],
         states: NDArray[np.uint8],
+        *,
+        owned: bool = False,
     ) -> None:
         """Queue the rows of one family on one step (`row_dtype(family)`).
 
-        They are not copied: what is handed in must not be written to any more.
+        They are copied, unless the writer is to own what is handed in: then nobody may write to it.
         """
         if self._off:
             return
@@ -135,6 +137,8 @@ class Writer:
             if not len(rows) == len(ids) == len(states):
                 raise ValueError("as many ids and states as rows are needed")
             if len(rows):
+                if not owned:
+                    ids, rows, states = np.array(ids), rows.copy(), np.array(states)
                 self._queue.rows(code, _step(step), ids, rows, states)
                 if self._queue.pressing:
                     self._wake()
