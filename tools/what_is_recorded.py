@@ -97,7 +97,8 @@ numbers are those of the CPU, but:
   of both times.
 - Inputs of more than 16,384 elements are read at that many evenly spread ones.
 - Triton reads outputs whole. With torch's operations, activations of more than 4,194,304 elements
-  are read at that many evenly spread ones (*sampled*). The shares of relu, tanh and sigmoid are counted; entropies of softmax and attention are not.
+  are read at that many evenly spread ones (*sampled*). The shares of relu, tanh and sigmoid are
+  counted; entropies of softmax and attention are not.
 - Histograms of clipped gradients are made raw there, by the factor found in the samples.
   Where the whole of the samples tells another one they are left out.
 - Sparse gradients cannot be read, and the kind of the loss is known only from a logged tensor.
