@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ok
-EXTRAS := dev,torch,pictures,video,parquet,dask
+EXTRAS := dev,torch,pictures,video,dask
 READING := tests/run tests/store tests/checks tests/analysis tests/views tests/cli tests/kernel
 SOURCES_OF_THE_KERNEL := $(wildcard src/gradwatch/kernel/native/*.[ch])
 

@@ -159,6 +159,11 @@ class WeightSnapshot:
         return Batch(np.where(sizes > 0, pointers, 0), batch.counts, batch.dtypes, batch.rows)
 
 
+def cpu_engine() -> dict[str, str]:
+    """What measures on the CPU, as `run.info["engines"]` has it: the kernel in C or in numpy."""
+    return {"cpu": "numpy" if kernel.instruction_set == kernel.NUMPY else "kernel"}
+
+
 def free_memory() -> float:
     """Bytes of memory that are free for use; 0 where the system does not say."""
     try:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import gradwatch.kernel as kernel
 from gradwatch.record.backend import Backend, OptimizerStep, SentRows
-from gradwatch.record.backend_cpu import CpuBackend
+from gradwatch.record.backend_cpu import CpuBackend, cpu_engine
 from gradwatch.record.device.backend import DeviceBackend
 from gradwatch.record.device.choice import ChosenEngine, forced
 from gradwatch.record.device.launches import LaunchTimes
@@ -71,7 +71,7 @@ class Recorder:
         self._scalars: dict[str, float] = {}
         self._reported: set[tuple[str, str]] = set()
         self._rates = LearningRates()
-        self._engines = {"cpu": kernel.instruction_set}
+        self._engines = cpu_engine()
         self._step = 0
 
     def make_backend(self, on_device: bool) -> Backend:

@@ -457,8 +457,7 @@ class StepController:
         """Parameters that have come, gone or changed since the model was last looked at."""
         for event in changes:
             self.sink.event(event)
-        if changes and self._strangers:
-            self._strangers.clear()
+        self._strangers.clear()  # one of them may have been given parameters of the model since
 
 
 class ManualSteps:

@@ -12,7 +12,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-import gradwatch.kernel as kernel
+from gradwatch.record.backend_cpu import cpu_engine
 from gradwatch.record.device.choice import check_forced
 from gradwatch.record.hooks import bare_optimizer
 from gradwatch.record.options import ALL, Options, Patterns, Record, options, usage_error
@@ -76,7 +76,7 @@ def watch(
         first_step=step or 0,
         scaler=scaler,
         run_dir=path,
-        signals=make_signals(model, names, kept.record),
+        signals=make_signals(model, names, kept.record, inputs=Record.ACTIVATIONS in chosen.record),
         monitor=monitor,
     )
 
@@ -130,7 +130,7 @@ def _place(run: str | os.PathLike[str] | None, what: str) -> tuple[str, Path]:
 def _info(model: Module, optimizers: list[Optimizer]) -> dict[str, Any]:
     return {
         "versions": {"torch": str(torch.__version__)},
-        "engines": {"cpu": kernel.instruction_set},
+        "engines": cpu_engine(),
         "model": type(unwrap(model)).__name__,
         "optimizer": ", ".join(type(optimizer).__name__ for optimizer in optimizers),
     }

@@ -26,7 +26,9 @@ __all__ = [
 ]
 
 
-def make_signals(model: nn.Module, names: Collection[str], record: Container[str]) -> list[Signal]:
+def make_signals(
+    model: nn.Module, names: Collection[str], record: Container[str], *, inputs: bool = True
+) -> list[Signal]:
     """The signals of one watched model.
 
     `names` are the watched parameters; layers none of whose parameters is among them are left out.
@@ -36,7 +38,7 @@ def make_signals(model: nn.Module, names: Collection[str], record: Container[str
     context = ModelContext(watched_layers(model, names))
     signals: list[Signal] = [
         LayerGraph(model, context),  # first: it puts the layers of the others in order
-        Inputs(model, context),
+        *([Inputs(model, context)] if inputs else []),
         Probe(model, context),
         LossGuess(model, context),
     ]

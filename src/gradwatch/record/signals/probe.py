@@ -198,7 +198,8 @@ class Probe(HookedSignal):
             self._pending.append(PendingRows(parts, finish))
         wanted = range(self._count) if everything else sorted(hits)
         unseen = [index for index in wanted if index not in seen]
-        late = self._device.limit.refused
+        # Came too late in this step, or lie in blocks that were looked at instead.
+        late = self._device.limit.refused | self._device.layers.difference(self._hooked)
         for state, indices in (
             (State.MEASURED, [index for index in unseen if index not in late]),
             (State.NOT_SAMPLED, [index for index in unseen if index in late]),
