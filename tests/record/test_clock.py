@@ -102,6 +102,29 @@ def test_the_budget_is_held(step_time: float, costs: list[float]) -> None:
     assert timer.spent - ALLOWANCE <= 1.2 * 0.01 * timer.wall
 
 
+@pytest.mark.parametrize(
+    ("step_time", "costs"),
+    [
+        (0.5e-3, [2e-6, 150e-6, 600e-6, 2e-3]),
+        (8e-3, [3e-6, 500e-6, 2e-3, 5e-3]),
+        (1.2, [20e-6, 15e-3, 40e-3, 80e-3]),
+    ],
+)
+def test_from_the_end_of_the_free_seconds_on_the_budget_holds(
+    step_time: float, costs: list[float]
+) -> None:
+    timer, step = FakeTimer(), 0
+    pace = Pace(timer, 0.01)
+    while timer.spent < ALLOWANCE:
+        drive(pace, timer, range(step, step + 1), step_time, costs)
+        step += 1
+    spent, wall = timer.spent, timer.wall
+    while timer.wall < wall + 60.0:
+        drive(pace, timer, range(step, step + 1), step_time, costs)
+        step += 1
+    assert timer.spent - spent <= 1.1 * 0.01 * (timer.wall - wall)
+
+
 def test_short_runs_are_recorded_whole() -> None:
     timer = FakeTimer()
     pace = Pace(timer, 0.01)

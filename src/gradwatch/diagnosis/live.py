@@ -200,7 +200,7 @@ OF_WHOLE_RUNS = frozenset(
 FIRST_LOOK = 3
 SHARE = 0.003
 """Part of the training's time the looks may take, after `ALLOWANCE` seconds."""
-ALLOWANCE = 0.2
+ALLOWANCE = 0.02
 CLOSEST = 16
 """Steps between two looks at least."""
 

@@ -119,6 +119,8 @@ LONGEST_STRETCH = 1 << 14
 
 _WEIGHT = 0.1
 _REVIEW = 32
+_LONGEST_UNREVIEWED = 2.0
+"""Seconds: where steps are slow, 32 of them are a long time to be over the budget."""
 _FACTOR = {Cadence.STEP: 1, Cadence.K: 1, Cadence.K4: 4, Cadence.K16: 16}
 
 
@@ -182,6 +184,9 @@ class Pace:
         self._last_wall = timer.wall
         self._last_spent = 0.0
         self._steps = 0
+        self._reviewed = timer.wall
+        self._charged_from = timer.wall
+        """When the free seconds were used up: from then on the budget holds."""
         self._recent: deque[_RecordedStep] = deque(maxlen=_REVIEW)
 
     def after(self, step: int, recorded: bool) -> bool:
@@ -192,7 +197,9 @@ class Pace:
         if recorded:
             self._recent.append(_RecordedStep(step, kind, cost, weight))
         self._steps += 1
-        return step >= OPENING and self._steps % _REVIEW == 0 and self._review()
+        long_ago = self._last_wall - self._reviewed > _LONGEST_UNREVIEWED
+        due = self._steps % _REVIEW == 0 or long_ago
+        return step >= OPENING and due and self._review()
 
     def after_idle(self, steps: int) -> bool:
         """The same for a stretch of steps that recorded nothing."""
@@ -214,14 +221,16 @@ class Pace:
         self._cost[known.kind] += known.weight * excess
 
     def _review(self) -> bool:
+        self._reviewed = self._last_wall
         old, self.k = self.k, self.choose(self._last_spent, self._last_wall)
         return old != self.k
 
     def choose(self, spent: float, wall: float) -> int:
         """The `k` that keeps to the budget, from what was spent of the wall time so far."""
-        allowed = ALLOWANCE + self._budget * wall
-        if spent < allowed and self.k == 1:
+        if spent < ALLOWANCE:
+            self._charged_from = wall
             return 1
+        allowed = ALLOWANCE + self._budget * (wall - self._charged_from)
         # Somewhat under the budget while we are over what is allowed, up to it otherwise.
         share = self._budget * (0.8 if spent > allowed else 1.0) * self._step_time
         # What every step costs, logging above all, no cadence can save: recording keeps a quarter.
