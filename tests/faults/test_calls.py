@@ -12,7 +12,7 @@ from tests.faults.tally import WHOLE, Tally
 
 ROOT = Path(__file__).parents[2]
 FAULTS = ("before", "after", "amid", "EIO", "ENOSPC", "torn", "short")
-STRIDES = dict.fromkeys(FAULTS, 1 if WHOLE else 10) | ({} if WHOLE else {"amid": 3, "torn": 5})
+STRIDES = dict.fromkeys(FAULTS, 1 if WHOLE else 13) | ({} if WHOLE else {"amid": 4, "torn": 6})
 
 
 def campaign(fault: str, *words: str) -> dict:

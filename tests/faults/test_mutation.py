@@ -17,8 +17,8 @@ from gradwatch.errors import GradwatchError
 from gradwatch.store import manifest, open_run
 from gradwatch.store.format import HEAD_BYTES, padded, unpack_head
 
-MUTANTS = 2100 if WHOLE else 420
-HOSTILE = 600 if WHOLE else 180
+MUTANTS = 2100 if WHOLE else 300
+HOSTILE = 600 if WHOLE else 120
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:

@@ -27,7 +27,7 @@ ENDS = 60
 """Every byte at both ends of a long file is cut; between them there are some cuts."""
 
 
-def cuts(size: int, most: int = 2000 if WHOLE else 60) -> list[int]:
+def cuts(size: int, most: int = 2000 if WHOLE else 40) -> list[int]:
     inside = range(ENDS, size - ENDS, max(1, (size - 2 * ENDS) // most))
     return sorted({*range(min(ENDS, size)), *inside, *range(max(0, size - ENDS), size)})
 
@@ -106,7 +106,7 @@ def test_files_that_are_read_at_once(whole, capsys, kind):
     tally = Tally(f"truncations of {kind}")
     path = whole.kinds()[kind]
     size = path.stat().st_size
-    sizes = list(range(0, size, 1 if WHOLE else 7)) if kind == "journal" else cuts(size)
+    sizes = list(range(0, size, 1 if WHOLE else 11)) if kind == "journal" else cuts(size)
     for number, left in enumerate(Cut(path, tally).each(sizes)):
         try:
             problems = problems_of(whole, kind, left, deep=kind == "run.json" or number % 25 == 0)
