@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from gradwatch.record.device import choice
 from gradwatch.record.device.engine import Engine, Places, RowTimes, Wanted
-from gradwatch.record.device.proof import Check, send_proof
+from gradwatch.record.device.proof import NumberCheck, send_proof
 from gradwatch.record.device.torch_engine import TorchEngine
 from gradwatch.record.device.transfer import Transfer
 
@@ -70,13 +70,13 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def proved(engine: Engine, device: torch.device) -> list[Check]:
+def proved(engine: Engine, device: torch.device) -> list[NumberCheck]:
     """The checks of every type of numbers, named by engine."""
     sent = send_proof(engine, device, TYPES)
     transfer = Transfer(sent.parts)
     transfer.wait()
     return [
-        Check(f"{engine.name} {check.name}", check.max_relative_error, check.ok)
+        NumberCheck(f"{engine.name} {check.name}", check.max_relative_error, check.ok)
         for check in sent.finish(transfer.parts())
     ]
 

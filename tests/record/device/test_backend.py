@@ -1,5 +1,7 @@
 """What is done on an accelerator, done here on the CPU: the same numbers, only later."""
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,25 @@ def test_updates_are_whole_or_sampled_and_say_so(
     row, state = sink.rows[Family.OPTIM, 0, "weight"]
     assert state is State.MEASURED
     assert row["optim_ratio_rms"] == pytest.approx(1.0, rel=1e-3)
+
+
+def test_nothing_of_the_trainings_lives_longer_while_numbers_are_under_way(on_device: None) -> None:
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    watcher = watch_into(MemorySink(), model, optimizer, every=1)
+    for step in range(2):
+        loss_of(model, step).backward()
+        optimizer.step()
+        storages = [
+            p.grad.untyped_storage().data_ptr() for p in model.parameters() if p.grad is not None
+        ]
+        gradients = [weakref.ref(p.grad) for p in model.parameters() if p.grad is not None]
+        optimizer.zero_grad()
+    gc.collect()
+    alive = {t.untyped_storage().data_ptr() for t in gc.get_objects() if type(t) is Tensor}
+    assert [gradient() for gradient in gradients] == [None] * len(storages)
+    assert alive.isdisjoint(storages)
+    watcher.close()
 
 
 def test_hashes_follow_the_weights(on_device: None) -> None:

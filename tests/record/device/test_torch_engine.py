@@ -1,6 +1,9 @@
 """The engine of torch operations against the CPU's kernel, on tensors of every kind."""
 
+import gc
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -341,3 +344,26 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("gradwatch.record.device.torch_engine.chunk_sums", spoilt)
     with pytest.raises(AssertionError):
         compare(several)
+
+
+def test_what_waits_for_numbers_keeps_no_tensor_of_the_trainings() -> None:
+    """Gradients are freed by `zero_grad` long before a busy device gives its numbers."""
+    engine = TorchEngine(torch.device("cpu"))
+    tensors = [torch.randn(40, 30), torch.randn(7)]
+    seconds = [tensor**2 for tensor in tensors]
+    places = Places(np.arange(2, dtype=np.uint64), np.zeros(2, np.int64), np.array([1200, 7]))
+    rows = RowTimes([40, 0], torch.device("cpu"))
+    divisors = DeviceDivisors(seconds, [1.0, 1.0], np.full(2, 0.9), np.full(2, 1e-8))
+    before = engine.snapshot(tensors)
+    sent: list[Sent[Any]] = [
+        engine.measure(tensors, places, Wanted(histograms=True, sketches=True, rows=rows)),
+        engine.measure(tensors, places, Wanted(hashes=True)),
+        engine.step(before, tensors, tensors, divisors),
+    ]
+    gone = [
+        weakref.ref(tensor) for tensor in (*tensors, *seconds, *before.copies) if tensor is not None
+    ]
+    del tensors, seconds, divisors, before
+    gc.collect()
+    assert len(sent) == 3
+    assert [ref() for ref in gone] == [None] * len(gone)

@@ -90,10 +90,11 @@ class DeviceBackend(Backend):
             device: _send(load, self._engine(device).measure(some, _places(tracked), wanted))
             for device, some in placed.items()
         }
+        sizes, whose = _sizes(tensors), _whose(placed)
 
         def finish(arrived: Parts) -> ReadyRows:
-            found = _together(placed, {d: one(arrived) for d, one in sent.items()}, len(states))
-            _leave_out(states, tensors, found.records["count"] > 0)
+            found = _together(whose, {d: one(arrived) for d, one in sent.items()})
+            _leave_out(states, sizes, found.records["count"] > 0)
             rows = moment_rows(Family.WEIGHT, found.records, states)
             if found.hashes is not None and found.spreads is not None:
                 rows["weight_hash"], rows["weight_row_spread"] = found.hashes, found.spreads
@@ -141,11 +142,12 @@ class DeviceBackend(Backend):
             )
             sent[device] = _send(load, self._engine(device).measure(some, _places(tracked), here))
         step, cosines, last = call.step, call.cosines, tracked.last_sketch
+        sizes, whose = _sizes(tensors), _whose(placed)
 
         def finish(arrived: Parts) -> ReadyRows:
             overflowed = found_inf(arrived) > 0
             scalars: dict[str, float] = {}
-            found = _together(placed, {d: one(arrived) for d, one in sent.items()}, len(states))
+            found = _together(whose, {d: one(arrived) for d, one in sent.items()})
             if overflowed:
                 self._skipped_step = step
                 rows = nothing(Family.GRAD, len(states), State.SKIPPED_STEP)
@@ -154,7 +156,7 @@ class DeviceBackend(Backend):
                 if held(arrived) == 1.0 and known:
                     transform = transform.unscaled(scale(arrived))
                 multiplier = 1.0 / (held(arrived) * transform.factor)
-                _leave_out(states, tensors, found.records["count"] > 0)
+                _leave_out(states, sizes, found.records["count"] > 0)
                 if not transform.undoable:
                     states[states == State.MEASURED] = State.CLIPPED
                 done = float(arrived[applied][0][0]) if factor is not None else 1.0
@@ -215,13 +217,16 @@ class DeviceBackend(Backend):
                 held = pulls.get(device, none)
                 sent[device] = _send(load, self._engine(device).step(old, some, held, divisors))
 
+        sizes, whose, compares = _sizes(tensors), _whose(placed), before is not None
+        divided = None if divisors is None else _sizes(divisors.seconds) > 0
+
         def finish(arrived: Parts) -> ReadyRows:
             families = []
             found = {device: one(arrived) for device, one in sent.items()}
-            if before is not None:
-                families.append(_update_rows(placed, found, states, tensors))
-            if divisors is not None:
-                families.append(_adam_rows(placed, found, divisors, gradients))
+            if compares:
+                families.append(_update_rows(whose, found, states, sizes))
+            if divided is not None:
+                families.append(_adam_rows(whose, found, divided))
             for rows in families:
                 if self._skipped_step == step:  # the step made nothing
                     rows.states[:] = State.SKIPPED_STEP
@@ -243,6 +248,16 @@ def by_device(tensors: Sequence[Tensor | None]) -> ByDevice:
     }
 
 
+def _sizes(tensors: Sequence[Tensor | None]) -> NDArray[np.int64]:
+    """How many elements each has; what waits for numbers keeps these and no tensor."""
+    return np.array([0 if tensor is None else tensor.numel() for tensor in tensors], np.int64)
+
+
+def _whose(placed: ByDevice) -> dict[torch.device, NDArray[np.bool_]]:
+    """Of each device, which tensors lie on it."""
+    return {device: _sizes(tensors) > 0 for device, tensors in placed.items()}
+
+
 def capturing(device: torch.device) -> bool:
     """Whether what is launched now would become part of a graph of the user's."""
     asked = getattr(getattr(torch, device.type, None), "is_current_stream_capturing", None)
@@ -259,14 +274,15 @@ def _send(load: Load, sent: Sent[_Result]) -> Callable[[Parts], _Result]:
 
 
 def _together(
-    placed: ByDevice, found: dict[torch.device, DeviceMeasurement], count: int
+    whose: dict[torch.device, NDArray[np.bool_]], found: dict[torch.device, DeviceMeasurement]
 ) -> DeviceMeasurement:
     """One measurement of all tensors, whichever device they are on."""
     if len(found) == 1:
         return next(iter(found.values()))
+    count = len(next(iter(whose.values())))
     whole = DeviceMeasurement(np.zeros(count, MOMENTS))
     for device, part in found.items():
-        mine = np.array([tensor is not None for tensor in placed[device]])
+        mine = whose[device]
         whole.records[mine] = part.records[mine]
         for name in ("sketches", "dead_rows", "untouched_rows", "hashes", "spreads"):
             if (numbers := getattr(part, name)) is not None:
@@ -280,8 +296,8 @@ def _together(
     empty = Bins(0, np.zeros(0, np.uint64), np.zeros(0, np.uint64))
     bins = [empty] * count
     for device, table in tables.items():
-        for index, tensor in enumerate(placed[device]):
-            bins[index] = bins[index] if tensor is None else table[index]
+        for index in np.flatnonzero(whose[device]).tolist():
+            bins[index] = table[index]
     return whole._replace(
         bins=BinTable(
             np.array([one.first_exponent for one in bins]),
@@ -292,11 +308,10 @@ def _together(
 
 
 def _leave_out(
-    states: NDArray[np.uint8], tensors: Sequence[Tensor | None], seen: NDArray[np.bool_]
+    states: NDArray[np.uint8], sizes: NDArray[np.int64], seen: NDArray[np.bool_]
 ) -> None:
     """Mark the tensors that are left for the next recorded step: there were too many for one."""
-    there = np.array([tensor is not None for tensor in tensors], bool)
-    states[there & ~seen & (states == State.MEASURED)] = State.NOT_SAMPLED
+    states[(sizes > 0) & ~seen & (states == State.MEASURED)] = State.NOT_SAMPLED
 
 
 def _number(load: Load, value: Any, default: float) -> Callable[[Parts], float]:
@@ -402,19 +417,18 @@ def shift_to_raw(multiplier: float, applied: float) -> int | None:
 
 
 def _update_rows(
-    placed: ByDevice,
+    whose: dict[torch.device, NDArray[np.bool_]],
     found: dict[torch.device, DeviceSteps],
     states: NDArray[np.uint8],
-    tensors: Sequence[Tensor | None],
+    sizes: NDArray[np.int64],
 ) -> FamilyRows:
     """Norms of a sample as estimates of the whole tensors', and marked as such."""
     records = np.zeros(len(states), UPDATE)
     compared = np.zeros(len(states), np.int64)
     for device, steps in found.items():
-        mine = np.array([tensor is not None for tensor in placed[device]])
+        mine = whose[device]
         if steps.updates is not None:
             records[mine], compared[mine] = steps.updates[mine], steps.compared[mine]
-    sizes = np.array([0 if tensor is None else tensor.numel() for tensor in tensors])
     gone = (compared == 0) & (sizes > 0)
     states[gone] = np.maximum(states[gone], State.NOT_SAMPLED)
     records["update_norm"] *= np.sqrt(sizes / np.maximum(compared, 1))
@@ -447,20 +461,18 @@ def _divisors(
 
 
 def _adam_rows(
-    placed: ByDevice,
+    whose: dict[torch.device, NDArray[np.bool_]],
     found: dict[torch.device, DeviceSteps],
-    divisors: DeviceDivisors,
-    gradients: Sequence[Tensor | None],
+    divided: NDArray[np.bool_],
 ) -> FamilyRows:
-    ratios = np.full(len(gradients), np.nan, ADAM)
+    """The ratios of the tensors that have a second moment."""
+    ratios = np.full(len(divided), np.nan, ADAM)
     for device, steps in found.items():
-        mine = np.array([tensor is not None for tensor in placed[device]])
         if steps.ratios is not None:
-            ratios[mine] = steps.ratios[mine]
-    rows = empty_rows(Family.OPTIM, len(gradients))
+            ratios[whose[device]] = steps.ratios[whose[device]]
+    rows = empty_rows(Family.OPTIM, len(divided))
     rows["optim_ratio_rms"] = ratios["ratio_rms"]
     rows["optim_eps_fraction"] = ratios["eps_fraction"]
-    due = np.array([second is not None for second in divisors.seconds])
-    states = np.where(due, State.NOT_SAMPLED, State.NO_GRADIENT).astype(np.uint8)
+    states = np.where(divided, State.NOT_SAMPLED, State.NO_GRADIENT).astype(np.uint8)
     states[~np.isnan(ratios["eps_fraction"])] = State.MEASURED
     return FamilyRows(Family.OPTIM, rows, states)

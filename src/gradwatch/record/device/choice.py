@@ -25,7 +25,7 @@ from gradwatch.record.device.engine import (
     Snapshot,
     Wanted,
 )
-from gradwatch.record.device.proof import Check, send_proof
+from gradwatch.record.device.proof import NumberCheck, send_proof
 from gradwatch.record.device.torch_engine import TorchEngine
 from gradwatch.record.device.transfer import Transfer
 from gradwatch.record.options import usage_error
@@ -139,7 +139,7 @@ class Stage(Enum):
     REFUSED = "refused"
 
 
-class Trial:
+class EngineTrial:
     """Whether Triton's kernels measure one type of numbers on one device as the CPU kernel does."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
@@ -147,7 +147,7 @@ class Trial:
         self.stage = Stage.COMPILING
         self.reason = hindrance(device)
         self.engine: Engine | None = None
-        self._proof: Sent[list[Check]] | None = None
+        self._proof: Sent[list[NumberCheck]] | None = None
         self._transfer: Transfer | None = None
         self._thread = threading.Thread(
             target=self._compile, name="gradwatch compiles", daemon=True
@@ -200,13 +200,13 @@ class Trial:
         self.reason, self.stage = reason, Stage.REFUSED
 
 
-_trials: dict[tuple[torch.device, torch.dtype], Trial] = {}
+_trials: dict[tuple[torch.device, torch.dtype], EngineTrial] = {}
 
 
-def _trial(device: torch.device, dtype: torch.dtype) -> Trial:
+def _trial(device: torch.device, dtype: torch.dtype) -> EngineTrial:
     """One per process, device and type: its outcome holds for every watcher."""
     if (device, dtype) not in _trials:
-        _trials[device, dtype] = Trial(device, dtype)
+        _trials[device, dtype] = EngineTrial(device, dtype)
     return _trials[device, dtype]
 
 

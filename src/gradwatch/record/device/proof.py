@@ -50,7 +50,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Check:
+class NumberCheck:
     """One statistic of all made tensors: how far the worst is off."""
 
     name: str
@@ -58,14 +58,15 @@ class Check:
     ok: bool
 
 
-def send_proof(
-    engine: Engine, device: torch.device, dtypes: Iterable[torch.dtype]
-) -> Sent[list[Check]]:
+SentChecks = Sent[list[NumberCheck]]
+
+
+def send_proof(engine: Engine, device: torch.device, dtypes: Iterable[torch.dtype]) -> SentChecks:
     """Launch everything the engine can do; when the numbers are here they become checks."""
     sent = [trial for dtype in dtypes for trial in _trials(engine, device, dtype)]
     parts = [part for trial in sent for part in trial.parts]
 
-    def finish(arrived: Parts) -> list[Check]:
+    def finish(arrived: Parts) -> list[NumberCheck]:
         checks, begin = [], 0
         for trial in sent:
             end = begin + len(trial.parts)
@@ -76,7 +77,7 @@ def send_proof(
     return Sent(parts, finish)
 
 
-def _trials(engine: Engine, device: torch.device, dtype: torch.dtype) -> list[Sent[list[Check]]]:
+def _trials(engine: Engine, device: torch.device, dtype: torch.dtype) -> list[SentChecks]:
     label = str(dtype).removeprefix("torch.")
     tensors = made_tensors(dtype)
     there = [_moved(tensor, device) for tensor in tensors]
@@ -97,7 +98,7 @@ def _trials(engine: Engine, device: torch.device, dtype: torch.dtype) -> list[Se
     ]
 
 
-def _checked(sent: Sent[_Result], check: Callable[[_Result], list[Check]]) -> Sent[list[Check]]:
+def _checked(sent: Sent[_Result], check: Callable[[_Result], list[NumberCheck]]) -> SentChecks:
     return Sent(sent.parts, lambda arrived: check(sent.finish(arrived)))
 
 
@@ -134,7 +135,7 @@ def _moved(tensor: Tensor, device: torch.device) -> Tensor:
 
 def _check_gradients(
     label: str, tensors: Sequence[Tensor], places: Places, got: DeviceMeasurement
-) -> list[Check]:
+) -> list[NumberCheck]:
     held = gather(tensors)
     memory = RowMemory([int(rows) for rows in held.batch.rows])
     want = kernel.measure(
@@ -158,7 +159,7 @@ def _check_gradients(
     size = np.nan_to_num(want.records["abs_mean"]) * np.sqrt(held.batch.counts)
     return [
         *checks,
-        Check(f"{label} histograms", bins, bins == 0.0),
+        NumberCheck(f"{label} histograms", bins, bins == 0.0),
         _check(label, "sketches", got.sketches, want.sketches, size[:, None]),
         _check(label, "dead_rows", got.dead_rows, dead),
         _check(label, "untouched_rows", got.untouched_rows, untouched),
@@ -167,7 +168,7 @@ def _check_gradients(
 
 def _check_records(
     label: str, got: NDArray[np.void], want: NDArray[np.void], prefix: str = ""
-) -> list[Check]:
+) -> list[NumberCheck]:
     std, top = want["std"], want["abs_max"]
     # Of a width near the type's rounding of the offset the shape means nothing.
     shaped = ~(std <= 1e-5 * top) | (std == 0)
@@ -183,7 +184,7 @@ def _check_records(
 
 def _check_weights(
     label: str, tensors: Sequence[Tensor], places: Places, got: DeviceMeasurement
-) -> list[Check]:
+) -> list[NumberCheck]:
     held = gather(tensors)
     records = kernel.measure(held.batch).records
     return [
@@ -195,7 +196,7 @@ def _check_weights(
 
 def _step_trial(
     engine: Engine, label: str, tensors: Sequence[Tensor], there: Sequence[Tensor]
-) -> Sent[list[Check]]:
+) -> SentChecks:
     """One step of made weights: some unchanged, some gradients zero."""
     second = [(tensor.float() ** 2).nan_to_num(1.0, 1.0).to(tensor.dtype) for tensor in tensors]
     after = [tensor.clone() for tensor in tensors]
@@ -221,9 +222,9 @@ def _step_trial(
     )
     assert len(news.tensors) == len(seconds.tensors)  # they had to live until here
 
-    def check(got: DeviceSteps) -> list[Check]:
+    def check(got: DeviceSteps) -> list[NumberCheck]:
         if got.updates is None or got.ratios is None:
-            return [Check(f"{label} step", np.inf, False)]
+            return [NumberCheck(f"{label} step", np.inf, False)]
         return [
             *(_check(label, n, got.updates[n], updates[n]) for n in updates.dtype.names or ()),
             *(_check(label, n, got.ratios[n], ratios[n]) for n in ratios.dtype.names or ()),
@@ -232,12 +233,12 @@ def _step_trial(
     return _checked(sent, check)
 
 
-def _output_trial(engine: Engine, label: str, tensor: Tensor, there: Tensor) -> Sent[list[Check]]:
+def _output_trial(engine: Engine, label: str, tensor: Tensor, there: Tensor) -> SentChecks:
     x = tensor.double()
     want = torch.stack([(x == 0).sum(), 0 * x.sum(), x.abs().max(), x.sum(), x.square().sum()])
     scale = torch.stack([want[0] * 0 + 1, want[1] + 1, want[2], x.abs().sum(), want[4]])
 
-    def check(arrived: Parts) -> list[Check]:
+    def check(arrived: Parts) -> list[NumberCheck]:
         joined = np.array(joined_output(arrived[0]))
         return [_check(label, "output", joined, want.numpy(), scale.numpy())]
 
@@ -251,19 +252,19 @@ def _check(
     want: NDArray[np.generic],
     scale: NDArray[np.float64] | float | None = None,
     prefix: str = "",
-) -> Check:
+) -> NumberCheck:
     """How far the worst number is off, in units of `scale` (without: of the number itself)."""
     title = f"{label} {prefix}{name}"
     limit = TOLERANCE.get(name, 0.0)
     if got is None or got.shape != want.shape:
-        return Check(title, np.inf, False)
+        return NumberCheck(title, np.inf, False)
     if limit == 0.0 and want.dtype.kind in "iu":
         same = np.array_equal(got.astype(np.uint64), want.astype(np.uint64))
-        return Check(title, 0.0 if same else 1.0, same)
+        return NumberCheck(title, 0.0 if same else 1.0, same)
     a, b = got.astype(np.float64), want.astype(np.float64)
     unit = np.abs(b) if scale is None else np.broadcast_to(np.asarray(scale, np.float64), b.shape)
     with np.errstate(all="ignore"):
         error = np.abs(a - b) / np.maximum(unit, 1e-300)
     error[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
     worst = float(np.nan_to_num(error, nan=np.inf).max(initial=0.0))
-    return Check(title, worst, worst <= limit)
+    return NumberCheck(title, worst, worst <= limit)

@@ -46,7 +46,7 @@ from gradwatch.record.device.engine import (
     Wanted,
 )
 from gradwatch.record.device.slabs import CHUNK, Slab, filling, flat, slabs_of, with_nothing
-from gradwatch.record.device.torch_plan import Plan, Planner, make_plan, supported
+from gradwatch.record.device.torch_plan import Planner, SlabPlan, make_plan, supported
 from gradwatch.record.device.torch_rows import STACKED, send_rows, send_spreads, there
 from gradwatch.record.device.torch_steps import copy_weights, send_ratios, send_updates
 from gradwatch.record.device.transfer import Load, at_least_single, cleaned, wide
@@ -109,10 +109,10 @@ class TorchEngine(Engine):
         finish_rows = send_rows(load, some, wanted, self._device)
         finish_spreads = send_spreads(load, some, self._device) if wanted.hashes else None
         finish = found.send(load)
-        counts = np.array([count for count, _ in shapes])
+        counts, total = np.array([count for count, _ in shapes]), len(tensors)
 
         def finished(arrived: Parts) -> DeviceMeasurement:
-            result = finish(arrived, len(tensors), at, counts)
+            result = finish(arrived, total, at, counts)
             zero, dead, untouched = finish_rows(arrived)
             result.records["zero_rows"][at] = zero[at]
             spreads = None if finish_spreads is None else finish_spreads(arrived)
@@ -191,7 +191,7 @@ _WORDS = 1 << 19
 class _Found:
     """What was found of the slabs so far."""
 
-    def __init__(self, plan: Plan, wanted: Wanted, device: torch.device) -> None:
+    def __init__(self, plan: SlabPlan, wanted: Wanted, device: torch.device) -> None:
         self._plan, self._wanted, self._device = plan, wanted, device
         self._sums: list[Tensor] = []
         self._sketches: list[Tensor] = []
@@ -295,7 +295,7 @@ def _few(counters: Tensor, large: int) -> list[Tensor]:
 
 
 def _bins(
-    plan: Plan, arrived: dict[torch.dtype, Parts], total: int, at: NDArray[np.int64]
+    plan: SlabPlan, arrived: dict[torch.dtype, Parts], total: int, at: NDArray[np.int64]
 ) -> BinTable:
     lowest, width = DOUBLE_BINS if torch.float64 in arrived else FLOAT_BINS
     dense = np.zeros((total, 2, width), np.uint64)

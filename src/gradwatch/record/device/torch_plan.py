@@ -82,7 +82,7 @@ class CounterSets(NamedTuple):
         return len(self.order) + (SETS - 1) * self.large
 
 
-class Plan(NamedTuple):
+class SlabPlan(NamedTuple):
     """What is known of some tensors from their sizes and places alone, and kept."""
 
     layout: Layout
@@ -102,7 +102,7 @@ class Plan(NamedTuple):
 
 def make_plan(
     shapes: Sequence[tuple[int, torch.dtype]], places: Places, sketches: bool, device: torch.device
-) -> Plan:
+) -> SlabPlan:
     """Of tensors of these sizes and types."""
     counts = np.array([count for count, _ in shapes])
     bunches = np.where(places.wholes > EVERY_GROUP_UP_TO, BUNCH, 1)
@@ -128,7 +128,7 @@ def make_plan(
     marks[0, :-1], marks[1, :-1] = places.seeds.view(np.int64), first
     spans = np.zeros((3, len(counts) + 1), np.int64)
     spans[:, :-1] = places.offsets - leads, places.offsets, places.offsets + counts
-    return Plan(
+    return SlabPlan(
         layout,
         np.sqrt(bunches),
         sent_to(device, marks),

@@ -106,9 +106,11 @@ def send_rows(
     running = torch.stack(states).cumsum(1, dtype=torch.int32).index_select(1, ends)
     place = load.add(running)
 
+    kinds = len(states)
+
     def finish(arrived: Parts) -> NDArray[np.uint64]:
-        sums = arrived[place][0].reshape(len(states), -1)
-        counts[: len(states), filled] = rows[filled] - np.diff(sums, axis=1, prepend=0.0)
+        sums = arrived[place][0].reshape(kinds, -1)
+        counts[:kinds, filled] = rows[filled] - np.diff(sums, axis=1, prepend=0.0)
         return counts
 
     return finish
@@ -146,8 +148,10 @@ def send_spreads(
             if made is not None:
                 taken.append((group, load.add(made)))
 
+    total = len(tensors)
+
     def finish(arrived: Parts) -> NDArray[np.float32]:
-        spreads = np.full(len(tensors), np.nan, np.float32)
+        spreads = np.full(total, np.nan, np.float32)
         for group, place in taken:
             distance, size = arrived[place][0].reshape(2, -1)
             with np.errstate(all="ignore"):

@@ -112,8 +112,10 @@ def send_updates(
         lambda _, parts: change(*parts),
     )
 
+    total = len(after)
+
     def finish(arrived: Parts) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-        records = np.zeros(len(after), UPDATE)
+        records = np.zeros(total, UPDATE)
         if indices:
             (same, pulled, lost, moved, weight), room = finish_sums(arrived)
             records["changed"][indices] = room - same
@@ -156,8 +158,10 @@ def send_ratios(
     finish_sums = _summed(planner, load, held, (0.0, _INFINITY), most, 2, parts)
     counts = np.array([g.shape[0] for g, _ in held])
 
+    total = len(gradients)
+
     def finish(arrived: Parts) -> NDArray[np.void]:
-        records = np.full(len(gradients), np.nan, ADAM)
+        records = np.full(total, np.nan, ADAM)
         if chosen:
             (small, finite, squares), room = finish_sums(arrived)
             with np.errstate(all="ignore"):  # gaps are finite
@@ -225,7 +229,9 @@ def _summed(
     place = load.add(sums)
     room = layout.room
 
+    lines = len(sums)
+
     def finish(arrived: Parts) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return arrived[place][0].reshape(len(sums), -1)[:, :-1], room
+        return arrived[place][0].reshape(lines, -1)[:, :-1], room
 
     return finish

@@ -49,7 +49,7 @@ from gradwatch.record.device.triton_plan import (
     SPLITS,
     STEP_RECORD,
     TILE,
-    Plan,
+    LaunchPlan,
     beside,
     measurement_of,
     planned,
@@ -91,7 +91,7 @@ class TritonEngine(Engine):
         self._launch = launch
         self._tile = tile
         self._programs = programs
-        self._plans: dict[tuple[Any, ...], tuple[Plan, Tensor]] = {}
+        self._plans: dict[tuple[Any, ...], tuple[LaunchPlan, Tensor]] = {}
         self._scratch: dict[str, Tensor] = {}
         self._kept_coordinates: dict[int, Tensor] = {}
         self._times: RowTimes | None = None
@@ -171,7 +171,7 @@ class TritonEngine(Engine):
 
     def _table(
         self,
-        plan: Plan,
+        plan: LaunchPlan,
         mine: list[int],
         chosen: list[Tensor],
         places: Places,
@@ -216,7 +216,7 @@ class TritonEngine(Engine):
 
     def _planned(
         self, counts: list[int], keys: list[Any], device: torch.device
-    ) -> tuple[Plan, Tensor]:
+    ) -> tuple[LaunchPlan, Tensor]:
         key = (*counts, *keys)
         if key not in self._plans:
             if len(self._plans) == _PLANS:
@@ -225,7 +225,7 @@ class TritonEngine(Engine):
             self._plans[key] = plan, put(plan.programs, device)
         return self._plans[key]
 
-    def _room(self, plan: Plan, device: torch.device) -> list[Tensor]:
+    def _room(self, plan: LaunchPlan, device: torch.device) -> list[Tensor]:
         """Memory for what programs leave behind: floats, ints, sketches, words, spreads."""
         for name, size in plan.scratch.items():
             if name not in self._scratch or self._scratch[name].nbytes < size:

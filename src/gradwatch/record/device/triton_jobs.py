@@ -13,7 +13,7 @@ from gradwatch.record.backend_cpu import SAMPLE
 from gradwatch.record.device.engine import DeviceDivisors, Snapshot
 from gradwatch.record.device.triton_kernels import KINDS
 from gradwatch.record.device.triton_launch import address_of
-from gradwatch.record.device.triton_plan import COLUMNS, Plan, StepPart
+from gradwatch.record.device.triton_plan import COLUMNS, LaunchPlan, StepPart
 from gradwatch.record.tensors import rows_lie_whole
 
 
@@ -110,7 +110,7 @@ def rooms(tensors: list[Tensor], counts: list[int]) -> list[Tensor]:
 
 
 def step_table(
-    plan: Plan,
+    plan: LaunchPlan,
     jobs: Sequence[Job],
     divisors: DeviceDivisors | None,
     coordinates: Callable[[Tensor], Tensor],

@@ -53,7 +53,7 @@ class LaunchClass(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """Which program takes which stretch of which tensor; depends on sizes and types only."""
 
     order: tuple[int, ...]
@@ -86,7 +86,7 @@ class Plan:
 
 def planned(
     counts: Sequence[int], keys: Sequence[Any], tile: int = TILE, programs: int = PROGRAMS
-) -> Plan:
+) -> LaunchPlan:
     """Cut tensors of these sizes into stretches; those of one key are served by one launch."""
     ranks = {key: rank for rank, key in enumerate(dict.fromkeys(keys))}
     order = sorted(range(len(keys)), key=lambda index: ranks[keys[index]])
@@ -103,7 +103,7 @@ def planned(
         classes.append(LaunchClass(key, begin, lines, first, last - first))
         begin += lines
     table = np.stack([line, stretch], axis=1).astype(np.int32)
-    return Plan(tuple(order), tuple(classes), starts[:-1], table, tiles)
+    return LaunchPlan(tuple(order), tuple(classes), starts[:-1], table, tiles)
 
 
 # -- what has come back --------------------------------------------------------------------------
