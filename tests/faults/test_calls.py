@@ -12,7 +12,8 @@ from tests.faults.tally import WHOLE, Tally
 
 ROOT = Path(__file__).parents[2]
 FAULTS = ("before", "after", "amid", "EIO", "ENOSPC", "torn", "short")
-STRIDES = dict.fromkeys(FAULTS, 1 if WHOLE else 13) | ({} if WHOLE else {"amid": 4, "torn": 6})
+SHORT = dict.fromkeys(FAULTS, 13) | {"amid": 4, "torn": 6, "short": 6}
+STRIDES = dict.fromkeys(FAULTS, 1) if WHOLE else SHORT
 
 
 def campaign(fault: str, *words: str) -> dict:
