@@ -12,7 +12,7 @@ import pytest
 from tests.faults.tally import Tally
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("KILLS") or 60)
+KILLS = int(os.environ.get("KILLS") or 45)
 """`make test-faults KILLS=10000` sets it; this many are enough for `make test`."""
 POOLS = 2
 
