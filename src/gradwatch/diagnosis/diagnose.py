@@ -12,6 +12,7 @@ import numpy as np
 from gradwatch.checks import Check, checks_for, weights_only
 from gradwatch.checks.check import ELEMENTS
 from gradwatch.checks.context import CheckContext, Curve, context
+from gradwatch.checks.outcome import severity
 from gradwatch.checks.tensors import has_elements
 from gradwatch.diagnosis.folding import fold, importance
 from gradwatch.finding import MOST_FOLLOWING, SENTENCE, Finding, Severity, Skipped
@@ -152,6 +153,7 @@ def diagnose(run: Any, checks: Iterable[Check] | None = None) -> Diagnosis:
     if weights_only(run):  # nothing follows from anything: each tensor has its own faults
         folded = tuple(sorted(findings, key=importance))
     else:
+        findings = [_as_borne(run, finding) for finding in findings]
         folded = fold(with_batches(findings, run.info), run.graph, len(run.steps))
     return Diagnosis(
         findings=folded,
@@ -172,6 +174,12 @@ def _outcome(check: Check, run: Run) -> list[Finding | Skipped]:
             return list(check.check(run))
     except Exception as error:
         return [Skipped(check.NAME, f"the check itself failed: {type(error).__name__}: {error}")]
+
+
+def _as_borne(run: Run, finding: Finding) -> Finding:
+    """The finding, as grave as it is in a training that turned out as this one did."""
+    grave = severity(context(run), finding.check, finding.severity)
+    return finding if grave is finding.severity else replace(finding, severity=grave)
 
 
 def _missing(run: Run, needs: frozenset[str]) -> str:
