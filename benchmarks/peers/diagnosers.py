@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from benchmarks.peers.names import NEURAL_OBSERVATORY
-from gradwatch.zoo.training import Training
+from gradwatch.zoo.training import Training, Turn
 
 
 class Diagnoser:
@@ -23,14 +23,17 @@ class Diagnoser:
     def __init__(self, training: Training) -> None:
         self.training = training
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, turn: Turn) -> None:
         """Before the forward pass."""
 
-    def before_step(self, step: int, loss: Tensor, inputs: Tensor) -> None:
+    def before_step(self, step: int, loss: Tensor, turn: Turn) -> None:
         """After backward."""
 
-    def after_step(self, step: int, loss: Tensor, validation: float | None) -> None:
+    def after_step(self, step: int, loss: Tensor, turn: Turn) -> None:
         """After the update."""
+
+    def end_step(self, step: int, validation: float | None, numbers: Mapping[str, float]) -> None:
+        """After all turns."""
 
     def said(self) -> set[str]:
         """What it warned of, in its own words."""
@@ -46,7 +49,7 @@ class Torchmortem(Diagnoser):
         self.autopsy = module.Autopsy(training.model, optimizer=training.optimizer)
         self.autopsy.attach()
 
-    def after_step(self, step: int, loss: Tensor, validation: float | None) -> None:
+    def after_step(self, step: int, loss: Tensor, turn: Turn) -> None:
         self.autopsy.step(loss=loss.item())
 
     def said(self) -> set[str]:
@@ -63,7 +66,7 @@ class NeuralObservatory(Diagnoser):
         self.observatory = import_module("neural_observatory").Observatory(training.model)
         self.observatory.watch()
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, turn: Turn) -> None:
         self.observatory.step(step=step)
 
     def said(self) -> set[str]:
@@ -89,7 +92,7 @@ class Trainpulse(Diagnoser):
         super().__init__(training)
         self.monitor = import_module("trainpulse").Monitor()
 
-    def before_step(self, step: int, loss: Tensor, inputs: Tensor) -> None:
+    def before_step(self, step: int, loss: Tensor, turn: Turn) -> None:
         parameters = self.training.model.parameters()
         norms = [float(p.grad.float().norm()) for p in parameters if p.grad is not None]
         self.monitor.log("loss", step, loss.item())
@@ -125,10 +128,10 @@ class Neuraldbg(Diagnoser):
         self.debugger = import_module("neuraldbg").NeuralDbg(training.model)
         self.debugger.__enter__()
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, turn: Turn) -> None:
         self.debugger.step = step
 
-    def before_step(self, step: int, loss: Tensor, inputs: Tensor) -> None:
+    def before_step(self, step: int, loss: Tensor, turn: Turn) -> None:
         self.debugger.record_loss(loss.item())
 
     def said(self) -> set[str]:

@@ -23,7 +23,7 @@ from benchmarks.peers.diagnosers import Diagnoser, available, quiet
 from benchmarks.peers.names import TABLES, Names, claims
 from gradwatch.zoo.families import half
 from gradwatch.zoo.score import TAXONOMY, Row, attempt, prepare, row_of
-from gradwatch.zoo.training import Recipe, Training, train
+from gradwatch.zoo.training import Family, Training, Turn, train
 
 OURS = "gradwatch"
 OUR_TABLE: Names = {name: (name,) for name in TAXONOMY}
@@ -80,14 +80,17 @@ class Ledger:
     def __init__(self) -> None:
         self.losses: list[float] = []
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, turn: Turn) -> None:
         """Nothing to see yet."""
 
-    def before_step(self, step: int, loss: Tensor, inputs: Tensor) -> None:
+    def before_step(self, step: int, loss: Tensor, turn: Turn) -> None:
         self.losses.append(loss.item())
 
-    def after_step(self, step: int, loss: Tensor, validation: float | None) -> None:
+    def after_step(self, step: int, loss: Tensor, turn: Turn) -> None:
         """The loss is known already."""
+
+    def end_step(self, step: int, validation: float | None, numbers: Mapping[str, float]) -> None:
+        """Nor is anything else of interest."""
 
 
 def main(families: int | None, seeds: Sequence[int], *, verbose: bool = False) -> None:
@@ -107,7 +110,7 @@ def main(families: int | None, seeds: Sequence[int], *, verbose: bool = False) -
         print(line)
 
 
-def spread(families: Sequence[Recipe], at_most: int | None) -> Sequence[Recipe]:
+def spread(families: Sequence[Family], at_most: int | None) -> Sequence[Family]:
     """Evenly over the list, so that sick and healthy keep their shares."""
     if at_most is None or at_most >= len(families):
         return families
@@ -127,7 +130,7 @@ def elsewhere() -> Iterator[None]:
 
 
 def one(
-    family: Recipe,
+    family: Family,
     seed: int,
     tallies: Mapping[str, Tally],
     makers: Mapping[str, object],

@@ -4,224 +4,26 @@ Nothing here knows the recorder or the checks.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gradwatch.zoo.models import Attention
-from gradwatch.zoo.training import Training
-
-FLAT_TANH, FLAT_SIGMOID = 0.97, 0.03
-
-
-class Witness:
-    """Keeps, step by step, what the definitions of the faults refer to."""
-
-    def __init__(self, training: Training) -> None:
-        self.training = training
-        self.model = training.model
-        self.modules = dict(self.model.named_modules())
-        self.parameters = dict(self.model.named_parameters())
-        self.start = {name: p.detach().clone() for name, p in self.parameters.items()}
-        self.later: dict[str, Tensor] = {}
-        """Weights after ten steps."""
-        self.losses: list[float] = []
-        self.validations: list[float] = []
-        self.gradients: dict[str, list[float]] = defaultdict(list)
-        """Norms after backward; NaN for none."""
-        self.ratios: dict[str, list[float]] = defaultdict(list)
-        self.norms: dict[str, list[float]] = defaultdict(list)
-        """Weight norms before each update."""
-        self.inputs: list[float] = []
-        self.stale: list[bool] = []
-        self.modes: dict[str, list[bool]] = defaultdict(list)
-        self.fired: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
-        self.flat: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        self.entropy: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        self.spread: dict[str, float] = {}
-        """Standard deviation of each output, of layers with weights, at the first step."""
-        self.bad: tuple[int, str] | None = None
-        """First non-finite: step and layer."""
-        self.lost: dict[str, list[float]] = defaultdict(list)
-        self.feeder: dict[str, str] = {}
-        self.probes: list[float] = []
-        self._step = 0
-        self._last_with_weights = ""
-        self._before: dict[str, Tensor] = {}
-        self._handles = [
-            module.register_forward_hook(self._seen(name))
-            for name, module in self.modules.items()
-            if not list(module.children()) or isinstance(module, Attention)
-        ]
-        self._probe_batch = training.task.sample(256, torch.Generator().manual_seed(5))
-        if training.alter is not None:
-            self._probe_batch = training.alter(-1, *self._probe_batch)
-        self._touched: dict[str, Tensor] = {}
-        self.probe()
-
-    # -- in the forward pass ---------------------------------------------------------------------
-
-    def _seen(self, name: str) -> Callable[[nn.Module, tuple[object, ...], object], None]:
-        def hook(module: nn.Module, args: tuple[object, ...], out: object) -> None:
-            result = out[0] if isinstance(out, tuple) else out
-            if torch.is_grad_enabled() and isinstance(result, Tensor):
-                self._look(name, module, args, result.detach())
-
-        return hook
-
-    def _look(self, name: str, module: nn.Module, args: tuple[object, ...], out: Tensor) -> None:
-        given = next((a for a in args if isinstance(a, Tensor) and a.is_floating_point()), None)
-        bad = out.is_floating_point() and not out.isfinite().all()
-        if self.bad is None and bad and (given is None or given.isfinite().all()):
-            self.bad = (self._step, name)
-        if any(p.dim() >= 2 for p in module.parameters(recurse=False)):
-            self._last_with_weights = name
-            if self._step == 0 and name not in self.spread:
-                self.spread[name] = float(out.float().std())
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            self.modes[name].append(module.training)
-        if isinstance(module, nn.ReLU | nn.Tanh | nn.Sigmoid):
-            self.feeder[name] = self._last_with_weights
-        if isinstance(module, nn.ReLU):
-            kept = [0, *range(2, out.dim())]
-            alive = (out > 0).any(dim=kept) if out.dim() > 1 else out > 0
-            self.fired[name].append((self._step, alive))
-        elif isinstance(module, nn.Tanh):
-            self.flat[name].append((self._step, float((out.abs() > FLAT_TANH).float().mean())))
-        elif isinstance(module, nn.Sigmoid):
-            away = (out < FLAT_SIGMOID) | (out > 1 - FLAT_SIGMOID)
-            self.flat[name].append((self._step, float(away.float().mean())))
-        elif isinstance(module, Attention) and module.seen is not None:
-            weights = module.seen
-            rows = -(weights * weights.clamp_min(1e-30).log()).sum(-1).mean()
-            self.entropy[name].append((self._step, float(rows) / math.log(weights.shape[-1])))
-
-    # -- around the update -----------------------------------------------------------------------
-
-    def begin_step(self, step: int) -> None:
-        """Note whether gradients of the step before are still there."""
-        groups = self.training.optimizer.param_groups
-        gradients = [p.grad for g in groups for p in g["params"] if p.grad is not None]
-        self.stale.append(any(bool((g != 0).any()) for g in gradients))
-
-    def before_step(self, step: int, loss: Tensor, inputs: Tensor) -> None:
-        """Note loss, gradients and weights before the optimizer changes them."""
-        self.losses.append(float(loss))
-        if inputs.is_floating_point():
-            self.inputs.append(float(inputs.float().pow(2).mean().sqrt()))
-        if self.bad is None and not math.isfinite(float(loss)):
-            self.bad = (step, "")
-        worst = ""
-        for name, parameter in self.parameters.items():
-            gradient = parameter.grad
-            norm = math.nan if gradient is None else float(gradient.float().norm())
-            self.gradients[name].append(norm)
-            if gradient is not None and not math.isfinite(norm):
-                worst = name.rpartition(".")[0]
-            if gradient is not None and parameter.dim() >= 2:
-                rows = (gradient != 0).flatten(1).any(1)
-                self._touched[name] = self._touched.get(name, rows) | rows
-            self._before[name] = parameter.detach().clone()
-            self.norms[name].append(float(parameter.detach().float().norm()))
-        if self.bad is None and worst:
-            self.bad = (step, worst)
-
-    def after_step(self, step: int, loss: Tensor, validation: float | None) -> None:
-        """Compare the weights with those before the step."""
-        if validation is not None:
-            self.validations.append(validation)
-        for name, parameter in self.parameters.items():
-            before, now = self._before[name], parameter.detach()
-            size = float(before.float().norm())
-            moved = float((now.float() - before.float()).norm())
-            self.ratios[name].append(moved / size if size > 0 else (math.inf if moved else 0.0))
-            gradient = parameter.grad
-            if gradient is not None and now.dtype in (torch.bfloat16, torch.float16):
-                wanted = gradient != 0
-                kept = ((now == before) & wanted).sum()
-                self.lost[name].append(float(kept) / max(1, int(wanted.sum())))
-            if self.bad is None and not math.isfinite(moved):
-                self.bad = (step, name.rpartition(".")[0])
-        if step == 10:
-            self.later = {name: p.detach().clone() for name, p in self.parameters.items()}
-        if step % 10 == 9:
-            self.probe()
-        self._step = step + 1
-
-    def probe(self) -> None:
-        """Loss on a fixed clean batch, in the mode the training is in."""
-        with torch.no_grad():
-            state = torch.get_rng_state()
-            counts = {n: b.clone() for n, b in self.model.named_buffers()}
-            self.probes.append(float(self.training.loss_of(*self._probe_batch)))
-            for name, buffer in self.model.named_buffers():
-                buffer.copy_(counts[name])
-            torch.set_rng_state(state)
-
-    def rows_touched(self, name: str) -> Tensor | None:
-        """Rows of a parameter that ever got a gradient."""
-        return self._touched.get(name)
-
-    def close(self) -> None:
-        """Take the hooks off the model."""
-        for handle in self._handles:
-            handle.remove()
-
-
-@dataclass(frozen=True)
-class Label:
-    """One fault that a trial really has."""
-
-    fault: str
-    strong: bool
-    layers: frozenset[str] = frozenset()
-    """Where it is; empty when it is nowhere in particular."""
-    onset: int = 0
-
-
-def finite(values: Iterable[float]) -> list[float]:
-    """Without NaN and infinities, in order."""
-    return [value for value in values if math.isfinite(value)]
-
-
-def late(values: Sequence[float]) -> float:
-    """Median of the second half."""
-    return median(values[len(values) // 2 :])
-
-
-def layer_of(parameter: str) -> str:
-    """The module that owns a parameter."""
-    return parameter.rpartition(".")[0]
-
-
-def weights(seen: Witness) -> list[str]:
-    """Trainable tensors of two or more dimensions."""
-    return [n for n, p in seen.parameters.items() if p.dim() >= 2 and p.requires_grad]
-
-
-def is_embedding(seen: Witness, name: str) -> bool:
-    """Whether the parameter is a table of embeddings."""
-    return isinstance(seen.modules[layer_of(name)], nn.Embedding)
-
-
-def end(seen: Witness) -> int:
-    """Steps of the finite part."""
-    return len(seen.losses) if seen.bad is None else seen.bad[0]
-
-
-def _graded(fault: str, grades: Iterable[tuple[str, bool]], onset: int = 0) -> Iterator[Label]:
-    """One label for layers that have a fault, strongly or weakly; the weak only count alone."""
-    layers: dict[bool, set[str]] = {True: set(), False: set()}
-    for layer, strong in grades:
-        layers[strong].add(layer)
-    strong = bool(layers[True])
-    if layers[strong]:
-        yield Label(fault, strong, frozenset(layers[strong]), onset)
+from gradwatch.zoo.witness import (
+    Label,
+    Witness,
+    converged,
+    end,
+    finite,
+    graded,
+    is_embedding,
+    late,
+    layer_of,
+    way,
+    weights,
+)  # fmt: skip
 
 
 def nonfinite(seen: Witness) -> Iterator[Label]:
@@ -246,7 +48,7 @@ def exploding(seen: Witness) -> Iterator[Label]:
             onsets.append(next((i for i, v in enumerate(values) if v > 1e3), len(seen.losses)))
         elif sum(v > 100 for v in norms) >= 3 or (grown >= 50 and last > 5):
             grades.append((layer_of(name), False))
-    yield from _graded("exploding-gradient", grades, min(onsets, default=0))
+    yield from graded("exploding-gradient", grades, min(onsets, default=0))
 
 
 def vanishing(seen: Witness) -> Iterator[Label]:
@@ -262,7 +64,7 @@ def vanishing(seen: Witness) -> Iterator[Label]:
         return
     top = max(typical.values())
     starved = ((layer_of(n), v <= 1e-4 * top) for n, v in typical.items() if v <= 1e-2 * top)
-    yield from _graded("vanishing-gradient", starved)
+    yield from graded("vanishing-gradient", starved)
 
 
 def spikes(seen: Witness) -> Iterator[Label]:
@@ -289,12 +91,13 @@ def no_gradient(seen: Witness) -> Iterator[Label]:
         empty = sum(math.isnan(v) or v == 0 for v in values) / max(1, len(values))
         if parameter.requires_grad and empty >= 0.95 and len(values) > 4:
             grades.append((layer_of(name), parameter.dim() >= 2))
-    yield from _graded("no-gradient", grades)
+    yield from graded("no-gradient", grades)
 
 
 def not_updated(seen: Witness) -> Iterator[Label]:
     """Parameters that end as they began although they should have been trained."""
-    given = {id(p) for g in seen.training.optimizer.param_groups for p in g["params"]}
+    groups = [g for optimizer in seen.training.optimizers for g in optimizer.param_groups]
+    given = {id(p) for group in groups for p in group["params"]}
     grades = []
     for name, parameter in seen.parameters.items():
         same = torch.equal(parameter.detach(), seen.start[name])
@@ -303,7 +106,7 @@ def not_updated(seen: Witness) -> Iterator[Label]:
             continue
         moved = any(v > 0 for v in finite(seen.gradients[name])) and parameter.dim() >= 2
         grades.append((layer_of(name), not handed or not parameter.requires_grad or moved))
-    yield from _graded("not-updated", grades)
+    yield from graded("not-updated", grades)
 
 
 def dead(seen: Witness) -> Iterator[Label]:
@@ -320,7 +123,7 @@ def dead(seen: Witness) -> Iterator[Label]:
             rows = seen.rows_touched(name)
             share = 1.0 if rows is None else 1 - float(rows.float().mean())
             silent.append((layer_of(name), share))
-    yield from _graded("dead-units", ((n, share >= 0.5) for n, share in silent if share >= 0.2))
+    yield from graded("dead-units", ((n, share >= 0.5) for n, share in silent if share >= 0.2))
 
 
 def saturated(seen: Witness) -> Iterator[Label]:
@@ -334,7 +137,7 @@ def saturated(seen: Witness) -> Iterator[Label]:
         if (entropy := _late_steps(steps, end(seen), 1.0)) <= 0.35:
             layers = (name, f"{name}.query", f"{name}.key", f"{name}.value")
             grades += [(layer, entropy <= 0.15) for layer in layers]
-    yield from _graded("saturation", grades)
+    yield from graded("saturation", grades)
 
 
 def _late_steps(steps: list[tuple[int, float]], last: int, default: float) -> float:
@@ -361,7 +164,7 @@ def symmetric(seen: Witness) -> Iterator[Label]:
         if _symmetric(seen.start[n]) and _symmetric(seen.parameters[n].detach())
     ]  # fmt: skip
     if len(seen.losses) > 10:
-        yield from _graded("symmetric-weights", ((layer_of(name), True) for name in names))
+        yield from graded("symmetric-weights", ((layer_of(name), True) for name in names))
 
 
 def bad_start(seen: Witness) -> Iterator[Label]:
@@ -373,7 +176,7 @@ def bad_start(seen: Witness) -> Iterator[Label]:
     }  # fmt: skip
     spreads = [v for v in seen.spread.values() if v > 0]
     ratio = max(spreads) / min(spreads) if spreads else 1.0
-    first = seen.losses[0] if seen.losses else 0.0
+    first = seen.losses[0] if seen.losses and seen.training.level else 0.0
     flat = {seen.feeder.get(n, n) for n, v in seen.flat.items() if v[0][1] >= 0.5 and n != last}
     if constant or ratio > 1e3 or first > 10 * task.chance or flat:
         yield Label("bad-init", True, frozenset(constant | flat))
@@ -392,8 +195,8 @@ def norms(seen: Witness) -> Iterator[Label]:
             changes[name] = sizes[-1] / sizes[0]
     shrunk = ((layer_of(name), v <= 0.1) for name, v in changes.items() if v <= 0.5)
     grown = ((layer_of(name), v >= 10) for name, v in changes.items() if v >= 3)
-    yield from _graded("weight-collapse", shrunk)
-    yield from _graded("weight-explosion", grown)
+    yield from graded("weight-collapse", shrunk)
+    yield from graded("weight-explosion", grown)
 
 
 def ratios(seen: Witness) -> Iterator[Label]:
@@ -414,32 +217,19 @@ def ratios(seen: Witness) -> Iterator[Label]:
         if len(over) >= len(names) / 4:
             grades += [(layer_of(name), True) for name in over]
             break
-    yield from _graded("update-ratio-too-large", grades)
+    yield from graded("update-ratio-too-large", grades)
 
 
 # -- the loss ------------------------------------------------------------------------------------
-
-
-def way(seen: Witness) -> float:
-    """Share of the way from the start to the floor, by the probe or the training loss."""
-    ways = []
-    for values in (finite(seen.probes), finite(seen.losses)):
-        gap = values[0] - seen.training.task.floor if values else 0.0
-        if gap > 0:
-            ways.append((values[0] - median(values[-3:])) / gap)
-    return max(ways, default=1.0)
-
-
-def converged(seen: Witness) -> bool:
-    """Whether nine tenths of the way to the lowest possible loss are done."""
-    return way(seen) > 0.9
 
 
 def losses(seen: Witness) -> Iterator[Label]:
     """Divergence, spikes, oscillation and slow convergence of the loss."""
     values = finite(seen.losses[: end(seen)])
     task = seen.training.task
-    if len(values) < 2:
+    if not seen.training.level:
+        yield from _slow(seen, len(values))
+    if not seen.training.level or len(values) < 2:
         return
     first, final = min(values[0], median(values[:3])), median(values[-5:])
     top = max(first, task.chance)

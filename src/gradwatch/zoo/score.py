@@ -15,9 +15,10 @@ from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.finding import Severity
 from gradwatch.live import watch
 from gradwatch.store import open_run
-from gradwatch.zoo.criteria import Label, Witness, labels
-from gradwatch.zoo.families import FAMILIES
-from gradwatch.zoo.training import Draw, Recipe, Training, train
+from gradwatch.zoo.criteria import labels
+from gradwatch.zoo.families import EVERY
+from gradwatch.zoo.training import Draw, Family, Length, Training, train
+from gradwatch.zoo.witness import Label, Witness
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,19 @@ class Trial:
     diagnosis: Diagnosis
 
 
-def prepare(family: Recipe, seed: int) -> Training:
-    """The training of a family and a seed, the same each time."""
+def prepare(family: Family, seed: int, length: Length = Length.DEFAULT) -> Training:
+    """The training of a family, a seed and a length, the same each time."""
     torch.manual_seed(zlib.crc32(f"{family.name}/{seed}".encode()))
-    return family.make(Draw(zlib.crc32(f"{seed}/{family.name}".encode())))
+    return family.make(Draw(zlib.crc32(f"{seed}/{family.name}".encode()), length))
 
 
 def attempt(
-    family: Recipe, seed: int, folder: Path | None = None, *, every: int | None = None
+    family: Family,
+    seed: int,
+    folder: Path | None = None,
+    *,
+    length: Length = Length.DEFAULT,
+    every: int | None = None,
 ) -> Trial:
     """Train once, label from the tensors, diagnose from the recording.
 
@@ -47,9 +53,9 @@ def attempt(
     """
     with tempfile.TemporaryDirectory() as scratch:
         target = folder or Path(scratch) / "run"
-        training = prepare(family, seed)
+        training = prepare(family, seed, length)
         witness = Witness(training)
-        watcher = watch(training.model, training.optimizer, run=target, every=every)
+        watcher = watch(training.model, *training.optimizers, run=target, every=every)
         training.log = watcher.log
         try:
             train(training, [witness])
@@ -67,8 +73,14 @@ TAXONOMY = frozenset(
     dead-units saturation symmetric-weights bad-init weight-collapse weight-explosion
     update-ratio-too-small update-ratio-too-large loss-oscillation loss-spike divergence
     slow-convergence stale-gradients input-scale norm-misuse output-misuse overfitting
-    update-lost-to-rounding""".split()  # noqa: SIM905
+    update-lost-to-rounding no-optimizer-step foreign-optimizer learning-rate-zero not-learning
+    duplicated-batches constant-output target-scale output-range eval-mode-in-training
+    dropout-in-evaluation class-imbalance lost-initialisation unused-input clipped-to-nothing
+    overpowering-discriminator""".split()  # noqa: SIM905
 )
+
+
+"""The names that count; weight-decay-on-norms and moving-targets are informations only."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +211,7 @@ def measure(job: tuple[str, int]) -> Row:
     """One trial in a process of its own."""
     torch.set_num_threads(1)
     name, seed = job
-    family = next(f for f in FAMILIES if f.name == name)
+    family = next(f for f in EVERY if f.name == name)
     return row_of(attempt(family, seed))
 
 

@@ -1,5 +1,7 @@
 """All families, and the halves: rules are calibrated on one, figures reported on the other."""
 
+from collections.abc import Sequence
+
 from gradwatch.zoo.families import (
     autoencoder,
     cnn,
@@ -12,9 +14,9 @@ from gradwatch.zoo.families import (
     residual,
     transformer,
 )
-from gradwatch.zoo.training import Recipe
+from gradwatch.zoo.training import Family
 
-FAMILIES: tuple[Recipe, ...] = (
+FAMILIES: tuple[Family, ...] = (
     *mlp_scale.FAMILIES,
     *mlp_loop.FAMILIES,
     *mlp_healthy.FAMILIES,
@@ -28,12 +30,25 @@ FAMILIES: tuple[Recipe, ...] = (
 )
 
 
-def half(name: str) -> tuple[Recipe, ...]:
+WIDER: tuple[Family, ...] = ()
+"""Public recipes and published faults, made after the first families had been calibrated on."""
+
+EVERY = FAMILIES + WIDER
+OF = {"first": FAMILIES, "wider": WIDER, "all": EVERY}
+"""The sets that can be asked for by name."""
+
+
+def half(name: str, families: Sequence[Family] = FAMILIES) -> tuple[Family, ...]:
     """Every other sick family and every other healthy one, in the order of the list."""
     if name == "all":
-        return FAMILIES
+        return tuple(families)
     wanted = {"calibrate": 0, "report": 1}[name]
-    chosen: list[Recipe] = []
+    chosen: list[Family] = []
     for is_sick in (True, False):
-        chosen.extend([f for f in FAMILIES if f.sick is is_sick][wanted::2])
+        chosen.extend([f for f in families if f.sick is is_sick][wanted::2])
     return tuple(chosen)
+
+
+def long(families: Sequence[Family] = WIDER) -> tuple[Family, ...]:
+    """The third that is also run for 5,000 steps: every third family in the order of the list."""
+    return tuple(families[::3])

@@ -1,0 +1,1 @@
+"""Healthy trainings after public recipes, which the families of the wider zoo change."""
