@@ -1,6 +1,7 @@
 """The zoo: its size, its labels, and the diagnosis on a few of its trainings."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ import gradwatch.zoo
 from gradwatch.cli.zoo import command, table
 from gradwatch.finding import Severity
 from gradwatch.zoo.criteria import labels
-from gradwatch.zoo.families import FAMILIES, half
-from gradwatch.zoo.score import Row, Score, Trial, attempt
-from gradwatch.zoo.training import Draw, train
+from gradwatch.zoo.families import EVERY, FAMILIES, chosen, half
+from gradwatch.zoo.score import Row, Score, Trial, attempt, finished, prepare, score
+from gradwatch.zoo.training import Draw, Length, train
 from gradwatch.zoo.witness import Witness
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -143,10 +144,51 @@ def test_the_score_counts_what_it_says() -> None:
     assert any(line.startswith("F1") and "0.667" in line for line in table(result, verbose=True))
 
 
+def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, int, str]] = []
+
+    def measured(job: tuple[str, int, str]) -> Row:
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        ran.append(job)
+        return replace(row(True, "dead-units", "dead-units"), family=job[0], seed=job[1],
+                       length=job[2], onset_errors=(2,))  # fmt: skip
+
+    monkeypatch.setattr("gradwatch.zoo.score.measure", measured)
+    rows = tmp_path / "rows.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        score(["a", "b"], [1, 2], length=Length.LONG, rows=rows)
+    with rows.open("a") as file:
+        file.write('{"family": "b", "se')  # killed while it was writing
+    assert list(finished(rows)) == ran == [("a", 1, "long"), ("a", 2, "long"), ("b", 1, "long")]
+    ran.clear()
+    result = score(["a", "b"], [1, 2], length=Length.LONG, rows=rows)
+    assert ran == [("b", 2, "long")]
+    assert [r.job for r in result.rows] == [(f, s, "long") for f in "ab" for s in (1, 2)]
+    assert result.hits == 4
+    assert result.onset_error == 2
+    assert result.rows == list(finished(rows).values())
+
+
+def test_lengths_are_those_of_the_recipe_or_as_said() -> None:
+    family = BY_NAME["mlp/adam-classifier"]
+    assert prepare(family, 0, Length.SHORT).steps == 60
+    assert prepare(family, 0, Length.LONG).steps == 5000
+    assert prepare(family, 0).steps == prepare(family, 0, Length.DEFAULT).steps > 60
+
+
+def test_every_third_family_is_also_run_long() -> None:
+    for of in ("first", "wider"):
+        both = [chosen(of, name, Length.LONG) for name in ("calibrate", "report")]
+        every = chosen(of, "all", Length.DEFAULT)
+        assert set(both[0]) | set(both[1]) == set(every[::3])
+        assert not set(both[0]) & set(both[1])
+
+
 def test_the_command_lists_every_family() -> None:
     listed = CliRunner().invoke(command, [])
     assert listed.exit_code == 0
-    assert all(name in listed.output for name in BY_NAME)
+    assert all(family.name in listed.output for family in EVERY)
 
 
 def test_an_unknown_family_is_refused() -> None:

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from gradwatch.zoo.score import Score
 
 
+_LENGTH = click.option(
+    "--length",
+    type=click.Choice(["default", "short", "long"]),
+    default="default",
+    show_default=True,
+    help="Steps as the recipe has them, 60, or 5,000 (every third family).",
+)
+
+
 @click.group("zoo", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
@@ -23,9 +32,9 @@ def command(ctx: click.Context) -> None:
 
 def _list() -> None:
     families = _families()
-    for family in families.FAMILIES:
+    for family in families.EVERY:
         word = "sick" if family.sick else "healthy"
-        click.echo(f"{family.name:<34} {word:<8} {family.about}")
+        click.echo(f"{family.name:<36} {word:<8} {family.about}")
 
 
 def _families() -> ModuleType:
@@ -42,20 +51,22 @@ def _families() -> ModuleType:
 @command.command("run")
 @click.argument("name")
 @click.option("--seed", default=0, show_default=True, help="Chooses sizes, rates and data.")
+@_LENGTH
 @click.option(
     "--keep", type=click.Path(path_type=Path), help="Keep the recording in this new folder."
 )
-def run(name: str, seed: int, keep: Path | None) -> int:
+def run(name: str, seed: int, length: str, keep: Path | None) -> int:
     """Train one family, show its measured labels and the diagnosis."""
-    found = [f for f in _families().FAMILIES if f.name == name]
+    found = [f for f in _families().EVERY if f.name == name]
     if not found:
         raise GradwatchError(f"There is no family {name!r}; see gradwatch zoo.", Exit.USAGE)
     if keep is not None and keep.exists():
         raise GradwatchError(f"{keep} exists already; name a new folder.", Exit.USAGE)
     from gradwatch.cli.diagnose import lines
     from gradwatch.zoo.score import attempt
+    from gradwatch.zoo.training import Length
 
-    trial = attempt(found[0], seed, keep)
+    trial = attempt(found[0], seed, keep, length=Length(length))
     for label in trial.labels:
         where = ", ".join(sorted(label.layers)) or "whole run"
         click.echo(f"label: {label.fault} ({'strong' if label.strong else 'weak'}) {where}")
@@ -69,11 +80,24 @@ def run(name: str, seed: int, keep: Path | None) -> int:
 
 @command.command("score")
 @click.option(
+    "--of",
+    type=click.Choice(["first", "wider", "all"]),
+    default="first",
+    show_default=True,
+    help="The first hundred families, the wider zoo after public recipes, or both.",
+)
+@click.option(
     "--half",
     type=click.Choice(["report", "calibrate", "all"]),
     default="report",
     show_default=True,
     help="Rules were calibrated on one half of the families; figures come from the other.",
+)
+@_LENGTH
+@click.option(
+    "--rows",
+    type=click.Path(path_type=Path),
+    help="Add every finished trial to this file, and do not run those again that are in it.",
 )
 @click.option("--seeds", default=1, show_default=True, help="Trials per family.")
 @click.option("--first-seed", default=1000, show_default=True)
@@ -85,16 +109,25 @@ def run(name: str, seed: int, keep: Path | None) -> int:
 )
 @click.option("--verbose", is_flag=True, help="Every trial that was not judged as labelled.")
 def score(
-    half: str, seeds: int, first_seed: int, jobs: int, figures: Path | None, verbose: bool
+    of: str,
+    half: str,
+    length: str,
+    rows: Path | None,
+    seeds: int,
+    first_seed: int,
+    jobs: int,
+    figures: Path | None,
+    verbose: bool,
 ) -> int:
     """Print precision, recall, F1, false alarms, culprits and onsets over many trainings."""
     families = _families()
     from gradwatch.zoo.score import score as measure
+    from gradwatch.zoo.training import Length
 
-    names = [family.name for family in families.half(half)]
+    names = [family.name for family in families.chosen(of, half, Length(length))]
     chosen = range(first_seed, first_seed + seeds)
     click.echo(f"{len(names)} families × {seeds} seeds …", err=True)
-    result = measure(names, chosen, jobs)
+    result = measure(names, chosen, jobs, Length(length), rows)
     for line in table(result, verbose=verbose):
         click.echo(line)
     if figures is not None:

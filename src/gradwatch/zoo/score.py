@@ -1,17 +1,20 @@
 """Trials of recipes, trained and diagnosed; precision, recall and the rest over many of them."""
 
+import json
 import tempfile
 import zlib
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
 from gradwatch.diagnosis import Diagnosis, diagnose
+from gradwatch.files import write_text
 from gradwatch.finding import Severity
 from gradwatch.live import watch
 from gradwatch.store import open_run
@@ -83,6 +86,10 @@ TAXONOMY = frozenset(
 """The names that count; weight-decay-on-norms and moving-targets are informations only."""
 
 
+Job = tuple[str, int, str]
+"""Family, seed and length of a trial."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One trial, reduced to what is counted; small enough to pass between processes."""
@@ -99,6 +106,12 @@ class Row:
     right_culprit: bool | None
     """None where the fault is in no layer."""
     onset_errors: tuple[int, ...] = ()
+    length: str = Length.DEFAULT.value
+
+    @property
+    def job(self) -> Job:
+        """Which trial this is."""
+        return self.family, self.seed, self.length
 
     @property
     def missed(self) -> frozenset[str]:
@@ -207,18 +220,59 @@ def row_of(trial: Trial) -> Row:
     )
 
 
-def measure(job: tuple[str, int]) -> Row:
+def measure(job: Job) -> Row:
     """One trial in a process of its own."""
     torch.set_num_threads(1)
-    name, seed = job
+    name, seed, length = job
     family = next(f for f in EVERY if f.name == name)
-    return row_of(attempt(family, seed))
+    return replace(row_of(attempt(family, seed, length=Length(length))), length=length)
 
 
-def score(names: Iterable[str], seeds: Sequence[int], jobs: int = 1) -> Score:
-    """Run every family with every seed."""
-    work = [(name, seed) for name in names for seed in seeds]
+def score(
+    names: Iterable[str],
+    seeds: Sequence[int],
+    jobs: int = 1,
+    length: Length = Length.DEFAULT,
+    rows: Path | None = None,
+) -> Score:
+    """Run every family with every seed.
+
+    `rows` is a file that each finished trial is added to; those that are there are not run again.
+    """
+    wanted = [(name, seed, length.value) for name in names for seed in seeds]
+    done = {} if rows is None else finished(rows)
+    for row in _measured([job for job in wanted if job not in done], jobs):
+        done[row.job] = row
+        if rows is not None:
+            with rows.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(row), default=sorted) + "\n")
+    return Score([done[job] for job in wanted])
+
+
+def _measured(work: Sequence[Job], jobs: int) -> Iterator[Row]:
+    """The rows as they are finished."""
     if jobs <= 1:
-        return Score([measure(job) for job in work])
+        yield from map(measure, work)
+        return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        return Score(list(pool.map(measure, work, chunksize=4)))
+        for future in as_completed([pool.submit(measure, job) for job in work]):
+            yield future.result()
+
+
+def finished(file: Path) -> dict[Job, Row]:
+    """The trials in a file of rows; a line that a killed run left unfinished is taken away."""
+    if not file.exists():
+        return {}
+    text = file.read_text("utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        write_text(file, whole, overwrite=True)
+    rows = [Row(**_sets(json.loads(line))) for line in whole.splitlines()]
+    return {row.job: row for row in rows}
+
+
+def _sets(fields: dict[str, Any]) -> dict[str, Any]:
+    """What JSON keeps as lists, as a row has it."""
+    sets: dict[str, Callable[[Any], Any]] = dict.fromkeys(("strong", "weak", "reported"), frozenset)
+    kinds = sets | {"onset_errors": tuple}
+    return {name: kinds.get(name, lambda v: v)(value) for name, value in fields.items()}

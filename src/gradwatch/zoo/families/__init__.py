@@ -14,7 +14,7 @@ from gradwatch.zoo.families import (
     residual,
     transformer,
 )
-from gradwatch.zoo.training import Family
+from gradwatch.zoo.training import Family, Length
 
 FAMILIES: tuple[Family, ...] = (
     *mlp_scale.FAMILIES,
@@ -49,6 +49,8 @@ def half(name: str, families: Sequence[Family] = FAMILIES) -> tuple[Family, ...]
     return tuple(chosen)
 
 
-def long(families: Sequence[Family] = WIDER) -> tuple[Family, ...]:
-    """The third that is also run for 5,000 steps: every third family in the order of the list."""
-    return tuple(families[::3])
+def chosen(of: str, half_of_it: str, length: Length) -> tuple[Family, ...]:
+    """A half of a set; for long trainings every third family of the set, in its order."""
+    families = OF[of]
+    long = set(families[::3])
+    return tuple(f for f in half(half_of_it, families) if length is not Length.LONG or f in long)
