@@ -1,6 +1,13 @@
 """The definitions of the faults, applied to what a witness saw of the tensors at every step.
 
-Nothing here knows the recorder or the checks.
+Nothing here knows the recorder or the checks. Sharpened where a healthy run would have the fault:
+
+- gradient-spikes: not the noise of a converged run (see `spikes`).
+- saturation: attention that looks at one place is no fault of a run that has converged.
+- dead-units: not tables that are asked for the same rows on every step (positions, token types).
+- weight-explosion: the weight also ends twice as large as one usually begins.
+- update-ratio-too-large: not while a weight that began near zero is still small.
+- not-updated: weak where no optimizer stepped or none has the model's weights.
 """
 
 import math
@@ -11,6 +18,7 @@ from statistics import median
 import torch
 from torch import nn
 
+from gradwatch.zoo.criteria_silent import SILENT, not_learning
 from gradwatch.zoo.witness import (
     Label,
     Witness,
@@ -69,6 +77,8 @@ def vanishing(seen: Witness) -> Iterator[Label]:
 
 def spikes(seen: Witness) -> Iterator[Label]:
     """One step's gradient is 20 times the usual and back to normal soon after."""
+    floor, first = seen.training.task.floor, seen.losses[0] if seen.losses else 0.0
+    near = floor + 0.1 * (first - floor)
     total = [
         math.sqrt(sum(v[i] ** 2 for v in seen.gradients.values() if math.isfinite(v[i])))
         for i in range(end(seen))
@@ -77,7 +87,8 @@ def spikes(seen: Witness) -> Iterator[Label]:
     for at in range(10, len(total)):
         usual = median(total[max(0, at - 30) : at])
         after = total[at + 1 : at + 6]
-        high = total[at] >= max(20 * usual, early)  # not the noise of a converged run
+        settled = median(seen.losses[max(0, at - 30) : at]) <= near
+        high = total[at] >= max(20 * usual, (3 if settled else 1) * early)
         if usual > 0 and high and after and min(after) < 3 * usual:
             yield Label("gradient-spikes", True, frozenset(), at)
             return
@@ -98,6 +109,7 @@ def not_updated(seen: Witness) -> Iterator[Label]:
     """Parameters that end as they began although they should have been trained."""
     groups = [g for optimizer in seen.training.optimizers for g in optimizer.param_groups]
     given = {id(p) for group in groups for p in group["params"]}
+    nobody = not any(seen.loop.stepped) or not given & set(map(id, seen.parameters.values()))
     grades = []
     for name, parameter in seen.parameters.items():
         same = torch.equal(parameter.detach(), seen.start[name])
@@ -105,7 +117,8 @@ def not_updated(seen: Witness) -> Iterator[Label]:
         if not same or (not handed and not parameter.requires_grad) or len(seen.losses) < 4:
             continue
         moved = any(v > 0 for v in finite(seen.gradients[name])) and parameter.dim() >= 2
-        grades.append((layer_of(name), not handed or not parameter.requires_grad or moved))
+        strong = not handed or not parameter.requires_grad or moved
+        grades.append((layer_of(name), strong and not nobody))
     yield from graded("not-updated", grades)
 
 
@@ -119,7 +132,7 @@ def dead(seen: Witness) -> Iterator[Label]:
             share = 1 - float(fired.float().mean())
             silent += [(name, share), (seen.feeder.get(name, name), share)]
     for name in weights(seen):
-        if is_embedding(seen, name):
+        if is_embedding(seen, name) and len(seen.asked.get(layer_of(name), ())) > 1:
             rows = seen.rows_touched(name)
             share = 1.0 if rows is None else 1 - float(rows.float().mean())
             silent.append((layer_of(name), share))
@@ -133,7 +146,7 @@ def saturated(seen: Witness) -> Iterator[Label]:
     for name, steps in hidden.items():
         if (share := _late_steps(steps, end(seen), 0.0)) >= 0.25:
             grades += [(name, share >= 0.5), (seen.feeder.get(name, name), share >= 0.5)]
-    for name, steps in seen.entropy.items():
+    for name, steps in [] if converged(seen) else seen.entropy.items():
         if (entropy := _late_steps(steps, end(seen), 1.0)) <= 0.35:
             layers = (name, f"{name}.query", f"{name}.key", f"{name}.value")
             grades += [(layer, entropy <= 0.15) for layer in layers]
@@ -186,17 +199,36 @@ def bad_start(seen: Witness) -> Iterator[Label]:
 
 def norms(seen: Witness) -> Iterator[Label]:
     """Collapse and explosion of weights and norm gains."""
-    changes = {}
+    changes, last = {}, {}
     for name, parameter in seen.parameters.items():
         module = seen.modules[layer_of(name)]
         gain = isinstance(module, nn.LayerNorm | nn.BatchNorm2d) and name.endswith("weight")
         sizes = finite(seen.norms[name][: end(seen) + 1])
         if (parameter.dim() >= 2 or gain) and sizes and sizes[0] != 0:
             changes[name] = sizes[-1] / sizes[0]
+            last[name] = ordinary(seen, name, sizes[-1]) if parameter.dim() >= 2 else math.inf
     shrunk = ((layer_of(name), v <= 0.1) for name, v in changes.items() if v <= 0.5)
-    grown = ((layer_of(name), v >= 10) for name, v in changes.items() if v >= 3)
+    grown = ((layer_of(n), v >= 10 and last[n] >= 2) for n, v in changes.items() if v >= 3)
     yield from graded("weight-collapse", shrunk)
     yield from graded("weight-explosion", grown)
+
+
+def ordinary(seen: Witness, name: str, norm: float) -> float:
+    """A norm of a weight against the one that keeps the scale of what passes through it."""
+    shape = seen.parameters[name].shape
+    inputs = 1 if is_embedding(seen, name) else math.prod(shape[1:])
+    return norm / math.sqrt(math.prod(shape) / max(1, inputs))
+
+
+def _of_grown(seen: Witness, name: str) -> list[float]:
+    """Update ratios; 0 while a weight that began near zero is below a tenth of what it becomes."""
+    sizes = seen.norms[name]
+    if not sizes or ordinary(seen, name, sizes[0]) >= 0.1:
+        return seen.ratios[name]
+    top = max(finite(sizes), default=0.0)
+    return [
+        r if size >= 0.1 * top else 0.0 for r, size in zip(seen.ratios[name], sizes, strict=False)
+    ]
 
 
 def ratios(seen: Witness) -> Iterator[Label]:
@@ -206,7 +238,7 @@ def ratios(seen: Witness) -> Iterator[Label]:
     moving = [late(values) for values in measured if values and max(values) > 0]
     if moving and way(seen) < 0.5 and len(seen.losses) >= 20 and median(moving) < 1e-5:
         yield Label("update-ratio-too-small", median(moving) < 1e-6)
-    after = {n: seen.ratios[n][11:last] for n in names}
+    after = {n: _of_grown(seen, n)[11:last] for n in names}
     grades = []
     for name, values in after.items():
         often = 0.1 * len(values)
@@ -332,4 +364,4 @@ ALL = (
 
 def labels(seen: Witness) -> tuple[Label, ...]:
     """Everything that is true of this trial, strong or weak."""
-    return tuple(label for rule in ALL for label in rule(seen))
+    return tuple(not_learning(seen, [label for rule in (*ALL, *SILENT) for label in rule(seen)]))

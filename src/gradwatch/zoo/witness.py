@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gradwatch.zoo.models import Attention
 from gradwatch.zoo.training import Training, Turn
+from gradwatch.zoo.witness_loop import LoopWitness, parts
 
 FLAT_TANH, FLAT_SIGMOID = 0.97, 0.03
 
@@ -20,6 +21,7 @@ class Witness:
 
     def __init__(self, training: Training) -> None:
         self.training = training
+        self.loop = LoopWitness(training)
         self.model = training.model
         self.modules = dict(self.model.named_modules())
         self.parameters = dict(self.model.named_parameters())
@@ -49,6 +51,8 @@ class Witness:
         """First non-finite: step and layer."""
         self.lost: dict[str, list[float]] = defaultdict(list)
         self.feeder: dict[str, str] = {}
+        self.asked: dict[str, list[Tensor]] = {}
+        """Rows of an embedding that were asked for; one entry where always the same (positions)."""
         self.probes: list[float] = []
         self._step = 0
         self._last_with_weights = ""
@@ -77,7 +81,7 @@ class Witness:
     def _seen(self, name: str) -> Callable[[nn.Module, tuple[object, ...], object], None]:
         def hook(module: nn.Module, args: tuple[object, ...], out: object) -> None:
             result = out[0] if isinstance(out, tuple) else out
-            if torch.is_grad_enabled() and isinstance(result, Tensor):
+            if torch.is_grad_enabled() and isinstance(result, Tensor) and not self.loop.looking:
                 self._look(name, module, args, result.detach())
 
         return hook
@@ -93,6 +97,12 @@ class Witness:
                 self.spread[name] = float(out.float().std())
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             self.modes[name].append(module.training)
+        if isinstance(module, nn.Embedding) and isinstance(args[0], Tensor):
+            row = args[0].flatten(0, -2)[0] if args[0].dim() > 1 else args[0]
+            asked = self.asked.setdefault(name, [row.clone()])
+            size = min(len(row), len(asked[0]))
+            if len(asked) < 2 and not torch.equal(row[:size], asked[0][:size]):
+                asked.append(row.clone())
         if isinstance(module, nn.ReLU | nn.Tanh | nn.Sigmoid):
             self.feeder[name] = self._last_with_weights
         if isinstance(module, nn.ReLU):
@@ -134,17 +144,15 @@ class Witness:
         else:
             self.losses[step] += float(loss)
         for inputs, _ in self.training.current[-1:]:
-            read = [
-                x
-                for x in (inputs if isinstance(inputs, tuple) else (inputs,))
-                if x.is_floating_point()
-            ]
+            read = [x for x in parts(inputs) if x.is_floating_point()]
             if read:
                 self.inputs.append(max(float(x.float().pow(2).mean().sqrt()) for x in read))
         if self.bad is None and not math.isfinite(float(loss)):
             self.bad = (step, "")
         worst = ""
-        for name, parameter in self._moved_in(turn):
+        concerned = self._moved_in(turn)
+        self.loop.before(concerned)
+        for name, parameter in concerned:
             gradient = parameter.grad
             norm = math.nan if gradient is None else float(gradient.float().norm())
             self.gradients[name].append(norm)
@@ -160,7 +168,9 @@ class Witness:
 
     def after_step(self, step: int, loss: Tensor, turn: Turn) -> None:
         """Compare the weights with those before the step."""
-        for name, parameter in self._moved_in(turn):
+        concerned = self._moved_in(turn)
+        self.loop.after(concerned)
+        for name, parameter in concerned:
             before, now = self._before[name], parameter.detach()
             size = float(before.float().norm())
             moved = float((now.float() - before.float()).norm())
@@ -191,7 +201,9 @@ class Witness:
             state = torch.get_rng_state()
             counts = {n: b.clone() for n, b in self.model.named_buffers()}
             outcome = self.training.outcome or self._clean_loss
-            self.probes.append(float(outcome()))
+            self.probes.append(float(self.loop.quietly(outcome)))
+            if self.training.outcome is None:
+                self.loop.look_at_inputs(*self._probe_batch)
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(counts[name])
             torch.set_rng_state(state)
@@ -205,6 +217,7 @@ class Witness:
 
     def close(self) -> None:
         """Take the hooks off the model."""
+        self.loop.close()
         for handle in self._handles:
             handle.remove()
 
