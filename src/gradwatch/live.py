@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.nn import Module
 
+from gradwatch.checks.logged import LossLevel
 from gradwatch.diagnosis import LiveDiagnosis
 from gradwatch.finding import Finding
 from gradwatch.forward import Outbox, open_outbox
@@ -95,6 +96,7 @@ def watch(
     every: int | None = None,
     budget: float = 0.01,
     keep: str = "all",
+    loss: str = LossLevel.AUTO,
     on_finding: Callable[[Finding], None] | None = None,
     forward: str | None = None,
 ) -> Watcher | Disabled:
@@ -107,8 +109,10 @@ def watch(
     seconds; `every=n` instead records everything on every n-th step, whatever it costs. `keep`
     bounds the full rows on the disk: by the size of the run's folder ("1GB") or by their age
     ("7d"); what stands for older ones are lowest, highest and last values of ten, a hundred and a
-    thousand steps. `forward` sends a few numbers and the findings to a service: wandb, mlflow,
-    tensorboard or trackio.
+    thousand steps. `loss` says what the level of the loss means: "relative" that it says nothing
+    (policies, networks that work against each other, energies), so that no check compares it with
+    its start; "absolute" that it counts; by default the checks notice by themselves. `forward`
+    sends a few numbers and the findings to a service: wandb, mlflow, tensorboard or trackio.
     `on_finding` is called with each finding the live checks make, once; `watcher.should_stop` turns
     true when the training cannot recover.
     """
@@ -128,6 +132,7 @@ def watch(
         every=every,
         budget=budget,
         keep=keep,
+        loss=loss,
         monitor=forwarding or monitor,
     )
     if isinstance(watcher, Watcher):

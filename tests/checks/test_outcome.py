@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from tests.making import make_run
 
 from gradwatch.checks.context import context
-from gradwatch.checks.outcome import Learning, agreement, outcome, rises
+from gradwatch.checks.outcome import Learning, agreement, outcome
 
 NOISE = np.random.default_rng(0).standard_normal(100)
 
@@ -44,9 +44,3 @@ def test_the_agreement_is_that_of_all_pairs() -> None:
     early, late = values[:3], values[-3:]
     pairs = [late_one > early_one for early_one in early for late_one in late]
     assert agreement(values) == pytest.approx(sum(pairs) / len(pairs))
-
-
-def test_names_of_numbers_that_should_rise() -> None:
-    named = ("reward", "episode_return", "val/acc", "train_accuracy", "F1", "eval.top1")
-    assert all(rises(name) for name in named)
-    assert not any(rises(name) for name in ("loss", "score_loss", "reward_error", "lr", "trace"))

@@ -95,7 +95,7 @@ def _loudest(ctx: CheckContext) -> tuple[str, ...]:
 
 
 def _first_loss(ctx: CheckContext, times: float, weak: float) -> Outcome:
-    loss = ctx.loss
+    loss = ctx.level
     if loss is None or loss.steps[0] > ctx.steps[0] + 1:
         return
     first = float(loss.values[0])

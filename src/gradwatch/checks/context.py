@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.checks.logged import level_says_nothing, losses
 from gradwatch.run import Run, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat
 from gradwatch.stats.medians import Array, medians, thinned
@@ -24,6 +25,12 @@ class Curve:
     steps: NDArray[np.int64]
     values: Array
     chance: float | None = None
+    name: str = "loss"
+
+    @property
+    def called(self) -> str:
+        """As a sentence calls it."""
+        return "the loss" if self.name == "loss" else self.name
 
     def __len__(self) -> int:
         return len(self.values)
@@ -50,9 +57,24 @@ class Curve:
         return self.start if self.chance is None else min(self.start, self.chance)
 
     @cached_property
+    def scatter(self) -> float:
+        """By how much a value typically differs from the one before it."""
+        return float(np.median(np.abs(np.diff(self.values))))
+
+    @cached_property
+    def below_zero(self) -> bool:
+        """It falls below zero (a likelihood): zero is no floor, and no level is known to be low."""
+        return bool(self.smooth.min() < 0)
+
+    @cached_property
     def progress(self) -> float:
-        """Share of the starting level that has gone; negative when the loss rose."""
-        return (self.start - self.late) / max(abs(self.start), 1e-30)
+        """Share of the starting level that has gone; negative when the loss rose.
+
+        Below zero, where there is no such share, the part of the fall that is no scatter.
+        """
+        fell = self.start - self.late
+        whole = abs(fell) + 3 * self.scatter if self.below_zero else abs(self.start)
+        return fell / max(whole, 1e-30)
 
     @cached_property
     def trained_before(self) -> bool:
@@ -62,14 +84,15 @@ class Curve:
     @cached_property
     def converged(self) -> bool:
         """Most of the loss is gone: what remains may well be the floor."""
-        return self.late <= 0.25 * self.reference
+        return self.progress >= 0.75 if self.below_zero else self.late <= 0.25 * self.reference
 
     def gain(self, part: float) -> float:
         """Relative fall within the last `part` of the run, from the medians of its two halves."""
         tail = self.values[-max(4, int(len(self) * part)) :]
         half = len(tail) // 2
         first, second = float(np.median(tail[:half])), float(np.median(tail[half:]))
-        return (first - second) / max(abs(first), 1e-30)
+        travelled = float(np.ptp(self.smooth)) if self.below_zero else 0.0
+        return (first - second) / max(abs(first), travelled, 1e-30)
 
 
 Rows = NDArray[np.intp]
@@ -343,9 +366,34 @@ class CheckContext:
     # -- curves ----------------------------------------------------------------------------------
 
     @cached_property
+    def losses(self) -> tuple[Curve, ...]:
+        """The losses of the training: the one that stands for all, else each of several."""
+        curves = map(self.curve, losses(self.run.scalars))
+        return tuple(curve for curve in curves if curve is not None)
+
+    @cached_property
     def loss(self) -> Curve | None:
-        """The training loss; None where fewer than two values were logged."""
-        return self.curve("loss")
+        """The training's loss; None where fewer than two values were logged, or several losses."""
+        return self.losses[0] if len(self.losses) == 1 else None
+
+    @cached_property
+    def no_level(self) -> dict[str, str]:
+        """Losses whose level says nothing (of a policy, of an opponent), each with the reason."""
+        reasons = {
+            loss.name: level_says_nothing(self.run.info, self.run.scalars, loss.name, loss.values)
+            for loss in self.losses
+        }
+        return {name: reason for name, reason in reasons.items() if reason}
+
+    @cached_property
+    def judged(self) -> tuple[Curve, ...]:
+        """The losses whose level counts: they may be compared with their start."""
+        return tuple(loss for loss in self.losses if loss.name not in self.no_level)
+
+    @cached_property
+    def level(self) -> Curve | None:
+        """The training's loss where its level counts."""
+        return self.loss if self.judged else None
 
     def curve(self, name: str) -> Curve | None:
         """A scalar's finite values before the run went bad; None when fewer than two."""
@@ -357,7 +405,7 @@ class CheckContext:
             return None
         chance = self.run.info.get("chance") if name == "loss" else None
         level = float(chance) if isinstance(chance, int | float) and chance > 0 else None
-        return Curve(self.steps[rows], values[rows], level)
+        return Curve(self.steps[rows], values[rows], level, name)
 
     @cached_property
     def total_gradient(self) -> Array:

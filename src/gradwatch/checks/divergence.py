@@ -1,66 +1,102 @@
 """The loss ends higher than it began, or falls without bound.
 
 What is seen: the late loss above `times` the larger of the first loss and chance; or a loss
-that goes on falling far below zero; or NaN after the loss had grown tenfold.
+that goes on falling far below zero; or NaN after the loss had grown tenfold. Losses whose
+level says nothing (of a policy, of two networks against each other) are not judged.
 
 Why it hurts: the network is worse than before training.
 
 What helps: a lower learning rate, warm-up, clipping; a look at the sign of the loss (a loss
 that falls below zero without end is usually maximised); scaled targets.
 
-Threshold: twice (1.3 times, or twice at any time, is mentioned).
+Threshold: twice (1.3 times, or twice at any time, is mentioned). A loss that may be negative
+has to rise by ten times its usual change from step to step as well.
 """
 
 import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
-from gradwatch.checks.context import Curve, context
+from gradwatch.checks.context import CheckContext, Curve, context
 from gradwatch.checks.loss_spike import jumped
+from gradwatch.checks.outcome import unjudged
 from gradwatch.text import number
 
 NAME = "divergence"
 NEEDS = frozenset({"loss"})
+_SIGN = (
+    "Check the sign of the loss: what should grow must be subtracted.",
+    "Bound what the loss rewards (a log of a density, an output without limit).",
+    "It helped if the loss levels off while the validation gets better.",
+)
+_SIZE = (
+    "Lower the learning rate by ten; add warm-up. It helped if the loss stays below its start.",
+    "Clip the gradient norm.",
+    "Check the sign of the loss and the scale of the targets.",
+)
 
 
 def check(run: Run, *, times: float = 2.0, weak: float = 1.3, least: int = 8) -> Outcome:
     """Yield a finding when the run ends worse than it began."""
     ctx = context(run)
-    loss = ctx.loss
-    if loss is None:
-        return
-    start = max(abs(loss.start), loss.chance or 0.0)
+    yield from unjudged(ctx, NAME)
+    for loss in ctx.judged:
+        yield from (
+            _unbounded(ctx, loss) if _falls_on(loss) else _risen(ctx, loss, times, weak, least)
+        )
+
+
+def _floor(loss: Curve) -> float:
+    return -20 * max(abs(loss.start), 1.0)
+
+
+def _falls_on(loss: Curve) -> bool:
+    return len(loss) >= 8 and loss.late < _floor(loss) and loss.gain(0.25) > 0
+
+
+def _unbounded(ctx: CheckContext, loss: Curve) -> Outcome:
+    step = loss.steps[len(loss) // 2]
+    yield finding(
+        NAME,
+        Severity.CRITICAL,
+        jumped(ctx, int(step)),
+        (step, loss.steps[-1]),
+        f"{loss.called} falls without bound, from {number(loss.start)} to {number(loss.late)}",
+        Evidence(loss.name, None, loss.steps[-1], loss.late, _floor(loss)),
+        cause="Something is maximised that has no upper limit: often a loss with the wrong sign.",
+        advice=_SIGN,
+    )
+
+
+def _risen(ctx: CheckContext, loss: Curve, times: float, weak: float, least: int) -> Outcome:
+    size = max(abs(loss.start), loss.chance or 0.0, 10 * loss.scatter if loss.below_zero else 0.0)
+    base = max(loss.start, loss.chance or loss.start)
     final = float(np.median(loss.values[-3:])) if ctx.went_bad else loss.late
-    blown = ctx.went_bad and float(loss.values[-3:].max()) > 10 * start
-    severity = Severity.CRITICAL
-    floor = -20 * max(abs(loss.start), 1.0)
-    if loss.late < floor and loss.gain(0.25) > 0 and len(loss) >= 8:
-        limit, value, step = floor, loss.late, loss.steps[len(loss) // 2]
-        message = f"falls without bound, from {number(loss.start)} to {number(value)}"
+    highest = float(loss.values[-3:].max())
+    blown = ctx.went_bad and highest > 10 * size
+    if not blown and len(loss) < least:
+        return
+    strong, mentioned = base + (times - 1) * size, base + (weak - 1) * size
+    peak = float(loss.smooth.max())
+    then = ", then NaN" if ctx.went_bad else ""
+    if blown or final > strong:
+        severity, limit, value = Severity.CRITICAL, strong, highest if blown else final
+    elif final > mentioned:
+        severity, limit, value = Severity.INFO, mentioned, final
+    elif peak > strong:
+        severity, limit, value = Severity.INFO, strong, peak
+        then = f" in between, and is now {number(final)}{then}"
     else:
-        if not blown and len(loss) < least:
-            return
-        if blown or final > times * start:
-            limit = times * start
-        elif final > weak * start or float(loss.smooth.max()) > times * start:
-            severity, limit = Severity.INFO, weak * start
-        else:
-            return
-        value, step = float(loss.values[-3:].max()) if blown else final, _onset(loss, limit)
-        then = ", then NaN" if ctx.went_bad else ""
-        message = f"rose from {number(loss.start)} to {number(value)}{then}"
+        return
+    step = _onset(loss, limit)
     yield finding(
         NAME,
         severity,
-        jumped(ctx, int(step)),
+        jumped(ctx, step),
         (step, loss.steps[-1]),
-        f"the loss {message}",
-        Evidence("loss", None, loss.steps[-1], value, limit),
+        f"{loss.called} rose from {number(loss.start)} to {number(value)}{then}",
+        Evidence(loss.name, None, loss.steps[-1], value, limit),
         cause="Steps too large, or a loss with the wrong sign.",
-        advice=(
-            "Lower the learning rate by ten; add warm-up.",
-            "Clip the gradient norm.",
-            "Check the sign of the loss and the scale of the targets.",
-        ),
+        advice=_SIZE,
     )
 
 

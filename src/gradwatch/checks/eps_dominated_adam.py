@@ -32,7 +32,7 @@ def check(run: Run, *, share: float = 0.5, moved: float = 0.3, least: int = 8) -
     columns = worst_first(late > share, late)
     if len(columns) < 0.5 * judged.sum():
         return
-    loss = ctx.loss
+    loss = ctx.level
     hindered = loss is not None and len(loss) >= 30 and loss.progress < moved
     layers, worst = ctx.layers(columns), columns[0]
     name, last = run.names[worst], ctx.steps[rows[-1]]

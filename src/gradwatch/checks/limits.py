@@ -98,7 +98,7 @@ def severity(ctx: CheckContext, rule: Rule, degree: Severity) -> Severity:
 
     Every door takes its severity from findings, and every finding of these kinds from here.
     """
-    loss = ctx.loss
+    loss = ctx.level
     if loss is None:
         return degree
     borne = {
@@ -111,19 +111,21 @@ def severity(ctx: CheckContext, rule: Rule, degree: Severity) -> Severity:
 
 def has_fallen(ctx: CheckContext) -> bool:
     """Whether a loss was logged and fell, or was low before (fine-tuning)."""
-    loss = ctx.loss
+    loss = ctx.level
     return loss is not None and (loss.progress >= FALLEN or loss.trained_before)
 
 
 def _summed_loss(ctx: CheckContext) -> bool:
     """Gradients are large because the loss is a sum, not because anything grows."""
-    loss = ctx.loss
+    loss = ctx.level
     if loss is None or len(loss) < 10 or loss.start < 30 or loss.progress < 0.5:
         return False
     if Stat.UPDATE_RATIO in ctx.run.recorded:
         ratio = ctx.late(Stat.UPDATE_RATIO, 1.0)[ctx.weights]
         if np.isfinite(ratio).any() and float(np.nanmax(ratio)) > 0.1:
             return False
+    if not np.isfinite(ctx.total_gradient).any():
+        return False
     typical = float(np.nanmedian(ctx.total_gradient))
     return typical < 3 * float(np.median(loss.values)) and loss.chance is None
 
@@ -245,7 +247,7 @@ def _below(ctx: CheckContext, rows: Rows, limits: Array) -> Rows:
 def before_convergence(ctx: CheckContext) -> Rows:
     """Gradient rows up to where the loss has fallen to a tenth; all of them when it never does."""
     rows = gradient_rows(ctx)
-    loss = ctx.loss
+    loss = ctx.level
     if loss is None or len(loss) < 10:
         return rows
     low = loss.values <= 0.1 * loss.start
@@ -494,7 +496,7 @@ def _empty_cells(ctx: CheckContext) -> tuple[Mask, Mask, Mask]:
     looked = none | ctx.run.measured(Stat.GRAD_NORM)[: ctx.end]
     looked[ctx.skipped[: ctx.end]] = False
     if ctx.loss is not None:  # where the loss is zero, no gradient is right (hinge losses)
-        losses = np.nan_to_num(np.abs(ctx.run.scalars["loss"][: ctx.end]), nan=1.0)
+        losses = np.nan_to_num(np.abs(ctx.run.scalars[ctx.loss.name][: ctx.end]), nan=1.0)
         looked[losses <= 1e-6 * abs(ctx.loss.start)] = False
     return none, (none | (ctx.run.series[Stat.GRAD_NORM][: ctx.end] == 0)) & looked, looked
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, context
+from gradwatch.checks.outcome import unjudged
 from gradwatch.stats.medians import Array
 from gradwatch.text import number, percent
 
@@ -31,7 +32,8 @@ def check(
 ) -> Outcome:  # fmt: skip
     """Yield a finding when the second half overshoots."""
     ctx = context(run)
-    loss = ctx.loss
+    yield from unjudged(ctx, NAME)
+    loss = ctx.level
     if loss is None or len(loss) < least:
         return
     tail, steps = loss.values[len(loss) // 2 :], loss.steps[len(loss) // 2 :]

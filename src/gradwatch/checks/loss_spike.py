@@ -18,6 +18,7 @@ import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, context
+from gradwatch.checks.outcome import unjudged
 from gradwatch.text import number
 
 NAME = "loss-spike"
@@ -29,7 +30,8 @@ def check(
 ) -> Outcome:
     """Yield one finding for all spikes, with the layer that moved first."""
     ctx = context(run)
-    loss = ctx.loss
+    yield from unjudged(ctx, NAME)
+    loss = ctx.level
     if loss is None or len(loss) < 20:
         return
     above = loss.chance if loss.chance is not None else loss.start

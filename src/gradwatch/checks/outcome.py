@@ -5,7 +5,7 @@ work. The outcome decides whether such a thing is a warning or an information: `
 and every door takes its severities from there. Calibrated on healthy trainings only.
 """
 
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from weakref import WeakKeyDictionary
@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gradwatch.checks.context import CheckContext, Curve
-from gradwatch.finding import Severity
+from gradwatch.checks.logged import rises
+from gradwatch.finding import Severity, Skipped
 from gradwatch.stats.medians import Array
 from gradwatch.text import number
 
@@ -23,12 +24,6 @@ SURE = 0.95
 """Share of (early, late) pairs of values that must agree on the direction."""
 SHOWN = 0.2
 """Share of the starting loss that must have gone before we say that a training improves."""
-RISING = frozenset(
-    """reward rewards return returns accuracy acc score scores f1 auc auroc ap map bleu rouge iou
-    miou dice r2 success psnr ssim top1 top5 precision recall win""".split()  # noqa: SIM905
-)
-"""Words in the names of numbers that are better when they rise."""
-FALLING = frozenset({"loss", "losses", "error", "err", "perplexity", "ppl", "cost"})
 
 
 class Learning(IntEnum):
@@ -57,6 +52,12 @@ class TrainingOutcome:
         return f"{self.name} went from {number(self.start)} to {number(self.late)}"
 
 
+def unjudged(ctx: CheckContext, check: str) -> Iterator[Skipped]:
+    """Why a check that compares losses with their start cannot look; nothing where it can."""
+    if ctx.losses and not ctx.judged:
+        yield Skipped(check, next(iter(ctx.no_level.values())))
+
+
 def outcome(ctx: CheckContext) -> TrainingOutcome:
     """The best that any logged number says of the training; a rising reward outweighs its loss."""
     known = _OUTCOMES.get(ctx)
@@ -71,20 +72,13 @@ def _outcome(ctx: CheckContext) -> TrainingOutcome:
         for name in ctx.run.scalars
         if rises(name) and (curve := ctx.curve(name)) is not None
     ]
-    if ctx.loss is not None:
-        results.append(_falling("loss", ctx.loss))
+    results += [_falling(loss) for loss in ctx.judged]
     return max(
         results, key=lambda result: result.learning, default=TrainingOutcome(Learning.UNKNOWN)
     )
 
 
-def rises(name: str) -> bool:
-    """Whether a number of this name is better when it rises: a reward, an accuracy."""
-    words = set(re.split(r"[^a-z0-9]+", name.lower()))
-    return bool(words & RISING) and not words & FALLING
-
-
-def _falling(name: str, loss: Curve) -> TrainingOutcome:
+def _falling(loss: Curve) -> TrainingOutcome:
     start, late = loss.start, loss.late
     if len(loss) < LEAST:
         learning = Learning.UNKNOWN
@@ -96,7 +90,7 @@ def _falling(name: str, loss: Curve) -> TrainingOutcome:
         learning = Learning.WORSE
     else:
         learning = Learning.STANDS
-    return TrainingOutcome(learning, name, start, late)
+    return TrainingOutcome(learning, loss.name, start, late)
 
 
 def _rising(name: str, curve: Curve) -> TrainingOutcome:

@@ -26,7 +26,7 @@ def check(
 ) -> Outcome:
     """Yield a finding that begins where the validation loss was best."""
     ctx = context(run)
-    loss, valid = ctx.loss, ctx.curve("val_loss")
+    loss, valid = ctx.level, ctx.curve("val_loss")
     if loss is None or valid is None or len(valid) < least:
         return
     best = int(np.argmin(valid.values))

@@ -93,6 +93,6 @@ def _beyond(ctx: CheckContext, values: Array, limit: float, weak: float, stat: S
 
 def _learnt(ctx: CheckContext, first: Array | None, over: Mask, weak: float) -> bool:
     """A network that solved its task may have chosen to be this sure: it did not start so."""
-    if ctx.loss is None or not ctx.loss.converged or not over.any() or first is None:
+    if ctx.level is None or not ctx.level.converged or not over.any() or first is None:
         return False
     return bool((first[over] < weak).all())

@@ -16,6 +16,7 @@ Threshold: a fifth of the start (half is mentioned), after at least 40 logged st
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, Curve, context
+from gradwatch.checks.outcome import unjudged
 from gradwatch.text import number, percent
 
 NAME = "slow-convergence"
@@ -25,9 +26,13 @@ NEEDS = frozenset({"loss"})
 def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40) -> Outcome:
     """Yield a finding when little was learnt and more was possible."""
     ctx = context(run)
-    loss = ctx.loss
-    if loss is None or len(loss) < least or loss.start <= 0:
-        return
+    yield from unjudged(ctx, NAME)
+    for loss in ctx.judged:
+        if len(loss) >= least and loss.start > 0 and not loss.below_zero:
+            yield from _judge(ctx, loss, share, stuck)
+
+
+def _judge(ctx: CheckContext, loss: Curve, share: float, stuck: float) -> Outcome:
     level = loss.gain(0.5) < 0.02 and loss.late > 0.3 * loss.start
     if (loss.progress >= share and not level) or loss.converged:
         return
@@ -38,9 +43,9 @@ def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40)
         Severity.WARNING if reason else Severity.INFO,
         (),
         loss.steps,
-        f"the loss went from {number(loss.start)} to {number(loss.late)}: "
+        f"{loss.called} went from {number(loss.start)} to {number(loss.late)}: "
         f"{percent(max(loss.progress, 0.0))} of the way to zero",
-        Evidence("loss", None, loss.steps[-1], loss.late, (1 - share) * loss.start),
+        Evidence(loss.name, None, loss.steps[-1], loss.late, (1 - share) * loss.start),
         cause=reason or "Perhaps the task allows no more.",
         advice=(
             "Raise the learning rate by three to ten.",

@@ -55,7 +55,7 @@ def check(run: Run, *, limit: float = 2.3, lead: int = 10, settle: int = 20) -> 
 
 def _rises(ctx: CheckContext, lead: int, steps: list[int]) -> bool:
     """Whether within `lead` steps of any of these the loss left its recent range."""
-    loss = ctx.loss
+    loss = ctx.level
     if loss is None:
         return False
     for step in steps:

@@ -18,6 +18,7 @@ import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import Curve, context
+from gradwatch.checks.outcome import unjudged
 from gradwatch.text import number
 
 NAME = "update-leads-loss"
@@ -27,7 +28,8 @@ NEEDS = frozenset({Stat.UPDATE_NORM, "loss"})
 def check(run: Run, *, times: float = 2.0, ahead: int = 20) -> Outcome:
     """Yield one information with the layer that moved first."""
     ctx = context(run)
-    step = _rise(ctx.loss) if ctx.loss is not None else None
+    yield from unjudged(ctx, NAME)
+    step = _rise(ctx.level) if ctx.level is not None else None
     if step is None:
         return
     compared = ctx.beside_usual(Stat.UPDATE_NORM, step - ahead, step - 1, window=30, least=10)

@@ -33,7 +33,7 @@ def check(run: Run, *, lost: float = 0.5, still: float = 0.05, least: int = 8) -
     columns = worst_first(late > lost, late)
     if len(columns) < 0.5 * judged.sum():
         return
-    loss = ctx.loss
+    loss = ctx.level
     stands = loss is not None and abs(loss.gain(0.5)) < still and not loss.converged
     layers, worst = ctx.layers(columns), columns[0]
     name, last = run.names[worst], ctx.steps[rows[-1]]

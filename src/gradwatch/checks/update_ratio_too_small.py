@@ -38,7 +38,7 @@ def check(
     if not len(columns):
         return
     typical = float(np.median(late[columns]))
-    loss = ctx.loss
+    loss = ctx.level
     much_to_learn = (
         loss is not None
         and loss.progress < moved

@@ -12,6 +12,7 @@ import numpy as np
 from gradwatch.checks import Check, checks_for, weights_only
 from gradwatch.checks.check import ELEMENTS
 from gradwatch.checks.context import CheckContext, Curve, context
+from gradwatch.checks.logged import is_loss, losses, rises
 from gradwatch.checks.outcome import severity
 from gradwatch.checks.tensors import has_elements
 from gradwatch.diagnosis.folding import fold, importance
@@ -111,7 +112,7 @@ def _html_item(finding: Finding) -> str:
 
 
 _HINTS = {
-    "loss": "the loss was not logged: add watcher.log(loss=loss) to the training loop",
+    "loss": "no loss was logged: add watcher.log(loss=loss) to the training loop",
     "val_loss": "no validation loss was logged: watcher.log(val_loss=…)",
     "skipped": "no gradient scaler was seen in this training",
     "clip_factor": "it could not be told whether gradients were clipped",
@@ -185,6 +186,7 @@ def _as_borne(run: Run, finding: Finding) -> Finding:
 def _missing(run: Run, needs: frozenset[str]) -> str:
     """Why a check cannot look; empty when it can."""
     recorded = run.recorded | run.scalars.keys() | ({ELEMENTS} if has_elements(run) else set())
+    recorded |= {"loss"} if losses(run.scalars) else set()  # by whatever name
     absent = sorted(str(need) for need in needs if need not in recorded)
     if not absent:
         return ""
@@ -197,7 +199,8 @@ def _healthy(run: Run, findings: tuple[Finding, ...]) -> bool | None:
     if weights_only(run):
         seen = bool(run.measured(Stat.WEIGHT_NORM).any())
     else:
-        seen = "loss" in run.scalars and Stat.GRAD_NORM in run.recorded and len(run.steps) > 0
+        told = any(is_loss(name) or rises(name) for name in run.scalars)
+        seen = told and Stat.GRAD_NORM in run.recorded and len(run.steps) > 0
     return True if seen else None
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.checks import TRAINING_CHECKS, nonfinite
+from gradwatch.checks.logged import is_loss
 from gradwatch.diagnosis.diagnose import diagnose
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import MemorySource, Run, Subject
@@ -244,7 +245,7 @@ class LiveDiagnosis:
         if len(self._waiting) >= CLOSEST:
             self._take_in()
         self._taken += 1
-        self._logged_loss = self._logged_loss or "loss" in scalars
+        self._logged_loss = self._logged_loss or any(map(is_loss, scalars))
         bad = scalars.get("loss_nonfinite", 0.0) > 0 or scalars.get("input_nonfinite", 0.0) > 0
         self._bad_steps = self._bad_steps + 1 if bad else 0
         first_bad = self._bad_steps == 1  # at once: the next steps may already hide the origin

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from gradwatch.checks.logged import is_loss
 from gradwatch.graph import Graph
 from gradwatch.record.guard import ErrorGuard
 from gradwatch.record.parameters import TrackedParameters, named_parameters
@@ -171,7 +172,7 @@ class RunMetadata:
             numbers["loss_nonfinite"] = 1.0
             if bad := self._batches.mark(step):
                 self._recorder.sink.note(bad)
-        self._logged = self._logged or "loss" in values
+        self._logged = self._logged or any(map(is_loss, values))
         if self._looks and "loss" in values:
             self._look_at(values["loss"])
         if numbers:

@@ -12,6 +12,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from gradwatch.checks.logged import LossLevel
 from gradwatch.record.backend_cpu import cpu_engine
 from gradwatch.record.device.choice import check_forced
 from gradwatch.record.hooks import bare_optimizer
@@ -41,6 +42,7 @@ def watch(
     every: int | None = None,
     budget: float = 0.01,
     keep: str = "all",
+    loss: str = LossLevel.AUTO,
     monitor: StepMonitor | None = None,
 ) -> Watcher | Disabled:
     """Record the training of `model` into a run folder, from now until `close`."""
@@ -52,6 +54,11 @@ def watch(
     torch_optimizers = [_optimizer(thing) for thing in optimizers]
     if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
         raise usage_error(f"`step` must be the number of the coming step, 0 or more, got {step!r}.")
+    try:
+        level = LossLevel(loss)
+    except ValueError:
+        known = ", ".join(LossLevel)
+        raise usage_error(f"`loss` says what its level means: {known}; got {loss!r}.") from None
     if scaler is not None and not hasattr(scaler, "get_scale"):
         raise usage_error(f"`scaler` must be a GradScaler, got {type(scaler).__name__}.")
     names = [n.name for n in named_parameters(model) if chosen.wanted(n.name)]
@@ -64,6 +71,10 @@ def watch(
     name, path = _place(run, type(unwrap(model)).__name__)
     rank, world = rank_and_world()
     info = _info(model, torch_optimizers)
+    if level is not LossLevel.AUTO:
+        info["loss_level"] = level.value
+        if monitor is not None:
+            monitor.noted({"loss_level": level.value})
     writer = Writer.create(path, name=name, rank=rank, world=world, info=info, keep=chosen.keep)
     kept, left_out = _without_compiled_activations(model, chosen, record is ALL)
     if left_out:
