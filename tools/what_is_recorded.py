@@ -51,6 +51,7 @@ SCALARS: tuple[tuple[str, str, str], ...] = (
     ("input_rms", "every step", "RMS of the finite elements of the model's float inputs"),
     ("input_abs_max", "every step", "largest magnitude among them"),
     ("input_nonfinite", "every step", "NaN and infinite elements among them"),
+    ("probe_input_unread", "where seen", "1 where the first bad layer's input could not be read"),
     ("clip_factor", "every k steps", "what the user's clipping multiplied the gradient by"),
     ("backwards", "every k steps", "backward passes since the step before"),
     ("stale", "every k steps", "1 where gradients were not zero before the first backward"),

@@ -1,8 +1,15 @@
 """What `nonfinite` finds, and what it leaves alone."""
 
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 from tests.checks.shapes import layer, make_run, net, quiet, said, weight
+from tests.checks.training import trained
+from torch import Tensor, nn
 
 from gradwatch.finding import Finding
 from gradwatch.graph import Graph, Node
@@ -171,3 +178,49 @@ def test_every_layer_with_such_outputs_is_named() -> None:
     (finding,) = said("nonfinite", run)
     assert finding.layers == ("b", "c")
     assert finding.first_step == 12
+
+
+class TakesWhatever(nn.Module):
+    """A layer that is fed with a tensor, or with an object that holds one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(5, 1))
+
+    def forward(self, batch: object) -> Tensor:
+        return (batch if isinstance(batch, Tensor) else batch.x) @ self.weight  # type: ignore[attr-defined]
+
+
+def fed(folder: Path, wrapped: Callable[[Tensor], object]) -> Run:
+    torch.manual_seed(0)
+    model = nn.Sequential(TakesWhatever(), nn.Linear(1, 1))
+
+    def loss_of(step: int) -> Tensor:
+        data = torch.rand(8, 5)
+        data[0, 0] = float("nan") if step == 20 else 1.0
+        return model(wrapped(data)).square().mean()
+
+    return trained(folder, model, loss_of, steps=25)
+
+
+def test_nan_in_a_sparse_input_began_in_the_input(tmp_path: Path) -> None:
+    finding = origin(fed(tmp_path, lambda data: data.to_sparse()))
+    assert "in the input" in finding.message
+    assert finding.first_step == 20
+    assert finding.cause == "The batch itself held NaN or Inf."
+
+
+def test_an_input_that_could_not_be_read_is_not_called_finite(tmp_path: Path) -> None:
+    finding = origin(fed(tmp_path, lambda data: SimpleNamespace(x=data)))
+    assert (finding.layers, finding.first_step) == (("0",), 20)
+    assert "could not be read" in finding.cause
+    assert "finite input" not in finding.cause
+    assert "batch" in finding.advice[0]
+
+
+def test_a_dense_input_that_was_read_was_finite(tmp_path: Path) -> None:
+    finding = origin(
+        fed(tmp_path, lambda data: torch.full_like(data, 3e38) if data.isnan().any() else data)
+    )
+    assert finding.layers == ("0",)
+    assert finding.cause == "A finite input became non-finite inside this layer."

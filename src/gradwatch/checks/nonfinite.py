@@ -54,6 +54,10 @@ _CAUSE = {
     StepPhase.BACKWARD: "The forward pass and the loss were finite; the derivative was not.",
     StepPhase.UPDATE: "The gradients were finite; the optimizer's step was not.",
 }
+_UNREAD = (
+    "What this layer was fed with could not be read (its type or layout): either the batch held "
+    "NaN or Inf, or the layer made it."
+)
 _ADVICE = {
     StepPhase.INPUT: ("Look at that batch; drop or repair rows that are not finite.",),
     StepPhase.FORWARD: (
@@ -94,8 +98,8 @@ def check(run: Run, *, mask_share: float = limits.MASK) -> Outcome:
         (origin.step, ctx.steps[ctx.nonfinite_rows][-1]),
         f"NaN or Inf first appears at step {origin.step}, in the {phase}{where}",
         Evidence(origin.stat, origin.subject, origin.step, origin.measured, 0.0),
-        cause=_CAUSE[origin.phase],
-        advice=_ADVICE[origin.phase],
+        cause=_UNREAD if origin.unread else _CAUSE[origin.phase],
+        advice=(*_ADVICE[StepPhase.INPUT] * origin.unread, *_ADVICE[origin.phase]),
         tensors=[run.names[column] for column in columns if ctx.layer(column) in began],
     )
     yield from _reached(ctx, began, bad)
@@ -166,6 +170,8 @@ class Origin:
     stat: str
     subject: str | None
     measured: float
+    unread: bool = False
+    """Nobody knows whether the layer's input was finite."""
 
 
 def _origin(ctx: CheckContext, row: int) -> Origin:
@@ -214,8 +220,8 @@ def _input_or_forward(ctx: CheckContext, row: int) -> Origin | None:
     column = min(candidates, key=lambda column: ctx.position(ctx.layer_names[column]))
     layer = ctx.layer_names[column]
     layers = (_inside(ctx, row, layer),) if len(made_here) else _between(ctx, layer, outputs)
-    count = float(outputs[column])
-    return Origin(step, StepPhase.FORWARD, layers, Stat.PROBE_NONFINITE, layer, count)
+    count, unread = float(outputs[column]), _scalar(ctx, "probe_input_unread", row) > 0
+    return Origin(step, StepPhase.FORWARD, layers, Stat.PROBE_NONFINITE, layer, count, unread)
 
 
 def _inside(ctx: CheckContext, row: int, block: str) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tests.record.signals.driving import ONLY_PROBE, hook_count
-from torch import nn
+from torch import Tensor, nn
 
 from gradwatch.record.signals import Inputs
 
@@ -76,3 +76,65 @@ def test_a_step_that_is_not_recorded_has_no_hook() -> None:
     assert hook_count([model]) == 1
     signal.arm(1, frozenset())
     assert hook_count([model]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_of_a_sparse_input_the_stored_values(layout: str) -> None:
+    dense = torch.zeros(40, 30)
+    dense[::4, ::3] = torch.arange(100.0).reshape(10, 10)
+    dense[4, 3] = float("nan")
+    sparse = dense.to_sparse() if layout == "coo" else dense.to_sparse_csr()
+    found = scalars_of(Takes(), sparse)
+    kept = dense[(dense != 0) & dense.isfinite()].double().numpy()
+    assert found["input_rms"] == pytest.approx(np.sqrt(np.mean(kept**2)), rel=1e-6)
+    assert found["input_abs_max"] == kept.max()
+    assert found["input_nonfinite"] == 1
+
+
+class Lightning(nn.Module):
+    """Called by another method than its forward, or fed with something nobody knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second, self.first = nn.Linear(4, 3), nn.Linear(5, 4)
+
+    def training_step(self, batch: Tensor) -> Tensor:
+        return self.second(self.first(batch))
+
+    def forward(self, batch: object) -> Tensor:
+        return self.training_step(batch.x)  # type: ignore[attr-defined]
+
+
+class Graphs:
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+
+@pytest.mark.parametrize("by_method", [True, False])
+def test_where_the_model_is_fed_with_no_tensors_the_first_layer_counts(by_method: bool) -> None:
+    torch.manual_seed(0)
+    model = Lightning()
+    signal = Inputs(model)
+    signal.attach()
+    for step in range(3):
+        signal.arm(step, ONLY_PROBE)
+        assert hook_count(model.modules()) == (3 if step == 0 else 2)
+        data = (step + 1) * 100 * torch.randn(6, 5)
+        with torch.no_grad():
+            model.second(torch.ones(6, 4))  # of a rollout or a validation
+        model.training_step(data) if by_method else model(Graphs(data))
+        found = signal.scalars(step)
+        assert found["input_rms"] == pytest.approx(float(data.double().pow(2).mean().sqrt()))
+    signal.detach()
+    assert hook_count(model.modules()) == 0
+
+
+def test_a_model_that_is_fed_itself_needs_no_look_at_its_layers() -> None:
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2))
+    signal = Inputs(model)
+    signal.arm(0, ONLY_PROBE)
+    model(torch.arange(5))
+    assert signal.scalars(0) == {}  # whole numbers have no scale
+    signal.arm(1, ONLY_PROBE)
+    assert hook_count(model.modules()) == 1

@@ -1,8 +1,9 @@
 """Every step: size and finiteness of what the model is fed."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -13,13 +14,19 @@ from gradwatch.record.device.engine import joined_output
 from gradwatch.record.device.launches import MOST_LAUNCHES
 from gradwatch.record.device.torch_engine import output_sums
 from gradwatch.record.rows import PendingRows, Reading, ReadyRows
-from gradwatch.record.signals.hooks import HookedSignal, ModelContext, root_is_compiled
+from gradwatch.record.signals.hooks import (
+    HookedSignal,
+    ModelContext,
+    layers,
+    root_is_compiled,
+)
 from gradwatch.record.signals.tensors import (
     OUTPUT_LAUNCHES,
     device_readable,
     readable,
     sampled_moments,
     spread,
+    stored,
     tensors_in,
 )
 from gradwatch.stats import Family
@@ -63,6 +70,10 @@ class Inputs(HookedSignal):
     Of a tensor with more than 16,384 elements four stretches of 4,096 are read; on an accelerator
     16,384 evenly spread ones, and the numbers come later. All micro-batches of a step are looked
     at, since nothing else shows that a batch was bad; on an accelerator as long as launches last.
+    Of sparse inputs the stored values are.
+
+    Programs may call another method of the model than its forward, or feed it with objects of their
+    own. Then what counts is the input of the first layer with weights that is called.
     """
 
     what = "inputs"
@@ -74,6 +85,10 @@ class Inputs(HookedSignal):
         """Elements looked at of each input on an accelerator."""
         self._device_parts: list[Tensor] = []
         """What the engine says of each."""
+        self._fed = False
+        """Whether the model itself was ever fed with tensors that can be read."""
+        self._first: ref[nn.Module] | None = None
+        """The layer whose input counts where the model's own does not."""
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
         """Listen to the model's inputs on steps on which something is recorded."""
@@ -83,21 +98,46 @@ class Inputs(HookedSignal):
         model = self._model()
         if not due:
             self._unhook()
-        elif model is None or self._handles or self._may_not_hook or root_is_compiled(model):
             return
-        else:
-            self._hook_before(model, self._look)
+        known = self._fed or self._first is not None
+        if known and len(self._handles) > 2 - self._fed:
+            self._unhook()  # by now fewer will do
+        if model is None or self._handles or self._may_not_hook or root_is_compiled(model):
+            return
+        self._hook_before(model, self._look)
+        if not self._fed:
+            for module in (
+                _with_weights(model, self.context) if self._first is None else (self._first(),)
+            ):
+                if module is not None:
+                    self._hook_before(module, self._look_at_layer)
 
     def _look(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if not torch.is_grad_enabled():
+        if torch.is_grad_enabled() and self._read((args, kwargs)):
+            self._fed = True
+
+    def _look_at_layer(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._fed or not torch.is_grad_enabled():
             return
-        for tensor in tensors_in((args, kwargs)):
+        if self._first is None:
+            self._first = ref(module)
+        if self._first() is module:
+            self._read((args, kwargs))
+
+    def _read(self, given: Any) -> bool:
+        """Take in the float tensors; whether there were tensors of any kind that can be read."""
+        seen = False
+        for tensor in tensors_in(given):
+            values = stored(tensor)
             if not tensor.is_floating_point():
-                continue
-            if readable(tensor):
-                self._add(tensor)
-            elif device_readable(tensor):
-                self._add_on_device(tensor)
+                seen = True
+            elif readable(values):
+                seen = True
+                self._add(values)
+            elif device_readable(values):
+                seen = True
+                self._add_on_device(values)
+        return seen
 
     def _add(self, tensor: Tensor) -> None:
         if tensor.numel():
@@ -135,3 +175,11 @@ class Inputs(HookedSignal):
         """Nothing where no forward with gradients was seen, or where the numbers come later."""
         totals, self._totals = self._totals, InputTotals()
         return {} if self.failure is not None else totals.scalars()
+
+
+def _with_weights(model: nn.Module, context: ModelContext) -> Iterator[nn.Module]:
+    """The layers any of which may be the first to be called."""
+    for layer in layers(model, context.watched):
+        module = None if layer.hidden else layer.module
+        if module is not None and next(module.parameters(), None) is not None:
+            yield module

@@ -25,6 +25,8 @@ from gradwatch.record.signals.tensors import (
     nonfinite,
     readable,
     spread,
+    stored,
+    tensors_in,
 )
 from gradwatch.run import Event, EventKind, block_of
 from gradwatch.stats import Family, State, row_dtype
@@ -40,8 +42,12 @@ _RECORDED_WITH = (Family.ACT, Family.WEIGHT)
 _CLOSELY = 16
 """Recorded steps with a look at every layer on a device after something was not finite."""
 
+_UNREAD = -1
 Hits = dict[int, tuple[int, int]]
-"""Layers by index: non-finite elements of their output, and of their first input."""
+"""Layers by index: non-finite elements of their output, and of their first input if it was read.
+
+In the order of their calls.
+"""
 
 
 class Probe(HookedSignal):
@@ -85,6 +91,7 @@ class Probe(HookedSignal):
         """And those on which all micro-batches are."""
         self._by_blocks: tuple[int, list[int]] = 0, []
         """What to look at instead of all layers; and how much was known when it was made out."""
+        self._scalars: dict[str, float] = {}
 
     def attach(self) -> None:
         """Find the layers; the hooks come with `arm`."""
@@ -144,9 +151,7 @@ class Probe(HookedSignal):
             return
         after_hit = bool(self._hits)
         if nonfinite(tensor, whole=after_hit):
-            given = first_floating(args)
-            bad = nonfinite(given, whole=True) if given is not None and readable(given) else 0
-            self._hits[index] = (nonfinite(tensor, whole=True), bad)
+            self._hits[index] = (nonfinite(tensor, whole=True), _bad_inputs(args))
 
     def _look_on_device(self, index: int, output: Tensor, args: Any) -> None:
         if index >= self._count:
@@ -197,6 +202,7 @@ class Probe(HookedSignal):
             finish = self._finisher(seen, hits_of, everything)
             self._pending.append(PendingRows(parts, finish))
         wanted = range(self._count) if everything else sorted(hits)
+        self._scalars = _unread(hits)
         unseen = [index for index in wanted if index not in seen]
         # Came too late in this step, or lie in blocks that were looked at instead.
         late = self._device.limit.refused | self._device.layers.difference(self._hooked)
@@ -220,9 +226,14 @@ class Probe(HookedSignal):
                 self._closely = _CLOSELY
             wanted = sorted(hits.keys() | {i for i in seen if everything and i < self._count})
             rows = [self._rows(wanted, hits, modes, State.SAMPLED)] if wanted else []
-            return ReadyRows(rows)
+            return ReadyRows(rows, _unread(hits))
 
         return finish
+
+    def scalars(self, step: int) -> dict[str, float]:
+        """Whether the first layer with NaN or Inf was fed with something that cannot be read."""
+        scalars, self._scalars = self._scalars, {}
+        return scalars
 
     def _training(self, index: int) -> float:
         module = self._layers[index].module
@@ -235,7 +246,8 @@ class Probe(HookedSignal):
         subjects = []
         for row, index in zip(rows, wanted, strict=True):
             layer = self._layers[index]
-            row["probe_nonfinite"], row["probe_input_nonfinite"] = hits.get(index, (0, 0))
+            bad, bad_inputs = hits.get(index, (0, 0))
+            row["probe_nonfinite"], row["probe_input_nonfinite"] = bad, max(bad_inputs, 0)
             row["probe_training"] = modes[index]
             subjects.append(self.context.subject(layer.name, layer.kind))
         return Family.PROBE, subjects, rows, np.full(len(wanted), state, np.uint8)
@@ -265,6 +277,20 @@ class Probe(HookedSignal):
         self._device = DeviceProbe()
 
 
+def _bad_inputs(args: Any) -> int:
+    """Non-finite elements of a layer's first input; whole numbers are always finite."""
+    given = first_floating(args)
+    if given is None:
+        return 0 if next(tensors_in(args), None) is not None else _UNREAD
+    values = stored(given)
+    return nonfinite(values, whole=True) if readable(values) else _UNREAD
+
+
+def _unread(hits: Hits) -> dict[str, float]:
+    first = next(iter(hits.values()), (0, 0))
+    return {"probe_input_unread": 1.0} if first[1] == _UNREAD else {}
+
+
 # -- on an accelerator ---------------------------------------------------------------------------
 
 LookKey = tuple[int, bool]
@@ -289,6 +315,8 @@ class DeviceProbe:
         self._tops: dict[torch.device, list[tuple[LookKey, Tensor]]] = {}
         self._batches: dict[int, int] = {}
         """The micro-batch in which each was looked at on this step."""
+        self._unread: set[int] = set()
+        """Layers seen whose input cannot be looked at."""
         self._step, self._times = 0, LaunchTimes()
         self._spans: dict[torch.device, list[LaunchSpan]] = {}
 
@@ -313,8 +341,12 @@ class DeviceProbe:
         if first:
             self._spans[device] = self._times.begin([device])
         tops = [((index, False), _top(output))]
-        if given is not None and given.device == device and device_readable(given):
-            tops.append(((index, True), _top(given)))
+        if given is not None:
+            values = stored(given)
+            if values.device == device and device_readable(values):
+                tops.append(((index, True), _top(values)))
+            else:
+                self._unread.add(index)
         self._tops.setdefault(device, []).extend(tops)
         self.seen.add(index)
         if first:
@@ -326,6 +358,7 @@ class DeviceProbe:
     def take(self) -> tuple[set[int], list[Tensor], Callable[[Parts], Hits]]:
         """What was seen since the last time: layers, numbers on their way, what they will mean."""
         seen, self.seen = self.seen, set()
+        unread, self._unread = self._unread, set()
         tops, self._tops = self._tops, {}
         keys = [[key for key, _ in found] for found in tops.values()]
 
@@ -336,7 +369,11 @@ class DeviceProbe:
                 for key, finite in zip(on_one, np.isfinite(part), strict=True)
                 if not finite
             }
-            return {i: (1, int((i, True) in bad)) for i, of_input in bad if not of_input}
+            return {
+                i: (1, _UNREAD if i in unread else int((i, True) in bad))
+                for i, of_input in sorted(bad)
+                if not of_input
+            }
 
         return seen, [torch.stack([top for _, top in found]) for found in tops.values()], hits
 

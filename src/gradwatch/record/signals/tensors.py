@@ -62,6 +62,17 @@ def first_floating(value: Any) -> Tensor | None:
     return next((tensor for tensor in tensors_in(value) if tensor.is_floating_point()), None)
 
 
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def stored(tensor: Tensor) -> Tensor:
+    """What a sparse tensor keeps, without its zeros; any other tensor as it is."""
+    if type(tensor) not in PLAIN or tensor.layout not in _SPARSE:
+        return tensor
+    plain = tensor.detach()
+    return plain._values() if plain.layout is torch.sparse_coo else plain.values()
+
+
 # -- on the CPU ----------------------------------------------------------------------------------
 
 
