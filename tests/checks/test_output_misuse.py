@@ -1,7 +1,16 @@
 """What `output-misuse` finds, and what it leaves alone."""
 
+import math
+from pathlib import Path
+
 import pytest
+import torch
+import torch.nn.functional as F
 from tests.checks.shapes import make_run, net, said, weight
+from tests.checks.training import trained
+from torch import Tensor, nn
+
+from gradwatch.finding import Finding
 
 
 @pytest.mark.parametrize(
@@ -16,3 +25,41 @@ def test_probabilities_into_cross_entropy(fed: str | None, expected: bool) -> No
     found = said("output-misuse", run)
     assert bool(found) is expected
     assert not expected or found[0].layers == ("soft", "out")
+
+
+def words(folder: Path, dim: int, *, as_number: bool) -> list[Finding]:
+    """A language model of 200 words, fed with 35 places of four texts."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(200, 8), nn.Linear(8, 200), nn.LogSoftmax(dim))
+
+    def loss_of(step: int) -> Tensor:
+        given = torch.randint(200, (35, 4))
+        return F.nll_loss(model(given).view(-1, 200), given.view(-1).roll(1))
+
+    run = trained(folder, model, loss_of, steps=8, as_number=as_number)
+    assert run.scalars["loss"][0] == pytest.approx(math.log(35 if dim == 0 else 200), rel=0.1)
+    return said("output-misuse", run)
+
+
+@pytest.mark.parametrize("as_number", [True, False])
+def test_a_softmax_over_the_wrong_dimension(tmp_path: Path, as_number: bool) -> None:
+    (finding,) = words(tmp_path, 0, as_number=as_number)
+    assert "dimension of 35, but the loss chooses between 200 classes" in finding.message
+    assert "a guess would give 5.3" in finding.message
+    assert finding.layers == ("2", "1")
+
+
+@pytest.mark.parametrize("as_number", [True, False])
+def test_a_softmax_over_the_words(tmp_path: Path, as_number: bool) -> None:
+    assert not words(tmp_path, -1, as_number=as_number)
+
+
+def test_a_low_first_loss_alone_says_nothing() -> None:
+    """A model that was trained before starts below chance."""
+    run = make_run(
+        {},
+        subjects=[weight("out")],
+        scalars={"loss": [1.0] * 5},
+        info={"chance": 7.6, "classes": 2000},
+    )
+    assert not said("output-misuse", run)

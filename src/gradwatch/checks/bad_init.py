@@ -16,7 +16,8 @@ Thresholds: 1e3 between layers, ten times chance, half of the units flat; in one
 each healthy family of the zoo the ratio between layers was at most 17 and the first loss at
 most 1.2 times chance. Exactly constant outputs (branches that start at zero on purpose) are
 left out. For a squared error, chance is what the outputs' own mean square leaves of the
-first loss.
+first loss. Between four and ten times chance it is a warning where the first loss is ten nats
+above chance (many classes make chance itself large) and the run does not end well below it.
 """
 
 import numpy as np
@@ -27,6 +28,8 @@ from gradwatch.text import number, percent
 
 NAME = "bad-init"
 NEEDS: frozenset[str] = frozenset()
+_NATS = 10.0
+"""Above chance: the right class is given a probability of e^-10 of a guess's."""
 _ADVICE = (
     "Initialise with He (ReLU) or Xavier (tanh); leave custom scales out.",
     "Scale inputs and targets to about one.",
@@ -102,15 +105,26 @@ def _first_loss(ctx: CheckContext, times: float, weak: float) -> Outcome:
     chance = loss.chance or _chance_of_squares(ctx, first)
     if chance is None or first < weak * chance:
         return
-    strong = first >= times * chance
+    strong = first >= times * chance or _confident(ctx, first, chance)
+    classes = ctx.run.info.get("classes")
+    among = f" among {classes:,} classes" if loss.chance and isinstance(classes, int) else ""
     yield _bad_start(
         ctx,
         Severity.WARNING if strong else Severity.INFO,
         (*_loudest(ctx), *ctx.output_layer),
-        f"the first loss is {number(first)}; a constant guess would give about {number(chance)}",
-        Evidence("loss", None, loss.steps[0], first, (times if strong else weak) * chance),
+        f"the first loss is {number(first)}, {number(first / chance)} times what a constant guess"
+        f"{among} would give ({number(chance)})",
+        Evidence("loss", None, loss.steps[0], first, weak * chance),
         "The first outputs are large and wrong.",
     )
+
+
+def _confident(ctx: CheckContext, first: float, chance: float) -> bool:
+    """Many classes make chance itself large: there the distance counts, if it was not made up."""
+    loss = ctx.loss
+    if loss is None or loss.chance is None:
+        return False
+    return first - chance >= _NATS and loss.late > 0.7 * chance
 
 
 def _chance_of_squares(ctx: CheckContext, first: float) -> float | None:

@@ -50,6 +50,18 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any]]] = {
         lambda x: F.nll_loss(x.softmax(1).log(), LABELS),
         {"loss_kind": "nll", "classes": 10, "chance": pytest.approx(TEN)},
     ),
+    "softmax over the batch": (
+        lambda x: F.nll_loss(F.log_softmax(x, 0), LABELS),
+        ce() | {"softmax_over": 6},
+    ),
+    "log of softmax over the batch": (
+        lambda x: F.nll_loss(x.softmax(0).log(), LABELS),
+        {"loss_kind": "nll", "classes": 10, "chance": pytest.approx(TEN), "softmax_over": 6},
+    ),
+    "without the last class": (
+        lambda x: F.nll_loss(F.log_softmax(x, 1)[:, :-1], LABELS),
+        ce(),
+    ),
     "for an accumulation of 4": (lambda x: F.cross_entropy(x, LABELS) / 4, ce(factor=0.25)),
     "halved": (lambda x: 0.5 * F.cross_entropy(x, LABELS), ce(factor=0.5)),
     "own mean": (lambda x: F.cross_entropy(x, LABELS, reduction="none").mean(), ce()),
@@ -147,6 +159,16 @@ GUESSES: dict[str, tuple[nn.Module, Callable[[Tensor], Tensor], dict[str, Any]]]
         nn.LogSoftmax(-1),
         lambda y: F.nll_loss(y, LABELS),
         {"loss_kind": "nll", "classes": 5, "chance": pytest.approx(math.log(5))},
+    ),
+    "log-probabilities over the batch": (
+        nn.LogSoftmax(0),
+        lambda y: F.nll_loss(y, LABELS),
+        {
+            "loss_kind": "nll",
+            "classes": 5,
+            "chance": pytest.approx(math.log(5)),
+            "softmax_over": 6,
+        },
     ),
     "regression": (nn.Identity(), lambda y: F.mse_loss(y, torch.ones(6, 5)), {}),
     "probabilities with mse": (

@@ -6,7 +6,7 @@ and their gradient.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,10 +34,11 @@ _KINDS = {
 _NLL = ("NllLossBackward0", "NllLoss2DBackward0")
 _LOG_SOFTMAX = "LogSoftmaxBackward0"
 _SQUASHED = ("SoftmaxBackward0", "SafeSoftmaxBackward0", "SigmoidBackward0")
-_RESHAPING = {
+_KEEPING = {
     *("View", "UnsafeView", "Reshape", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze"),
-    *("Slice", "Select", "Index", "Expand", "AsStrided", "Alias", "Clone", "ToCopy"),
+    *("Alias", "Clone", "ToCopy"),
 }
+_RESHAPING = _KEEPING | {"Slice", "Select", "Index", "Expand", "AsStrided"}
 _ARITHMETIC = {
     *("Mean", "Sum", "Neg", "Mul", "Div", "Add", "Sub", "Pow", "Abs"),
     *("MaskedFill", "Where", "Cat", "Stack"),
@@ -46,11 +47,14 @@ _SUM = 2  # torch's number of reduction="sum"
 _LIMIT = 200
 _STEPS = 3
 _ROWS = 8
+_MOST = 1 << 16
 _TOLERANCE = 1e-3
 
 
 def describe_loss(loss: Any) -> dict[str, Any]:
     """Keys for `run.info`: `loss_kind`, `classes`, `chance`, `loss_fed_with`, where known.
+
+    Where the softmax runs over another dimension than the classes, `softmax_over` is its size.
 
     Reads names and shapes of the graph only, so it works before and after the backward.
     """
@@ -86,7 +90,14 @@ def _details(node: Node, factor: float | None) -> dict[str, Any]:
         classes = _channel(node)
     elif kind in ("bce", "bce_logits"):
         classes = 2
+    over = _normalised_over(node)
+    if over is not None and over != (chosen := _channel(node)):
+        classes = chosen
+    else:
+        over = None
     details: dict[str, Any] = {} if classes is None else {"classes": classes}
+    if over is not None:
+        details["softmax_over"] = over
     if kind in ("cross_entropy", "bce_logits"):
         squashed = _below(inner, *_SQUASHED) is not None
         details["loss_fed_with"] = "probabilities" if squashed else "logits"
@@ -108,6 +119,19 @@ def _channel(node: Node) -> int | None:
     child = node.next_functions[0][0] if node.next_functions else None
     shape = _shape(child) if child is not None else ()
     return int(shape[min(1, len(shape) - 1)]) if shape else None
+
+
+def _normalised_over(node: Node) -> int | None:
+    """The size of the dimension whose probabilities a negative log-likelihood was given.
+
+    Nothing may have been cut out of them on the way.
+    """
+    if node.name() not in _NLL:
+        return None
+    made = _below(node, _LOG_SOFTMAX, through=_KEEPING)
+    if made is None and (log := _below(node, "LogBackward0", through=_KEEPING)) is not None:
+        made = _below(log, *_SQUASHED[:2], through=_KEEPING)
+    return None if made is None else _classes(made)
 
 
 def _shape(node: Node) -> tuple[int, ...]:
@@ -137,7 +161,7 @@ def _passes(node: Node) -> bool:
     return _stem(node) in _RESHAPING | _ARITHMETIC or node.name() in _NLL
 
 
-def _below(node: Node, *names: str) -> Node | None:
+def _below(node: Node, *names: str, through: Container[str] = _RESHAPING) -> Node | None:
     """The first of these nodes right under `node`, but for reshaping and casts."""
     current = node
     for _ in range(8):
@@ -147,7 +171,7 @@ def _below(node: Node, *names: str) -> Node | None:
         current = children[0]
         if current.name() in names:
             return current
-        if _stem(current) not in _RESHAPING:
+        if _stem(current) not in through:
             return None
     return None
 
@@ -216,6 +240,7 @@ class LossGuess(HookedSignal):
         self._left = _STEPS
         self._rows: NDArray[np.float64] | None = None
         self._gradient: NDArray[np.float64] | None = None
+        self._softmax_over: int | None = None
         self._guess: Mapping[str, Any] = {}
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
@@ -243,7 +268,7 @@ class LossGuess(HookedSignal):
             or torch._C._current_graph_task_id() != -1
         ):
             return
-        self._rows = _few(tensor)
+        self._rows, self._softmax_over = _few(tensor), _sums_to_one(tensor)
         tensor.grad_fn.register_prehook(partial(self._keep, tensor.output_nr))
 
     def _keep(self, place: int, gradients: Sequence[Tensor | None]) -> None:
@@ -258,7 +283,7 @@ class LossGuess(HookedSignal):
     def collect(self, step: int) -> Iterable[Reading]:
         """No rows: what was seen makes the guess."""
         if self._rows is not None and self._gradient is not None:
-            self._guess = guess(self._rows, self._gradient)
+            self._guess = guess(self._rows, self._gradient, self._softmax_over)
         self._rows = self._gradient = None
         return ()
 
@@ -272,8 +297,25 @@ def _few(tensor: Tensor) -> NDArray[np.float64]:
         return copied
 
 
-def guess(rows: NDArray[np.float64], gradient: NDArray[np.float64]) -> dict[str, Any]:
-    """The kind of loss behind the gradient, or nothing."""
+def _sums_to_one(tensor: Tensor) -> int | None:
+    """The size of a dimension, not the last, over which the numbers are log-probabilities."""
+    with torch.no_grad():
+        for dim, size in enumerate(tensor.shape[:-1]):
+            place: list[int | slice] = [0] * (tensor.ndim - 1)
+            place[dim] = slice(_MOST)
+            lines = tensor.detach()[(*place, slice(_ROWS))].to(torch.float64).numpy()
+            if 1 < size <= _MOST and (lines <= 0).all() and _equal(np.exp(lines).sum(axis=0), 1.0):
+                return size
+    return None
+
+
+def guess(
+    rows: NDArray[np.float64], gradient: NDArray[np.float64], softmax_over: int | None = None
+) -> dict[str, Any]:
+    """The kind of loss behind the gradient, or nothing.
+
+    `softmax_over` is the size of another dimension than the last that sums to one.
+    """
     classes = rows.shape[-1]
     if classes < 2 or rows.shape != gradient.shape or not np.isfinite([rows, gradient]).all():
         return {}
@@ -287,7 +329,10 @@ def guess(rows: NDArray[np.float64], gradient: NDArray[np.float64]) -> dict[str,
     chance = {"classes": classes, "chance": math.log(classes)}
     if not gradient[others].any():
         totals = np.exp(rows).sum(axis=1)
-        return {"loss_kind": "nll", **chance} if _equal(totals, 1.0) else {}
+        if _equal(totals, 1.0):
+            return {"loss_kind": "nll", **chance}
+        wrong = {} if softmax_over is None else {"softmax_over": softmax_over}
+        return {"loss_kind": "nll", **chance, **wrong} if wrong else {}
     shares = np.exp(rows - rows.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
     scale = -gradient[target] / (1.0 - shares[target] + 1e-300)
