@@ -20,6 +20,7 @@ from gradwatch.checks import (
     low_rank,
     narrow_casts,
     no_gradient,
+    no_optimizer_step,
     nonfinite,
     nonfinite_weights,
     norm_gains_near_zero,
@@ -52,6 +53,7 @@ from gradwatch.run import Run
 
 TRAINING_CHECKS: tuple[Check, ...] = (
     nonfinite,
+    no_optimizer_step,
     stale_gradients,
     output_misuse,
     norm_misuse,

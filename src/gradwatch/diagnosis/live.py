@@ -236,6 +236,8 @@ class LiveDiagnosis:
     def noted(self, info: Mapping[str, Any]) -> None:
         """What was found out about the run: the kind of its loss, its number of classes."""
         self._past.info.update(info)
+        if info.get("without_step"):  # nothing else will ask for a look
+            self.look(max(self._past.last_step, 0))
 
     def after_step(
         self, step: int, rows: Sequence[RecordedRows], scalars: Mapping[str, float]

@@ -147,6 +147,8 @@ class SampledParameter:
     def __init__(self, parameter: Tensor) -> None:
         self.ref = weakref.ref(parameter)
         self.backwards = 0
+        self.discarded = 0
+        """Gradients that were cleared before anybody used them."""
         self.version = -1
         self.scale: float | None = None
         """The loss scale of the last backward, where one is known."""
@@ -180,11 +182,25 @@ class GradientSampler:
         self._averaged_late = False
         """True under DDP: gradients are averaged only after the hooks have run."""
 
+    @property
+    def passes(self) -> int:
+        """Backward passes since the optimizer last stepped."""
+        return max([sampled.backwards for sampled in self._sampled], default=0)
+
+    @property
+    def discarded(self) -> int:
+        """How many of them were cleared unused."""
+        return max([sampled.discarded for sampled in self._sampled], default=0)
+
+    def parameters(self) -> list[Tensor]:
+        """The parameters that are sampled."""
+        return [p for sampled in self._sampled if (p := sampled.ref()) is not None]
+
     def scalars(self) -> dict[str, float]:
         """Backward passes since the optimizer last stepped, and whether gradients were left."""
         scalars: dict[str, float] = {}
         if self._sampled:
-            scalars["backwards"] = float(max([sampled.backwards for sampled in self._sampled]))
+            scalars["backwards"] = float(self.passes)
         if self.stale is not None:
             scalars["stale"] = float(self.stale)
         return scalars
@@ -232,7 +248,7 @@ class GradientSampler:
         """The optimizer has stepped: what comes now belongs to the next step."""
         self.stale = self.left_over = None
         for sampled in self._sampled:
-            sampled.backwards = 0
+            sampled.backwards = sampled.discarded = 0
             sampled.sample = None
 
     def transform(self) -> GradTransform:
@@ -240,7 +256,7 @@ class GradientSampler:
         pairs = [p for p in self._pairs() if isinstance(p[1], bytes) or p[1].is_cpu]
         if not pairs:
             return UNKNOWN if self._sampled else UNTOUCHED
-        if all(_are_equal(was, now) for was, now, _ in pairs):
+        if all(are_equal(was, now) for was, now, _ in pairs):
             return UNTOUCHED  # by far the most frequent case
         return transform_between(
             [
@@ -292,6 +308,7 @@ class GradientSampler:
         # A second pass without a step in between: accumulation, unless the first was thrown away.
         # torch counts in `_version` how often a tensor was changed in place: by a step it was.
         if parameter._version == sampled.version and _is_cleared(parameter.grad):
+            sampled.discarded += 1
             self._on_thrown_away(sampled.scale)
 
     def _look_for_left_over(self, gradient: Tensor | None) -> None:
@@ -363,7 +380,8 @@ def _tensor(values: Sample, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(bytearray(values), dtype=dtype)
 
 
-def _are_equal(was: Sample, now: Sample) -> bool:
+def are_equal(was: Sample, now: Sample) -> bool:
+    """Whether two samples agree to the bit; of tensors on a device this waits for it."""
     if isinstance(was, bytes) or isinstance(now, bytes):
         return was == now
     return torch.equal(was, now)

@@ -152,6 +152,7 @@ class TrackedOptimizer:
         """Measures these parameters where they lie: on the CPU or on an accelerator."""
         self.devices: tuple[torch.device, ...] = ()
         """The accelerators they lie on."""
+        self.has_stepped = False
         self.groups: list[int] = []
         """The run's numbers of the optimizer's parameter groups."""
         self.group_ids = np.zeros(0, np.uint32)

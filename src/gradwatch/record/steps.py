@@ -21,13 +21,15 @@ from gradwatch.record.clock import (
     takes_sketches,
 )
 from gradwatch.record.guard import ErrorGuard
-from gradwatch.record.metadata import LogPlacement, RunMetadata, ScalarBuffer
+from gradwatch.record.metadata import LoggedScalar, LogPlacement, RunMetadata, ScalarBuffer
 from gradwatch.record.optimizers import LossScaling
 from gradwatch.record.options import Options
 from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters
+from gradwatch.record.passes import UnansweredPasses, silent_optimizers
 from gradwatch.record.recorder import Recorder
 from gradwatch.record.rows import StepMonitor
 from gradwatch.record.signal import Signal
+from gradwatch.record.tensors import number
 from gradwatch.run import Event, EventKind
 from gradwatch.stats import Family
 from gradwatch.store import Writer
@@ -124,8 +126,13 @@ class StepController:
         self.manual = ManualSteps(self.recorder, self.parameters)
         self.placement = LogPlacement()
         self.scalar_buffer = ScalarBuffer(
-            guard, self._log_steps, self.placement.early, self.recorder.numbers
+            guard, self._log_steps, self.placement.early, self._logged
         )
+        self._unanswered: UnansweredPasses | None = UnansweredPasses(
+            self.recorder, self.parameters, self.scalar_buffer.drain
+        )
+        """Until the first step."""
+        self._silent: list[dict[str, Any]] = []
         self._calls: list[OptimizerStep] = []
         """Calls of `optimizer.step` that have begun, the innermost last."""
         self._inside: TrackedOptimizer | None = None
@@ -167,9 +174,10 @@ class StepController:
             self.recorder.weights(step, self.parameters.all)
         self.recorder.deliver(wait=True)
         self._settle(step + 1)
-        if self.state in _HAS_GRADIENTS and clock.number == clock.first and not clock.begun:
-            text = "backward ran, but no optimizer step was seen: call watcher.step() after each"
-            self.sink.event(Event(clock.first, EventKind.NOT_RECORDED, text))
+        if self._unanswered is not None:
+            self._unanswered.end(clock.first, self._strangers)
+        else:
+            self._look_for_silent()
         self.state = _ENDED
         self.metadata.end()
         self.sink.event(Event(clock.made, EventKind.CLOSED, text))
@@ -216,6 +224,8 @@ class StepController:
         tracked = self.parameters.find(optimizer) or self._adopt(optimizer)
         if tracked is None:
             return
+        if self._unanswered is not None:
+            self._answer()
         if self.state is _IDLE:
             self.end_idle()
         if self.clock.has_stepped(tracked):
@@ -279,6 +289,7 @@ class StepController:
                     self.recorder.report_skipped(call.step)
                 break
         tracked.sampler.stepped()
+        tracked.has_stepped = True
         self._wait()
         if self.clock.complete:
             self._finish(self.clock.number)
@@ -323,6 +334,8 @@ class StepController:
             self.state = _BACKWARD
         elif self.state is _CLOSURE:
             self.state = _STEPPING
+        if self._unanswered is not None:
+            self._unanswered.backward()
         self.recorder.backward()
 
     def _thrown_away(self, scale: float | None) -> None:
@@ -333,6 +346,7 @@ class StepController:
 
     def _skip(self, step: int) -> None:
         """A scaler found an overflow and did not step: the step counts, and is marked."""
+        self._answer()
         if self.clock.complete:
             self.clock.advance()
         self.recorder.skipped(step, self.due(step), self.parameters.all)
@@ -347,6 +361,7 @@ class StepController:
 
     def step(self) -> None:
         """The user says that the step is over."""
+        self._answer()
         if self.state is _IDLE:
             self.end_idle()
         step = self.clock.number
@@ -379,6 +394,13 @@ class StepController:
             before, after = self.placement.split(values, before_all=untouched)
             plain = self.metadata.log(coming, before) | self.metadata.log(made, after)
         self.scalar_buffer.learn(plain)
+        if self._unanswered is not None:
+            self._unanswered.logged([(coming, name, number(v)) for name, v in values.items()])
+
+    def _logged(self, items: Sequence[LoggedScalar]) -> None:
+        if self._unanswered is not None:
+            self._unanswered.logged(items)
+        self.recorder.numbers(items)
 
     def _log_steps(self) -> tuple[int, int]:
         """The steps that numbers logged now belong to: those logged early, and others."""
@@ -405,6 +427,8 @@ class StepController:
             self.metadata.read()
             if step == self.clock.first + STEPS_WITHOUT_LOSS:
                 self.metadata.ask_for_a_loss(step)
+            if len(self.parameters.optimizers) > 1 and step & (step - 1) == 0:
+                self._look_for_silent()
             # the time of their own hooks is ours too
             self.guard.timer.spent += sum([s.take_spent() for s in self.recorder.signals])
         self._ended_at = now
@@ -412,6 +436,18 @@ class StepController:
         if self.pace.after(step, recorded):
             self._report_stretched(step)
         self._arm(step + 1)
+
+    def _answer(self) -> None:
+        """A step is made."""
+        if self._unanswered is not None:
+            self._unanswered.answered()
+            self._unanswered = None
+
+    def _look_for_silent(self) -> None:
+        silent = silent_optimizers(self.parameters.optimizers)
+        if silent != self._silent:
+            self._silent = silent
+            self.recorder.note({"silent_optimizers": silent})
 
     def _settle(self, before: int) -> None:
         """What devices took for steps that they have finished counts too."""
