@@ -88,7 +88,8 @@ def spikes(seen: Witness) -> Iterator[Label]:
         usual = median(total[max(0, at - 30) : at])
         after = total[at + 1 : at + 6]
         settled = median(seen.losses[max(0, at - 30) : at]) <= near
-        high = total[at] >= max(20 * usual, (3 if settled else 1) * early)
+        matters = not settled or seen.losses[at] > 0.5 * seen.training.task.chance
+        high = matters and total[at] >= max(20 * usual, early)
         if usual > 0 and high and after and min(after) < 3 * usual:
             yield Label("gradient-spikes", True, frozenset(), at)
             return

@@ -147,8 +147,8 @@ class Attention(nn.Module):
         self.seen: Tensor | None = None
         """Attention weights of the last call, for the witness."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The mixed values; the attention weights stay in `seen`."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The mixed values, without places that `mask` hides; the weights stay in `seen`."""
         size, length, width = x.shape
         q, k, v = (
             part(x).view(size, length, self.heads, -1).transpose(1, 2)
@@ -158,6 +158,8 @@ class Attention(nn.Module):
         if self.causal:
             later = torch.ones(length, length, dtype=torch.bool).triu(1)
             scores = scores.masked_fill(later, -torch.inf)
+        if mask is not None:
+            scores = scores.masked_fill(mask[:, None, None] == 0, -torch.inf)
         weights = torch.softmax(scores, dim=-1)
         self.seen = weights.detach()
         mixed = (

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,8 @@ Batch = tuple[Tensor, Tensor]
 class Task:
     """A source of batches and the loss that goes with them."""
 
-    sample: Callable[[int, torch.Generator], Batch]
+    sample: Callable[[int, torch.Generator], tuple[Any, Tensor]]
+    """So many inputs (a tuple where the model takes several) and targets."""
     loss: Callable[[Tensor, Tensor], Tensor]
     chance: float
     """Loss of the best constant predictor."""
