@@ -25,6 +25,35 @@ def test_a_likelihood_below_zero_is_not_unbounded() -> None:
     assert not said("divergence", run_of(np.linspace(1.5, -4, 80)))
 
 
+def test_a_loss_that_falls_below_zero_has_not_risen() -> None:
+    noise = np.random.default_rng(1).normal(size=150)
+    for start, end in ((-0.132, -1.56), (0.01, -1.56), (-0.132, -0.132)):
+        loss = np.linspace(start, end, 150) + 0.1 * noise
+        assert not said("divergence", run_of(loss))
+    risen = only("divergence", run_of(np.linspace(-0.132, 3.0, 150) + 0.01 * noise))
+    assert risen.severity is Severity.CRITICAL
+    assert "rose from -0.1" in risen.message
+
+
+def test_a_rise_in_between_is_told_with_where_it_ended() -> None:
+    loss = np.r_[np.linspace(1, 4, 30), np.linspace(4, 0.5, 60)]
+    finding = only("divergence", run_of(loss))
+    assert finding.severity is Severity.INFO
+    assert "in between, and is now 0.737" in finding.message
+
+
+def test_a_reward_that_falls_while_the_loss_falls() -> None:
+    noise = np.random.default_rng(1).normal(size=150)
+    loss, reward = np.linspace(-0.132, -1.56, 150), np.linspace(30, 9, 150) + 5 * noise
+    run = make_run({}, names=["a.weight"], scalars={"loss": loss + 0.1 * noise, "reward": reward})
+    finding = only("divergence", run)
+    assert finding.severity is Severity.CRITICAL
+    assert "check the sign of the loss" in finding.message
+    for steady in (30 + 5 * noise, np.linspace(30, 28, 150) + 5 * noise):
+        run = make_run({}, names=["a.weight"], scalars={"loss": loss, "reward": steady})
+        assert not said("divergence", run)
+
+
 def test_divergence_into_nan() -> None:
     loss = np.r_[1.0, 5.0, 40.0, 900.0, np.nan, np.nan]
     run = make_run(

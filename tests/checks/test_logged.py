@@ -129,15 +129,15 @@ def reinforce(
     rewards = []
     with watch(model, optimizer, run=run) as watcher:
         for _ in range(episodes):
-            seen = torch.randn(8, 200, 4)
+            seen = torch.randn(32, 200, 4)
             chances = model(seen).log_softmax(-1)
             with torch.no_grad():
                 taken = torch.distributions.Categorical(logits=chances).sample()
-            wrong = (taken != (seen[..., 0] > 0).long()) & (torch.rand(8, 200) < 0.3)
+            wrong = (taken != (seen[..., 0] > 0).long()) & (torch.rand(32, 200) < 0.3)
             wrong[:, -1] = True
             lengths = wrong.int().argmax(1) + 1
             left = (lengths[:, None] - torch.arange(200.0)).clamp(min=0)
-            loss = -sign * (chances.gather(-1, taken[..., None])[..., 0] * left).sum() / 8
+            loss = -sign * (chances.gather(-1, taken[..., None])[..., 0] * left).sum() / 32
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -151,8 +151,19 @@ def test_a_policy_that_learns_while_its_loss_grows(tmp_path: Path) -> None:
     assert np.median(rewards[-20:]) > 3 * np.median(rewards[:20])
     loss = context(run).curve("loss")
     assert loss is not None
-    assert loss.late > 5 * loss.start
+    assert loss.late > 3 * loss.start
     assert warnings(run) == []
+
+
+def test_a_policy_with_its_sign_flipped(tmp_path: Path) -> None:
+    for episodes in (60, 120):
+        run, rewards = reinforce(tmp_path / f"{episodes}", sign=-1.0, episodes=episodes)
+        assert np.median(rewards[-10:]) < 0.8 * np.median(rewards[:10])
+        finding = next(diagnose(run).everything())
+        assert finding.check == "divergence"
+        assert finding.message.startswith("reward fell from")
+        assert finding.advice[0].startswith("Check the sign of the loss")
+        assert finding.layers == ()
 
 
 def test_wrong_words_are_an_error_of_watch(tmp_path: Path) -> None:

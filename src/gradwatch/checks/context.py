@@ -42,8 +42,9 @@ class Curve:
 
     @cached_property
     def late(self) -> float:
-        """Median of the last tenth, at least five values."""
-        return float(np.median(self.values[-max(5, len(self) // 10) :]))
+        """Median of the last tenth, at least five values or, of few, half of them."""
+        part = max(min(5, (len(self) + 1) // 2), len(self) // 10)
+        return float(np.median(self.values[-part:]))
 
     @cached_property
     def smooth(self) -> Array:
@@ -403,7 +404,7 @@ class CheckContext:
         rows = np.flatnonzero(np.isfinite(values[: self.end]))
         if len(rows) < 2:
             return None
-        chance = self.run.info.get("chance") if name == "loss" else None
+        chance = self.run.info.get("chance") if name in ("loss", "val_loss") else None
         level = float(chance) if isinstance(chance, int | float) and chance > 0 else None
         return Curve(self.steps[rows], values[rows], level, name)
 

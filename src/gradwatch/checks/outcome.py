@@ -5,7 +5,7 @@ work. The outcome decides whether such a thing is a warning or an information: `
 and every door takes its severities from there. Calibrated on healthy trainings only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from weakref import WeakKeyDictionary
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gradwatch.checks.context import CheckContext, Curve
-from gradwatch.checks.logged import rises
+from gradwatch.checks.logged import HELD_OUT, REWARD, SHARES, is_loss, rises, words
 from gradwatch.finding import Severity, Skipped
 from gradwatch.stats.medians import Array
 from gradwatch.text import number
@@ -24,6 +24,12 @@ SURE = 0.95
 """Share of (early, late) pairs of values that must agree on the direction."""
 SHOWN = 0.2
 """Share of the starting loss that must have gone before we say that a training improves."""
+FEWEST = 5
+"""The same of validations and rewards, of which there are fewer."""
+FEEBLE = 0.05
+"""Share of what a rising number could gain below which it stands still."""
+HIGH = 0.9
+"""Share of its top at which an accuracy is good, wherever it began."""
 
 
 class Learning(IntEnum):
@@ -67,49 +73,103 @@ def outcome(ctx: CheckContext) -> TrainingOutcome:
 
 
 def _outcome(ctx: CheckContext) -> TrainingOutcome:
-    results = [
-        _rising(name, curve)
-        for name in ctx.run.scalars
-        if rises(name) and (curve := ctx.curve(name)) is not None
-    ]
-    results += [_falling(loss) for loss in ctx.judged]
+    results = [of_rising(ctx, curve) for curve in _curves(ctx, rises)]
+    results += [of_falling(loss) for loss in ctx.judged]
+    results += [of_falling(held_out, FEWEST) for held_out in _curves(ctx, _held_out_loss)]
     return max(
         results, key=lambda result: result.learning, default=TrainingOutcome(Learning.UNKNOWN)
     )
 
 
-def _falling(loss: Curve) -> TrainingOutcome:
+def rewards(ctx: CheckContext) -> list[TrainingOutcome]:
+    """What each reward or return says that was logged."""
+    named = _curves(ctx, lambda name: rises(name) and bool(words(name) & REWARD))
+    return [of_rising(ctx, curve) for curve in named]
+
+
+def _curves(ctx: CheckContext, wanted: Callable[[str], bool]) -> list[Curve]:
+    found = (ctx.curve(name) for name in ctx.run.scalars if wanted(name))
+    return [curve for curve in found if curve is not None]
+
+
+def _held_out_loss(name: str) -> bool:
+    return is_loss(name) and bool(words(name) & HELD_OUT)
+
+
+def of_falling(loss: Curve, least: int = LEAST) -> TrainingOutcome:
+    """What a number says that is better when it falls."""
     start, late = loss.start, loss.late
-    if len(loss) < LEAST:
+    if len(loss) < least:
         learning = Learning.UNKNOWN
     elif loss.converged or loss.trained_before:
         learning = Learning.WORKS
-    elif loss.progress >= SHOWN and agreement(-loss.values) >= SURE:
+    elif loss.progress >= SHOWN and agreement(-loss.values) >= _sure(loss):
         learning = Learning.IMPROVES
-    elif late > 1.3 * max(start, loss.chance or 0.0):
+    elif late > max(start, loss.chance or start) + 0.3 * max(abs(start), loss.chance or 0.0):
         learning = Learning.WORSE
     else:
         learning = Learning.STANDS
     return TrainingOutcome(learning, loss.name, start, late)
 
 
-def _rising(name: str, curve: Curve) -> TrainingOutcome:
-    part = max(3, len(curve) // 10)
+def of_rising(ctx: CheckContext, curve: Curve) -> TrainingOutcome:
+    """What a number says that is better when it rises; a share of all also by being high."""
+    part = max(3, len(curve) // 10) if len(curve) >= LEAST else 2
     early, late = (float(np.median(v)) for v in (curve.values[:part], curve.values[-part:]))
-    if len(curve) < LEAST:
+    top = _top(curve)
+    to_gain = max(abs(early), abs(late)) if top is None else top - early
+    gained = (late - early) / max(to_gain, 1e-30)
+    up, down = agreement(curve.values), agreement(-curve.values)
+    if len(curve) < FEWEST:
         learning = Learning.UNKNOWN
-    elif agreement(curve.values) >= SURE:
+    elif top is not None and late >= HIGH * top and not any(map(at_chance, ctx.judged)):
         learning = Learning.WORKS
+    elif up >= _sure(curve) and gained >= FEEBLE:
+        learning = Learning.WORKS if gained >= SHOWN else Learning.IMPROVES
+    elif up >= _beyond_noise(curve) and gained >= SHOWN:
+        learning = Learning.IMPROVES
+    elif down >= min(_sure(curve), _beyond_noise(curve)) and gained <= -SHOWN:
+        learning = Learning.WORSE
     else:
-        learning = Learning.WORSE if agreement(-curve.values) >= SURE else Learning.STANDS
-    return TrainingOutcome(learning, name, early, late)
+        learning = Learning.STANDS
+    return TrainingOutcome(learning, curve.name, early, late)
+
+
+def at_chance(loss: Curve) -> bool:
+    """Whether a loss ends where a constant guess would stand."""
+    return loss.chance is not None and loss.late > 0.95 * loss.chance
+
+
+def _top(curve: Curve) -> float | None:
+    """The most a share can reach, one or a hundred per cent; None for any other number."""
+    low, high = float(curve.values.min()), float(curve.values.max())
+    if not words(curve.name) & SHARES or low < 0 or high > 100:
+        return None
+    return 1.0 if high <= 1 else 100.0
 
 
 def agreement(values: Array) -> float:
-    """Share of pairs of an early and a late value in which the late one is larger."""
+    """Share of pairs of an early and a late value in which the late one is larger.
+
+    Of few values every one is held against all that come after it.
+    """
+    if len(values) < LEAST:
+        first, second = np.triu_indices(len(values), 1)
+        return float((values[second] > values[first]).mean())
     part = max(3, len(values) // 5)
     early, late = values[:part], values[-part:]
     return float((late[:, None] > early[None, :]).mean())
+
+
+def _sure(curve: Curve) -> float:
+    """Agreement that noise hardly ever reaches: of five values one pair may disagree (4 %)."""
+    return SURE if len(curve) >= LEAST else 0.9
+
+
+def _beyond_noise(curve: Curve) -> float:
+    """Agreement four standard deviations from a half, as of a rank test on the two parts."""
+    part = max(3, len(curve) // 5)
+    return float(max(0.7, 0.5 + 4 * np.sqrt((2 * part + 1) / 12) / part))
 
 
 BEARABLE: dict[str, Learning] = {}
