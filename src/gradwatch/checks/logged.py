@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gradwatch.run import Run
 from gradwatch.stats.medians import Array
 
 
@@ -44,6 +45,12 @@ ADVERSARIAL = DISCRIMINATOR | GENERATOR | _set("adv adversarial gan wasserstein 
 AGENT = _set("actor policy pi pg q q1 q2 qf qf1 qf2 td value vf ppo surrogate")
 PART = _set("kl kld entropy reg regularization regularizer penalty aux commit commitment vq")
 """Words of terms that are weighed against another loss, and may rise for its sake."""
+
+
+def adaptive(run: Run) -> bool:
+    """Whether the optimizer divides by the size of the gradients, as Adam does."""
+    name = str(run.info.get("optimizer", "")).lower()
+    return any(kind in name for kind in ("adam", "adagrad", "adadelta", "rmsprop", "adafactor"))
 
 
 @cache

@@ -16,8 +16,9 @@ noisy small ones.
 
 import numpy as np
 
-from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
-from gradwatch.checks.context import CheckContext, context
+from gradwatch.checks.check import Evidence, Finding, Outcome, Run, Severity, Stat, finding
+from gradwatch.checks.context import CheckContext, Curve, context
+from gradwatch.checks.logged import adaptive
 from gradwatch.checks.outcome import unjudged
 from gradwatch.text import number
 
@@ -31,39 +32,54 @@ def check(
     """Yield one finding for all spikes, with the layer that moved first."""
     ctx = context(run)
     yield from unjudged(ctx, NAME)
-    loss = ctx.level
-    if loss is None or len(loss) < 20:
-        return
-    above = loss.chance if loss.chance is not None else loss.start
+    for loss in ctx.judged:
+        spikes = _spikes(loss, deviations, times, within, window) if len(loss) >= 20 else []
+        if spikes:
+            yield _worst(ctx, loss, spikes, times)
+
+
+def _spikes(
+    loss: Curve, deviations: float, times: float, within: int, window: int
+) -> list[tuple[int, float]]:
+    """Where the loss jumps and comes back, each with the median before it."""
+    base = min(0.0, float(loss.smooth.min()))  # a loss below zero is measured from its lowest
+    values = loss.values - base
+    above = (loss.chance if loss.chance is not None else loss.start) - base
     spikes: list[tuple[int, float]] = []
-    for at in np.flatnonzero(loss.values > 1.2 * above):
-        before = loss.values[max(0, at - window) : at]
+    for at in np.flatnonzero(values > 1.2 * above):
+        before = values[max(0, at - window) : at]
         if len(before) < 10:
             continue
         median = float(np.median(before))
         spread = float(np.median(np.abs(before - median)))
-        value = float(loss.values[at])
+        value = float(values[at])
         high = value > max(median + deviations * spread, times * median, 2.5 * float(before.max()))
-        after = loss.values[at + 1 : at + 1 + within]
+        after = values[at + 1 : at + 1 + within]
         if high and len(after) and float(after.min()) < median + 0.2 * (value - median):
-            spikes.append((int(at), median))
-    if not spikes:
-        return
+            spikes.append((int(at), median + base))
+    return spikes
+
+
+def _worst(
+    ctx: CheckContext, loss: Curve, spikes: list[tuple[int, float]], times: float
+) -> Finding:
     worst, median = max(spikes, key=lambda spike: loss.values[spike[0]] / max(spike[1], 1e-30))
     step, value = int(loss.steps[worst]), float(loss.values[worst])
-    yield finding(
+    return finding(
         NAME,
         Severity.WARNING,
         jumped(ctx, step),
         loss.steps[[spikes[0][0], spikes[-1][0]]],
-        f"the loss jumps from {number(median)} to {number(value)} at step {step} and comes back"
-        + (f"; {len(spikes)} spikes in all" if len(spikes) > 1 else ""),
-        Evidence("loss", None, step, value, times * median),
+        f"{loss.called} jumps from {number(median)} to {number(value)} at step {step} and comes "
+        "back" + (f"; {len(spikes)} spikes in all" if len(spikes) > 1 else ""),
+        Evidence(loss.name, None, step, value, times * median),
         cause="One batch, or one step that was too large.",
         advice=(
-            "Look at the batch of that step.",
-            "Clip the gradient norm.",
-            "Lower the learning rate or Adam's β2.",
+            "Look at the batch of that step first: log(batch=ids) names its samples.",
+            "Clip the gradient norm. It helped if the loss passes the same batches without a jump.",
+            "Lower the learning rate or Adam's β2."
+            if adaptive(ctx.run)
+            else "Lower the learning rate by three.",
         ),
     )
 

@@ -62,6 +62,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "weight-collapse",
         "symmetric-weights",
         "weight-explosion",
+        "overpowering-discriminator",
     ),
     "no-gradient": (
         "dead-units",
@@ -108,6 +109,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "update-ratio-too-large",
     ),
     "heavy-tailed-gradients": ("dead-units", "exploding-gradient", "divergence"),
+    "overpowering-discriminator": ("no-optimizer-step", "not-updated", "no-gradient"),
 }
 
 ANY_TIME = frozenset({"slow-convergence", "loss-oscillation", "update-ratio-too-small"})
@@ -139,6 +141,7 @@ ORDER = (
     "dead-units",
     "saturation",
     "weight-collapse",
+    "overpowering-discriminator",
     "vanishing-gradient",
     "clipping-every-step",
     "update-ratio-too-small",
@@ -150,6 +153,7 @@ ORDER = (
     "loss-oscillation",
     "overfitting",
     "slow-convergence",
+    "not-learning",
 )
 """Root-like first: decides between faults of the same step, and the order of the findings."""
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from gradwatch.checks.logged import is_loss
+from gradwatch.checks.logged import is_loss, losses
 from gradwatch.graph import Graph
 from gradwatch.record.guard import ErrorGuard
 from gradwatch.record.parameters import TrackedParameters, named_parameters
@@ -168,7 +168,7 @@ class RunMetadata:
                 self._recorder.number(step, name, value)
             else:
                 numbers[name] = number(value)
-        if "loss" in numbers and not isfinite(numbers["loss"]):
+        if any(not isfinite(numbers[name]) for name in losses(numbers)):
             numbers["loss_nonfinite"] = 1.0
             if bad := self._batches.mark(step):
                 self._recorder.sink.note(bad)

@@ -1,0 +1,97 @@
+"""The discriminator wins so clearly that the generator learns nothing from it any more.
+
+What is seen: of two losses logged under such names (`d_loss` and `g_loss`, `loss_D`,
+`errG`, …) the discriminator's ends at or below `share` of its start (or of ln 2), while the
+generator's gradient has fallen to `faint` of what it was, or its loss goes on rising through
+the second half.
+
+Why it hurts: a discriminator that is always right and always sure tells the generator
+nothing about which way to go.
+
+What helps: a lower learning rate or fewer steps for the discriminator, noise on its inputs,
+smoothed labels, a loss that does not saturate, a gradient penalty.
+
+Thresholds: 5 % and 1 % (20 % and 10 % are mentioned). Losses below zero, as those of a
+critic without a sigmoid, have no such level and are not judged.
+"""
+
+import math
+
+import numpy as np
+
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
+from gradwatch.checks.context import CheckContext, Curve, Mask, context
+from gradwatch.checks.logged import AGENT, DISCRIMINATOR, GENERATOR, REWARD, words
+from gradwatch.checks.outcome import SURE, agreement
+from gradwatch.text import number, percent
+
+NAME = "overpowering-discriminator"
+NEEDS = frozenset({"loss"})
+
+
+def check(
+    run: Run, *, share: float = 0.05, faint: float = 0.01, weak_share: float = 0.2,
+    weak_faint: float = 0.1, least: int = 40,
+) -> Outcome:  # fmt: skip
+    """Yield a finding that names the discriminator's layers."""
+    ctx = context(run)
+    loss, opponent = _loss_of(ctx, DISCRIMINATOR), _loss_of(ctx, GENERATOR)
+    if loss is None or opponent is None or len(loss) < least or loss.below_zero:
+        return
+    if any(words(name) & (AGENT | REWARD) for name in run.scalars):
+        return  # the critic of a policy is no opponent
+    start = max(loss.start, math.log(2))
+    left = _gradient_left(ctx)
+    second_half = opponent.values[len(opponent) // 2 :]
+    rises = agreement(second_half) >= SURE and opponent.late > opponent.start
+    strong = loss.late <= share * start and (left <= faint or rises)
+    if not strong and not (loss.late <= weak_share * start and (left <= weak_faint or rises)):
+        return
+    limit = (share if strong else weak_share) * start
+    low = np.flatnonzero(loss.values <= limit)
+    follows = (
+        f"{opponent.name} rises, from {number(opponent.start)} to {number(opponent.late)}"
+        if rises
+        else f"the generator's gradient has fallen to {percent(left)} of what it was"
+    )
+    yield finding(
+        NAME,
+        Severity.WARNING if strong else Severity.INFO,
+        ctx.layers(ctx.in_forward_order(_side(ctx, DISCRIMINATOR))),
+        loss.steps[low] if len(low) else loss.steps,
+        f"{loss.name} fell from {number(loss.start)} to {number(loss.late)}, and {follows}",
+        Evidence(loss.name, None, loss.steps[-1], loss.late, limit),
+        cause="The discriminator tells real from made without doubt, so the generator is not "
+        "told which way to go.",
+        advice=(
+            "Lower the discriminator's learning rate by four, or train it on every second step. "
+            f"It helped if {loss.name} stays near where it began.",
+            "Add noise to its inputs or smooth its labels (0.9 instead of 1).",
+            "Use a gradient penalty, or spectral normalisation in the discriminator.",
+        ),
+    )
+
+
+def _loss_of(ctx: CheckContext, side: frozenset[str]) -> Curve | None:
+    """The loss of one side: of several (of real and of made samples) that of the shortest name."""
+    named = [loss for loss in ctx.losses if words(loss.name) & side]
+    return min(named, key=lambda loss: len(loss.name), default=None)
+
+
+def _side(ctx: CheckContext, side: frozenset[str]) -> Mask:
+    """The weights of one side, by the names of the layers they are in."""
+    named = [bool(words(parameter.layer) & side) for parameter in ctx.parameters]
+    return np.array(named, bool).reshape(len(ctx.parameters)) & ctx.weights
+
+
+def _gradient_left(ctx: CheckContext) -> float:
+    """What is left of the generator's gradient; one where that is not known."""
+    rows, columns = ctx.rows(Stat.GRAD_NORM), _side(ctx, GENERATOR)
+    part = max(5, len(rows) // 10)
+    if not columns.any() or len(rows) < 2 * part:
+        return 1.0
+    early, late = (
+        float(np.median(np.sqrt(np.nansum(ctx.values(Stat.GRAD_NORM, some)[:, columns] ** 2, 1))))
+        for some in (rows[:part], rows[-part:])
+    )
+    return late / early if early > 0 else 1.0
