@@ -8,15 +8,16 @@ without such a reason is only mentioned, unless another finding explains it.
 
 Why it hurts: time, and often the sign of another fault, which is then named first.
 
-What helps: a larger learning rate, Adam instead of plain SGD, normalisation, a look at the
-other findings.
+What helps: a larger learning rate (a smaller one where each step changes the weights by
+several per cent), Adam instead of plain SGD, normalisation, a look at the other findings.
 
 Threshold: a fifth of the start (half is mentioned), after at least 40 logged steps.
 """
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, Curve, context
-from gradwatch.checks.outcome import unjudged
+from gradwatch.checks.logged import adaptive
+from gradwatch.checks.outcome import at_chance, unjudged
 from gradwatch.text import number, percent
 
 NAME = "slow-convergence"
@@ -36,7 +37,7 @@ def _judge(ctx: CheckContext, loss: Curve, share: float, stuck: float) -> Outcom
     level = loss.gain(0.5) < 0.02 and loss.late > 0.3 * loss.start
     if (loss.progress >= share and not level) or loss.converged:
         return
-    little = loss.progress < share and not loss.trained_before
+    little = (loss.progress < share or at_chance(loss)) and not loss.trained_before
     reason = _reason(ctx, loss, stuck) if little else ""
     yield finding(
         NAME,
@@ -47,12 +48,23 @@ def _judge(ctx: CheckContext, loss: Curve, share: float, stuck: float) -> Outcom
         f"{percent(max(loss.progress, 0.0))} of the way to zero",
         Evidence(loss.name, None, loss.steps[-1], loss.late, (1 - share) * loss.start),
         cause=reason or "Perhaps the task allows no more.",
-        advice=(
-            "Raise the learning rate by three to ten.",
-            "Try Adam instead of plain SGD; check the scheduler.",
-            "See the other findings: one of them may hold the network back.",
-        ),
+        advice=rates(ctx),
     )
+
+
+def rates(ctx: CheckContext) -> tuple[str, ...]:
+    """What to try with the steps, by their size and the optimizer that makes them."""
+    movement = ctx.typical(Stat.UPDATE_RATIO, 1.0)
+    if movement is not None and movement < 1e-3:
+        first = "Raise the learning rate by three to ten"
+    elif movement is not None and movement > 0.03:
+        first = "Lower the learning rate by three to ten"
+    else:
+        first = "Try a learning rate three times larger and one three times smaller"
+    first += ": within a hundred steps the loss should fall faster than before."
+    plain = "SGD" in str(ctx.run.info.get("optimizer", ""))
+    others = ("Try Adam instead of plain SGD.",) if plain and not adaptive(ctx.run) else ()
+    return (first, *others, "Check what the scheduler makes of the learning rate.")
 
 
 def _reason(ctx: CheckContext, loss: Curve, stuck: float) -> str:

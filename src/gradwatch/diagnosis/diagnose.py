@@ -13,6 +13,7 @@ from gradwatch.checks import Check, checks_for, weights_only
 from gradwatch.checks.check import ELEMENTS
 from gradwatch.checks.context import CheckContext, Curve, context
 from gradwatch.checks.logged import is_loss, losses, rises
+from gradwatch.checks.not_learning import settled
 from gradwatch.checks.outcome import severity
 from gradwatch.checks.tensors import has_elements
 from gradwatch.diagnosis.folding import fold, importance
@@ -154,7 +155,7 @@ def diagnose(run: Any, checks: Iterable[Check] | None = None) -> Diagnosis:
     if weights_only(run):  # nothing follows from anything: each tensor has its own faults
         folded = tuple(sorted(findings, key=importance))
     else:
-        findings = [_as_borne(run, finding) for finding in findings]
+        findings = settled([_as_borne(run, finding) for finding in findings], checked)
         folded = fold(with_batches(findings, run.info), run.graph, len(run.steps))
     return Diagnosis(
         findings=folded,

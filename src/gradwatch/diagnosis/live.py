@@ -188,6 +188,7 @@ OF_WHOLE_RUNS = frozenset(
         "update-lost-to-rounding",
         "loss-oscillation",
         "slow-convergence",
+        "not-learning",
         "eps-dominated-adam",
         "update-leads-loss",
         "clipping-every-step",
