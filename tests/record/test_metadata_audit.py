@@ -3,6 +3,7 @@
 import copy
 
 import torch
+from tests.record.sinks import MemorySink, watch_into
 from torch import nn
 
 from gradwatch.record.metadata import audit, audit_events
@@ -62,3 +63,28 @@ def test_a_tied_weight_is_one_parameter() -> None:
     model[1].weight = model[0].weight
     report = audit(model, [torch.optim.SGD(model.parameters(), lr=0.1)])
     assert not any(report.values())
+
+
+def test_what_is_noted_of_each_optimizer() -> None:
+    model, other, sink = net(), net(), MemorySink()
+    groups = [
+        {"params": [model[0].weight], "weight_decay": 0.1},
+        {"params": [model[0].bias], "weight_decay": 0.0},
+    ]
+    ours = torch.optim.AdamW(groups)
+    theirs = torch.optim.SGD([other[0].weight, model[1].weight], lr=0.1)
+    watch_into(sink, model, ours, theirs).close()
+    assert sink.info["optimizers"] == [
+        {
+            "optimizer": "AdamW",
+            "parameters": 2,
+            "foreign": 0,
+            "groups": [{"group": 0, "weight_decay": 0.1}, {"group": 1, "weight_decay": 0.0}],
+        },
+        {
+            "optimizer": "SGD",
+            "parameters": 2,
+            "foreign": 1,
+            "groups": [{"group": 2, "weight_decay": 0.0}],
+        },
+    ]

@@ -10,6 +10,7 @@ from gradwatch.checks import (
     eps_dominated_adam,
     exploding_gradient,
     foreign_objects,
+    foreign_optimizer,
     gradient_spikes,
     heavy_tailed_gradients,
     identical_units,
@@ -56,6 +57,7 @@ from gradwatch.run import Run
 TRAINING_CHECKS: tuple[Check, ...] = (
     nonfinite,
     no_optimizer_step,
+    foreign_optimizer,
     stale_gradients,
     output_misuse,
     norm_misuse,

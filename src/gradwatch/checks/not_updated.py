@@ -22,6 +22,7 @@ import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Skipped, finding
 from gradwatch.checks.context import CheckContext, Mask, context
+from gradwatch.checks.ownership import foreign_optimizers, handed, unchanged
 from gradwatch.stats import Kind, Stat
 from gradwatch.text import several
 
@@ -43,7 +44,7 @@ def check(run: Run, *, least: int = 3) -> Outcome:
     ctx = context(run)
     if not len(run.names):
         return
-    same = _unchanged(ctx, least)
+    same = unchanged(ctx, least)
     if same is None:
         yield Skipped(NAME, "neither weights nor updates were recorded on enough steps")
         same = np.zeros(len(run.names), bool)
@@ -76,10 +77,11 @@ def _why_unknown(run: Run) -> str:
 
 
 def _reasons(ctx: CheckContext, same: Mask) -> list[_Reason]:
-    handed = np.array([p.group is not None for p in ctx.parameters], bool)
-    unknown = ~handed & ctx.trainable & handed.any()
+    owned = handed(ctx)
+    # with an optimizer that holds nothing of the model the fault is foreign-optimizer
+    unknown = ~owned & ctx.trainable & (owned.any() and not foreign_optimizers(ctx.run))
     gradient = _has_gradient(ctx)
-    rested = same & ctx.trainable & handed & gradient
+    rested = same & ctx.trainable & owned & gradient
     rate_zero = rested & _rate_zero(ctx)
     unmoved = rested & ~rate_zero
     return [
@@ -108,7 +110,7 @@ def _reasons(ctx: CheckContext, same: Mask) -> list[_Reason]:
             ),
         ),
         _Reason(
-            ~ctx.trainable & handed & same,
+            ~ctx.trainable & owned & same,
             "frozen, but handed to the optimizer",
             "requires_grad is False, yet an optimizer group holds it.",
             (
@@ -118,31 +120,13 @@ def _reasons(ctx: CheckContext, same: Mask) -> list[_Reason]:
             Severity.WARNING,
         ),
         _Reason(
-            same & ctx.trainable & handed & ~gradient & ctx.matrices,
+            same & ctx.trainable & owned & ~gradient & ctx.matrices,
             "its gradient is zero",
             "Nothing to follow: see no-gradient.",
             (),
             Severity.INFO,
         ),
     ]
-
-
-def _unchanged(ctx: CheckContext, least: int) -> Mask | None:
-    """Whether each parameter's bits are what they were; None where it cannot be known."""
-    rows = ctx.rows(Stat.WEIGHT_HASH)
-    if len(rows) >= 2 and ctx.steps[rows[-1]] - ctx.steps[rows[0]] >= least:
-        bits = ctx.run.integers(Stat.WEIGHT_HASH)[rows]
-        there = ctx.run.measured(Stat.WEIGHT_HASH)[rows]
-        first, last = there.argmax(axis=0), len(rows) - 1 - there[::-1].argmax(axis=0)
-        columns = np.arange(bits.shape[1])
-        equal = bits[first, columns] == bits[last, columns]
-        return np.asarray(equal & (last > first), bool)
-    rows = ctx.rows(Stat.UPDATE_NORM)
-    if len(rows) >= least:
-        values = ctx.values(Stat.UPDATE_NORM, rows)
-        enough = np.isfinite(values).sum(axis=0) >= least
-        return np.asarray(enough & np.all(np.nan_to_num(values) == 0, axis=0), bool)
-    return None
 
 
 def _has_gradient(ctx: CheckContext) -> Mask:

@@ -112,6 +112,7 @@ def _html_item(finding: Finding) -> str:
     return f"<li>{finding.html_line()}{advice}{f'<ul>{follows}</ul>' if follows else ''}</li>"
 
 
+_NO_MOMENTS = "no watched parameter is stepped by an optimizer with second moments, such as Adam"
 _HINTS = {
     "loss": "no loss was logged: add watcher.log(loss=loss) to the training loop",
     "val_loss": "no validation loss was logged: watcher.log(val_loss=…)",
@@ -119,8 +120,8 @@ _HINTS = {
     "clip_factor": "it could not be told whether gradients were clipped",
     "stale": "it could not be told what gradients were before backward",
     "input_rms": "the model was fed no floating point numbers that could be read",
-    Stat.OPTIM_RATIO_RMS: "the optimizer keeps no second moments, as Adam does",
-    Stat.OPTIM_EPS_FRACTION: "the optimizer keeps no second moments, as Adam does",
+    Stat.OPTIM_RATIO_RMS: _NO_MOMENTS,
+    Stat.OPTIM_EPS_FRACTION: _NO_MOMENTS,
     Stat.ACT_FLAT_FRACTION: "no tanh or sigmoid was seen, or activations were not recorded",
     Stat.GRAD_DEAD_ROWS: "rows of gradients were not followed in this run",
     Stat.WEIGHT_ROW_SPREAD: "rows of weights were not compared; a scan of the file does",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from gradwatch.finding import Finding, Severity
 from gradwatch.graph import Graph
 
-LOOP = ("no-optimizer-step", "stale-gradients", "loss-scale-overflow")
+LOOP = ("no-optimizer-step", "foreign-optimizer", "stale-gradients", "loss-scale-overflow")
 """Faults of the training loop: they touch everything."""
 
 SCALE = ("input-scale", "bad-init")
@@ -124,6 +124,7 @@ SYMPTOMS = frozenset({"slow-convergence", "loss-oscillation", "gradient-spikes"}
 ORDER = (
     "replica-divergence",
     "no-optimizer-step",
+    "foreign-optimizer",
     "stale-gradients",
     "output-misuse",
     "norm-misuse",

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from gradwatch.checks.logged import is_loss, losses
 from gradwatch.graph import Graph
-from gradwatch.record.guard import ErrorGuard
+from gradwatch.record.guard import ErrorGuard, log
 from gradwatch.record.parameters import TrackedParameters, named_parameters
 from gradwatch.record.recorder import Recorder
 from gradwatch.record.signals import describe_loss
@@ -153,6 +153,7 @@ class RunMetadata:
         self._looks = LOOKS
         self._logged = False
         self._batches = Batches()
+        self._optimizers: list[dict[str, Any]] = []
 
     def log(self, step: int, values: Mapping[str, Any]) -> set[str]:
         """Numbers of the user for a step; the loss as a tensor also tells what kind it is.
@@ -205,8 +206,24 @@ class RunMetadata:
             return
         report = audit(model, optimizers)
         self._recorder.sink.note({"audit": report})
+        self.describe()
         for event in audit_events(report, step):
             self._recorder.sink.event(event)
+
+    def describe(self) -> None:
+        """What each optimizer is and holds; of one that holds nothing of the model, at once."""
+        described = describe_optimizers(self._parameters)
+        if described == self._optimizers:
+            return
+        self._optimizers = described
+        self._recorder.note({"optimizers": described})
+        trainable = [p for p in self._parameters.unowned.tensors() if p is not None]
+        # an optimizer of 16-bit weights may hold copies of them with more bits
+        if not any(p.requires_grad and p.element_size() > 2 for p in trainable):
+            return
+        for place, entry in enumerate(described, 1):
+            if 0 < entry["parameters"] <= entry["foreign"]:
+                log.warning(_FOREIGN, entry["optimizer"], place, len(described))
 
     def read(self) -> None:
         """What the signals have found out meanwhile: the graph of the layers, the loss."""
@@ -223,6 +240,38 @@ class RunMetadata:
         if kind:
             self._loss = dict(kind)
             self._recorder.note(self._loss)
+
+
+_FOREIGN = (
+    "gradwatch: %s (optimizer %d of %d) holds no parameter of the watched model: its steps change "
+    "nothing here; make it from the parameters of this very model"
+)
+
+
+def describe_optimizers(parameters: TrackedParameters) -> list[dict[str, Any]]:
+    """Of each optimizer: its class, how many parameters it holds, how many are of no watched model.
+
+    And of its groups: the run's number of each, and its weight decay.
+    """
+    model = parameters.model
+    ours = {id(n.ref()) for n in named_parameters(model)} if model is not None else set()
+    described = []
+    for tracked in parameters.optimizers:
+        if (optimizer := tracked.optimizer) is None:
+            continue
+        held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+        described.append(
+            {
+                "optimizer": type(optimizer).__name__,
+                "parameters": len(held),
+                "foreign": len([key for key in held if key not in ours]),
+                "groups": [
+                    {"group": place, "weight_decay": number(group.get("weight_decay", 0.0))}
+                    for place, group in zip(tracked.groups, optimizer.param_groups, strict=False)
+                ],
+            }
+        )
+    return described
 
 
 _SENTENCES = {

@@ -319,6 +319,7 @@ class StepController:
         tracked.sampler.prepare(sampling=Family.GRAD in self._plan.due, hooked=True)
         text = f"{type(optimizer).__name__} steps watched parameters and is watched from now on"
         self.sink.event(Event(step, EventKind.OPTIMIZER_ADOPTED, text))
+        self.metadata.describe()
         self.manual.forget()
         return tracked
 
