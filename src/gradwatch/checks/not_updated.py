@@ -22,6 +22,7 @@ import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Skipped, finding
 from gradwatch.checks.context import CheckContext, Mask, context
+from gradwatch.checks.learning_rate_zero import always_zero
 from gradwatch.checks.ownership import foreign_optimizers, handed, unchanged
 from gradwatch.stats import Kind, Stat
 from gradwatch.text import several
@@ -84,6 +85,7 @@ def _reasons(ctx: CheckContext, same: Mask) -> list[_Reason]:
     rested = same & ctx.trainable & owned & gradient
     rate_zero = rested & _rate_zero(ctx)
     unmoved = rested & ~rate_zero
+    rate_zero &= not always_zero(ctx)  # then the fault is learning-rate-zero
     return [
         _Reason(
             unknown & (ctx.matrices | ~_beside_matrix(ctx, unknown)),

@@ -13,6 +13,9 @@ from gradwatch.graph import Graph
 LOOP = ("no-optimizer-step", "foreign-optimizer", "stale-gradients", "loss-scale-overflow")
 """Faults of the training loop: they touch everything."""
 
+RATE = ("learning-rate-zero", "clipped-to-nothing")
+"""Steps that are too small because somebody made them so."""
+
 SCALE = ("input-scale", "bad-init")
 """The wrong size of inputs or of the first weights."""
 
@@ -40,6 +43,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "loss-oscillation": (*LOOP, "input-scale", *STEPS[:3]),
     "slow-convergence": (
         *LOOP,
+        *RATE,
         *START,
         "not-updated",
         "no-gradient",
@@ -72,6 +76,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "nonfinite",
     ),
     "not-updated": (
+        *RATE,
         "update-lost-to-rounding",
         "no-gradient",
         *SILENT,
@@ -84,6 +89,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "symmetric-weights": ("no-gradient",),
     "update-ratio-too-large": (*LOOP, *SCALE, "exploding-gradient", "weight-collapse"),
     "update-ratio-too-small": (
+        *RATE,
         "clipping-every-step",
         "eps-dominated-adam",
         "weight-explosion",
@@ -125,6 +131,7 @@ ORDER = (
     "replica-divergence",
     "no-optimizer-step",
     "foreign-optimizer",
+    *RATE,
     "stale-gradients",
     "output-misuse",
     "norm-misuse",
