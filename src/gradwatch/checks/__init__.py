@@ -2,6 +2,7 @@
 
 from gradwatch.checks import (
     bad_init,
+    clipped_to_nothing,
     clipping_every_step,
     constant_weights,
     dead_units,
@@ -60,6 +61,7 @@ TRAINING_CHECKS: tuple[Check, ...] = (
     no_optimizer_step,
     foreign_optimizer,
     learning_rate_zero,
+    clipped_to_nothing,
     stale_gradients,
     output_misuse,
     norm_misuse,

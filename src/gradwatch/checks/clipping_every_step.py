@@ -11,11 +11,13 @@ What helps: raise the limit to a few times the usual norm, or lower the learning
 keep it.
 
 Threshold: 95 % of steps; a warning only when the typical factor is below `tiny` (a
-hundredth) and the weights hardly move: Adam takes the same step whatever the clipping.
+hundredth) and the weights hardly move: Adam takes the same step whatever the clipping. Where it
+is why SGD does not learn, see clipped-to-nothing.
 """
 
 import numpy as np
 
+from gradwatch.checks import clipped_to_nothing
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import context
 from gradwatch.text import number, percent
@@ -33,7 +35,7 @@ def check(run: Run, *, share: float = 0.95, tiny: float = 0.01, least: int = 20)
     if len(rows) < least:
         return
     often, factor = float((values[rows] < 0.999).mean()), float(np.median(values[rows]))
-    if often < share:
+    if often < share or any(clipped_to_nothing.check(run)):
         return
     movement = ctx.typical(Stat.UPDATE_RATIO, 0.5)
     stands = movement is not None and movement < 1e-5

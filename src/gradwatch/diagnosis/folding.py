@@ -107,6 +107,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "update-leads-loss": ("stale-second-moment", "loss-spike", "divergence", "nonfinite", *STEPS),
     "eps-dominated-adam": (*SILENT, "vanishing-gradient", "no-gradient"),
     "clipping-every-step": ("exploding-gradient", "stale-gradients", *SCALE),
+    "clipped-to-nothing": ("exploding-gradient", "stale-gradients", *SCALE),
     "uneven-learning-speeds": (
         "vanishing-gradient",
         "saturation",

@@ -191,6 +191,7 @@ OF_WHOLE_RUNS = frozenset(
         "not-learning",
         "eps-dominated-adam",
         "update-leads-loss",
+        "clipped-to-nothing",
         "clipping-every-step",
         "heavy-tailed-gradients",
         "uneven-learning-speeds",
