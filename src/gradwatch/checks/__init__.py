@@ -49,6 +49,7 @@ from gradwatch.checks import (
     update_ratio_too_small,
     vanishing_gradient,
     weight_collapse,
+    weight_decay_on_norms,
     weight_explosion,
     zeroed_units,
 )
@@ -95,6 +96,7 @@ TRAINING_CHECKS: tuple[Check, ...] = (
     heavy_tailed_gradients,
     uneven_learning_speeds,
     replica_divergence,
+    weight_decay_on_norms,
 )
 
 WEIGHT_CHECKS: tuple[Check, ...] = (

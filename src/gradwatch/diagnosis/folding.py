@@ -101,6 +101,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "input-scale",
     ),
     "exploding-gradient": (*LOOP, *SCALE, *STEPS),
+    "weight-decay-on-norms": (),
     "weight-explosion": (*LOOP, *SCALE, *STEPS, "norm-misuse", "divergence"),
     "weight-collapse": (*LOOP, "update-ratio-too-large", "exploding-gradient"),
     "stale-second-moment": ("input-scale", "gradient-spikes"),

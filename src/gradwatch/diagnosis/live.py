@@ -195,6 +195,7 @@ OF_WHOLE_RUNS = frozenset(
         "clipping-every-step",
         "heavy-tailed-gradients",
         "uneven-learning-speeds",
+        "weight-decay-on-norms",
         "replica-divergence",
     }
 )
