@@ -52,6 +52,8 @@ SCALARS: tuple[tuple[str, str, str], ...] = (
     ("input_abs_max", "every step", "largest magnitude among them"),
     ("input_nonfinite", "every step", "NaN and infinite elements among them"),
     ("probe_input_unread", "where seen", "1 where the first bad layer's input could not be read"),
+    ("evaluations", "where seen", "calls of the model without gradients since the step before"),
+    ("evaluations_in_training", "where seen", "those with dropout or BatchNorm in training mode"),
     ("clip_factor", "every k steps", "what the user's clipping multiplied the gradient by"),
     ("backwards", "every k steps", "backward passes since the step before"),
     ("stale", "every k steps", "1 where gradients were not zero before the first backward"),

@@ -12,10 +12,9 @@ What helps: `model.train()` before the training loop and after each validation.
 Threshold: 90 % of steps.
 """
 
-import numpy as np
-
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import context
+from gradwatch.checks.eval_mode_in_training import share_in_evaluation
 from gradwatch.text import percent, several
 
 NAME = "norm-misuse"
@@ -26,18 +25,11 @@ def check(run: Run, *, share: float = 0.9, least: int = 3) -> Outcome:
     """Yield one finding for all BatchNorm layers in the wrong mode."""
     ctx = context(run)
     gains = {p.layer for p in ctx.parameters if "BatchNorm" in p.module and not p.frozen}
-    rows = ctx.rows(Stat.PROBE_TRAINING)
-    if not gains or len(rows) < least:
-        return
-    modes = ctx.values(Stat.PROBE_TRAINING, rows)
-    in_evaluation = {
-        name: float((column[np.isfinite(column)] == 0).mean())
-        for name, column in zip(ctx.layer_names, modes.T, strict=True)
-        if name in gains and np.isfinite(column).sum() >= least
-    }
+    in_evaluation = share_in_evaluation(ctx, gains, least)
     layers = sorted((n for n, often in in_evaluation.items() if often >= share), key=ctx.position)
     if not layers:
         return
+    rows = ctx.rows(Stat.PROBE_TRAINING)
     yield finding(
         NAME,
         Severity.WARNING,

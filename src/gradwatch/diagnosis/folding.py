@@ -116,6 +116,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "input-scale",
         "update-ratio-too-large",
     ),
+    "norm-misuse": ("eval-mode-in-training",),
+    "overfitting": ("dropout-in-evaluation", "eval-mode-in-training"),
     "heavy-tailed-gradients": ("dead-units", "exploding-gradient", "divergence"),
     "overpowering-discriminator": ("no-optimizer-step", "not-updated", "no-gradient"),
 }
@@ -136,7 +138,9 @@ ORDER = (
     *RATE,
     "stale-gradients",
     "output-misuse",
+    "eval-mode-in-training",
     "norm-misuse",
+    "dropout-in-evaluation",
     "input-scale",
     "symmetric-weights",
     "bad-init",

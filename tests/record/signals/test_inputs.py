@@ -65,7 +65,8 @@ def test_a_large_input_is_sampled_evenly() -> None:
 
 def test_validation_does_not_count() -> None:
     with torch.no_grad():
-        assert scalars_of(Takes(), torch.ones(3)) == {}
+        found = scalars_of(Takes(), torch.ones(3))
+    assert found == {"evaluations": 1, "evaluations_in_training": 0}
     assert scalars_of(Takes(), torch.arange(3)) == {}
 
 
@@ -138,3 +139,31 @@ def test_a_model_that_is_fed_itself_needs_no_look_at_its_layers() -> None:
     assert signal.scalars(0) == {}  # whole numbers have no scale
     signal.arm(1, ONLY_PROBE)
     assert hook_count(model.modules()) == 1
+
+
+@pytest.mark.parametrize(
+    ("layer", "counts"),
+    [
+        (nn.Dropout(0.1), True),
+        (nn.BatchNorm1d(4), True),
+        (nn.LSTM(4, 4, 2, dropout=0.1), True),
+        (nn.Dropout(0.0), False),
+        (nn.LSTM(4, 4, 2), False),
+        (nn.LayerNorm(4), False),
+    ],
+)
+def test_evaluations_in_training_mode(layer: nn.Module, counts: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), layer)
+    signal = Inputs(model)
+    signal.arm(0, ONLY_PROBE)
+    with torch.no_grad():
+        for training in (True, True, False):
+            model.train(training)(torch.randn(3, 4))
+    model.eval()
+    layer.train()  # Monte-Carlo dropout
+    with torch.inference_mode():
+        model(torch.randn(3, 4))
+    found = signal.scalars(0)
+    assert found == {"evaluations": 4, "evaluations_in_training": 2 * counts}
+    signal.arm(1, ONLY_PROBE)
+    assert signal.scalars(1) == {}

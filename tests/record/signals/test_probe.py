@@ -106,3 +106,17 @@ def test_norm_layers_are_found_by_their_class_also_without_a_forward() -> None:
     rows = collected(signal, 0)
     assert rows["1"]["probe_training"] == 0
     assert len(signal.events()) == 1
+
+
+def test_dropout_layers_of_trained_parts_have_a_mode() -> None:
+    torch.manual_seed(0)
+    frozen = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).requires_grad_(False)
+    model = nn.Sequential(frozen, nn.Linear(4, 4), nn.Dropout(0.2), nn.Dropout(0.0))
+    model[2].eval()
+    signal = Probe(model)
+    (seen,) = drive(signal, model, lambda model: model(torch.randn(3, 4)).sum())
+    assert "0.1" not in seen  # rests on purpose
+    assert "3" not in seen  # drops nothing
+    assert seen["2"]["probe_training"] == 0
+    assert seen["1"]["probe_training"] == 1
+    signal.detach()

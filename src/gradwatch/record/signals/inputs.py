@@ -1,4 +1,4 @@
-"""Every step: size and finiteness of what the model is fed."""
+"""Every step: size and finiteness of what the model is fed, and the mode it is evaluated in."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -20,6 +20,7 @@ from gradwatch.record.signals.hooks import (
     layers,
     root_is_compiled,
 )
+from gradwatch.record.signals.modes import TrainingMode
 from gradwatch.record.signals.tensors import (
     OUTPUT_LAUNCHES,
     device_readable,
@@ -36,9 +37,10 @@ _DEVICE_SAMPLE = 16_384
 
 
 class InputTotals:
-    """All inputs of a step."""
+    """All inputs of a step, and the calls of the model without gradients before it."""
 
     def __init__(self) -> None:
+        self.evaluations = self.evaluations_in_training = 0
         self._seen = False
         self._squares = self._largest = 0.0
         self._finite = self._bad = 0.0
@@ -53,15 +55,19 @@ class InputTotals:
             self._largest = max(self._largest, largest)
 
     def scalars(self) -> dict[str, float]:
-        """RMS, largest magnitude and non-finite count; empty where no float input was seen."""
-        if not self._seen:
-            return {}
-        rms = math.sqrt(self._squares / self._finite) if self._finite else math.nan
-        return {
-            "input_rms": rms,
-            "input_abs_max": self._largest if self._finite else math.nan,
-            "input_nonfinite": self._bad,
-        }
+        """RMS, largest magnitude and non-finite count of float inputs; what was not seen is not."""
+        scalars: dict[str, float] = {}
+        if self._seen:
+            rms = math.sqrt(self._squares / self._finite) if self._finite else math.nan
+            scalars = {
+                "input_rms": rms,
+                "input_abs_max": self._largest if self._finite else math.nan,
+                "input_nonfinite": self._bad,
+            }
+        if self.evaluations:
+            scalars["evaluations"] = self.evaluations
+            scalars["evaluations_in_training"] = self.evaluations_in_training
+        return scalars
 
 
 class Inputs(HookedSignal):
@@ -89,6 +95,7 @@ class Inputs(HookedSignal):
         """Whether the model itself was ever fed with tensors that can be read."""
         self._first: ref[nn.Module] | None = None
         """The layer whose input counts where the model's own does not."""
+        self._in_training_mode = TrainingMode()
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
         """Listen to the model's inputs on steps on which something is recorded."""
@@ -113,16 +120,26 @@ class Inputs(HookedSignal):
                     self._hook_before(module, self._look_at_layer)
 
     def _look(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if torch.is_grad_enabled() and self._read((args, kwargs)):
+        if not torch.is_grad_enabled():
+            self._evaluated(module)
+        elif self._read((args, kwargs)):
             self._fed = True
 
     def _look_at_layer(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._fed or not torch.is_grad_enabled():
+        if self._fed:
             return
-        if self._first is None:
+        if self._first is None and torch.is_grad_enabled():
             self._first = ref(module)
-        if self._first() is module:
+        if self._first is None or self._first() is not module:
+            return
+        if torch.is_grad_enabled():
             self._read((args, kwargs))
+        elif (model := self._model()) is not None:
+            self._evaluated(model)
+
+    def _evaluated(self, model: nn.Module) -> None:
+        self._totals.evaluations += 1
+        self._totals.evaluations_in_training += self._in_training_mode(model)
 
     def _read(self, given: Any) -> bool:
         """Take in the float tensors; whether there were tensors of any kind that can be read."""

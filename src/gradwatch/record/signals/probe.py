@@ -1,4 +1,4 @@
-"""Every step: which module gives the first NaN or Inf, and the mode of the norm layers."""
+"""Every step: which module gives the first NaN or Inf, and the mode of norm and dropout layers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,6 +18,7 @@ from gradwatch.record.signals.hooks import (
     layers,
     repeated_blocks,
 )
+from gradwatch.record.signals.modes import trainable_dropouts
 from gradwatch.record.signals.tensors import (
     PROBED,
     device_readable,
@@ -42,6 +43,7 @@ _RECORDED_WITH = (Family.ACT, Family.WEIGHT)
 _CLOSELY = 16
 """Recorded steps with a look at every layer on a device after something was not finite."""
 
+_RESCAN = 8
 _UNREAD = -1
 Hits = dict[int, tuple[int, int]]
 """Layers by index: non-finite elements of their output, and of their first input if it was read.
@@ -83,6 +85,8 @@ class Probe(HookedSignal):
         """Hits of forwards whose backward has run: they belong to the step that comes or fails."""
         self._device = DeviceProbe()
         self._modes: dict[str, bool] = {}
+        self._dropouts: list[WatchedLayer] = []
+        self._mode_rows = 0
         self._all_due = False
         self._modes_changed = False
         self._closely = 0
@@ -206,6 +210,8 @@ class Probe(HookedSignal):
         unseen = [index for index in wanted if index not in seen]
         # Came too late in this step, or lie in blocks that were looked at instead.
         late = self._device.limit.refused | self._device.layers.difference(self._hooked)
+        if everything and (model := self._model()) is not None:
+            yield from self._dropout_modes(model)
         for state, indices in (
             (State.MEASURED, [index for index in unseen if index not in late]),
             (State.NOT_SAMPLED, [index for index in unseen if index in late]),
@@ -251,6 +257,19 @@ class Probe(HookedSignal):
             row["probe_training"] = modes[index]
             subjects.append(self.context.subject(layer.name, layer.kind))
         return Family.PROBE, subjects, rows, np.full(len(wanted), state, np.uint8)
+
+    def _dropout_modes(self, model: nn.Module) -> Iterator[Reading]:
+        """Dropout layers, which have no row otherwise, and their mode."""
+        if self._mode_rows % _RESCAN == 0:  # parts may have been frozen or set free meanwhile
+            self._dropouts = list(trainable_dropouts(model))
+        self._mode_rows += 1
+        found = [(layer, layer.module) for layer in self._dropouts]
+        if not found:
+            return
+        rows = np.zeros(len(found), row_dtype(Family.PROBE))
+        rows["probe_training"] = [module is not None and module.training for _, module in found]
+        subjects = [self.context.subject(layer.name, layer.kind) for layer, _ in found]
+        yield Family.PROBE, subjects, rows, np.full(len(found), State.MEASURED, np.uint8)
 
     def _read_modes(self, step: int) -> None:
         changed: dict[str, bool] = {}
