@@ -51,6 +51,7 @@ SCALARS: tuple[tuple[str, str, str], ...] = (
     ("input_rms", "every step", "RMS of the finite elements of the model's float inputs"),
     ("input_abs_max", "every step", "largest magnitude among them"),
     ("input_nonfinite", "every step", "NaN and infinite elements among them"),
+    ("batch_fingerprint", "every step", "32 bits of shapes, types and some bits of all inputs"),
     ("probe_input_unread", "where seen", "1 where the first bad layer's input could not be read"),
     ("evaluations", "where seen", "calls of the model without gradients since the step before"),
     ("evaluations_in_training", "where seen", "those with dropout or BatchNorm in training mode"),

@@ -117,7 +117,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "update-ratio-too-large",
     ),
     "norm-misuse": ("eval-mode-in-training",),
-    "overfitting": ("dropout-in-evaluation", "eval-mode-in-training"),
+    "overfitting": ("dropout-in-evaluation", "eval-mode-in-training", "duplicated-batches"),
     "heavy-tailed-gradients": ("dead-units", "exploding-gradient", "divergence"),
     "overpowering-discriminator": ("no-optimizer-step", "not-updated", "no-gradient"),
 }
@@ -141,6 +141,7 @@ ORDER = (
     "eval-mode-in-training",
     "norm-misuse",
     "dropout-in-evaluation",
+    "duplicated-batches",
     "input-scale",
     "symmetric-weights",
     "bad-init",

@@ -1,5 +1,8 @@
 """Size and finiteness of what a model is fed, on every step."""
 
+from collections.abc import Callable
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +15,13 @@ torch.set_num_threads(1)
 
 
 def scalars_of(model: nn.Module, *args: object, **kwargs: object) -> dict[str, float]:
+    """What is said of the inputs, but for their fingerprint."""
+    found = all_scalars_of(model, *args, **kwargs)
+    found.pop("batch_fingerprint", None)
+    return found
+
+
+def all_scalars_of(model: nn.Module, *args: object, **kwargs: object) -> dict[str, float]:
     signal = Inputs(model)
     signal.attach()
     signal.arm(0, ONLY_PROBE)
@@ -136,7 +146,7 @@ def test_a_model_that_is_fed_itself_needs_no_look_at_its_layers() -> None:
     signal = Inputs(model)
     signal.arm(0, ONLY_PROBE)
     model(torch.arange(5))
-    assert signal.scalars(0) == {}  # whole numbers have no scale
+    assert set(signal.scalars(0)) == {"batch_fingerprint"}  # whole numbers have no scale
     signal.arm(1, ONLY_PROBE)
     assert hook_count(model.modules()) == 1
 
@@ -167,3 +177,49 @@ def test_evaluations_in_training_mode(layer: nn.Module, counts: bool) -> None:
     assert found == {"evaluations": 4, "evaluations_in_training": 2 * counts}
     signal.arm(1, ONLY_PROBE)
     assert signal.scalars(1) == {}
+
+
+def print_of(*args: object) -> float:
+    return all_scalars_of(Takes(), *args)["batch_fingerprint"]
+
+
+FED: dict[str, Callable[[], Tensor]] = {
+    "floats": lambda: torch.randn(6, 5),
+    "many": lambda: torch.randn(64, 3, 32, 32),
+    "permuted": lambda: torch.randn(64, 32, 3).permute(0, 2, 1),
+    "cut out": lambda: torch.randint(50, (12, 129))[:, :-1],
+    "cut out of many": lambda: torch.randn(64, 7, 40, 40)[:, ::2, 3:, :-1],
+    "whole numbers": lambda: torch.randint(50, (12, 128)),
+    "bytes": lambda: torch.randint(256, (64, 28, 28), dtype=torch.uint8),
+    "half": lambda: torch.randn(6, 500).bfloat16(),
+    "truth": lambda: torch.rand(40, 40) > 0.5,
+    "sparse": lambda: (torch.rand(40, 40) > 0.9).float().to_sparse(),
+    "one": lambda: torch.randn(()),
+}
+
+
+@pytest.mark.parametrize("case", FED)
+def test_equal_batches_have_equal_fingerprints_and_others_have_not(case: str) -> None:
+    torch.manual_seed(0)
+    batches = [FED[case]() for _ in range(20)]
+    prints = [print_of(batch) for batch in batches]
+    assert prints == [print_of(deepcopy(batch)) for batch in batches]
+    assert len(set(prints)) == 20
+    assert all(0 < value < 1 << 32 for value in prints)
+
+
+def test_pictures_that_are_empty_at_their_edges() -> None:
+    batches = torch.zeros(20, 64, 28, 28)
+    batches[:, :, 8:20, 8:20] = torch.rand(20, 64, 12, 12)
+    assert len({print_of(batch) for batch in batches}) == 20
+
+
+def test_a_fingerprint_is_of_all_inputs_in_order_with_shape_and_type() -> None:
+    a, b = torch.arange(6.0), torch.zeros(2, 3)
+    assert len({print_of(a, b), print_of(b, a), print_of(a), print_of(a, b, b)}) == 4
+    assert len({print_of(a), print_of(a.view(2, 3)), print_of(a.view(torch.int32))}) == 3
+
+
+def test_what_cannot_be_read_has_no_fingerprint() -> None:
+    found = all_scalars_of(Takes(), torch.ones(3), torch.ones(3, device="meta"))
+    assert "batch_fingerprint" not in found

@@ -24,6 +24,7 @@ from gradwatch.record.signals.modes import TrainingMode
 from gradwatch.record.signals.tensors import (
     OUTPUT_LAUNCHES,
     device_readable,
+    fingerprint,
     readable,
     sampled_moments,
     spread,
@@ -41,6 +42,8 @@ class InputTotals:
 
     def __init__(self) -> None:
         self.evaluations = self.evaluations_in_training = 0
+        self.fingerprint: int | None = 0
+        """Of all tensors that were fed, in order; None where one cannot be read."""
         self._seen = False
         self._squares = self._largest = 0.0
         self._finite = self._bad = 0.0
@@ -64,6 +67,8 @@ class InputTotals:
                 "input_abs_max": self._largest if self._finite else math.nan,
                 "input_nonfinite": self._bad,
             }
+        if self.fingerprint:
+            scalars["batch_fingerprint"] = self.fingerprint
         if self.evaluations:
             scalars["evaluations"] = self.evaluations
             scalars["evaluations_in_training"] = self.evaluations_in_training
@@ -77,6 +82,9 @@ class Inputs(HookedSignal):
     16,384 evenly spread ones, and the numbers come later. All micro-batches of a step are looked
     at, since nothing else shows that a batch was bad; on an accelerator as long as launches last.
     Of sparse inputs the stored values are.
+
+    A fingerprint of the bits of all inputs, whole numbers as well, tells whether two batches are
+    the same; nothing of the data is kept. There is none of what lies on a device.
 
     Programs may call another method of the model than its forward, or feed it with objects of their
     own. Then what counts is the input of the first layer with weights that is called.
@@ -146,6 +154,8 @@ class Inputs(HookedSignal):
         seen = False
         for tensor in tensors_in(given):
             values = stored(tensor)
+            if self._totals.fingerprint is not None:
+                self._totals.fingerprint = fingerprint(tensor, self._totals.fingerprint)
             if not tensor.is_floating_point():
                 seen = True
             elif readable(values):
