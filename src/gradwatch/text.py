@@ -60,7 +60,7 @@ def several(layers: Sequence[str], shown: int = 2) -> str:
     """`a`, `a and b`, `a, b and 3 more`."""
     names = [layer or "the model itself" for layer in layers]
     if len(names) <= 1:
-        return names[0] if names else "the whole network"
+        return names[0] if names else "the whole run"
     if len(names) <= shown:
         return f"{', '.join(names[:-1])} and {names[-1]}"
     return f"{', '.join(names[:shown])} and {len(names) - shown} more"

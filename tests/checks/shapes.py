@@ -75,8 +75,9 @@ def gradients(*columns: Any, steps: int = 60, **options: Any) -> Run:
 
 
 def norms(*columns: Any, steps: int = 40) -> Run:
-    """Weight norms of three layers."""
-    return make_run({"weight_norm": table(columns, steps)}, names=NAMES)
+    """Weight norms of three layers, or of some more."""
+    names = [*NAMES, "more.weight", "last.weight"][: len(columns)]
+    return make_run({"weight_norm": table(columns, steps)}, names=names)
 
 
 def updates(*columns: Any, loss: np.ndarray = STUCK) -> Run:

@@ -1,6 +1,7 @@
 """What `update-ratio-too-large` finds, and what it leaves alone."""
 
 import numpy as np
+import pytest
 from tests.checks.shapes import NAMES, Severity, make_run, only, quiet, said, table, updates
 
 
@@ -33,13 +34,32 @@ def test_one_large_sample_of_few_is_no_habit() -> None:
     assert quiet("update-ratio-too-large", run)
 
 
-def test_updates_against_a_weight_that_started_at_zero_are_judged_later() -> None:
-    column = 1 / (1 + np.arange(60))
-    run = make_run(
-        {
-            "update_ratio": table([column * 5, 1e-3], 60),
-            "weight_norm": table([np.r_[0, np.ones(59)], 1], 60),
-        },
-        names=NAMES[:2],
-    )
-    assert quiet("update-ratio-too-large", run)
+@pytest.mark.parametrize("start", [0.0, 1e-3])
+def test_updates_are_not_held_against_a_weight_that_started_at_nothing(start: float) -> None:
+    ratio = 5 / (1 + np.arange(60))
+    norm = np.r_[start, np.linspace(0.1, 2, 59)]
+    series = {
+        "update_ratio": table([ratio, 1e-3], 60),
+        "weight_norm": table([norm, 1], 60),
+        "update_norm": table([ratio * norm, 1e-3], 60),
+    }
+    assert quiet("update-ratio-too-large", make_run(series, names=NAMES[:2]))
+    del series["update_norm"]
+    assert quiet("update-ratio-too-large", make_run(series, names=NAMES[:2]))
+
+
+def test_steps_of_the_usual_norm_are_too_large_whatever_the_start() -> None:
+    series = {
+        "update_ratio": table([0.6, 1e-3, 1e-3], 60),
+        "weight_norm": table([np.r_[0, np.full(59, 4.0)], 1, 1], 60),
+        "update_norm": table([2.4, 1e-3, 1e-3], 60),
+    }
+    finding = only("update-ratio-too-large", make_run(series, names=NAMES))
+    assert (finding.layers, finding.first_step) == (("in",), 0), "it began before it was judged"
+
+
+def test_a_rate_that_is_too_large_for_most_weights_is_a_fault_of_the_whole_run() -> None:
+    finding = only("update-ratio-too-large", updates(0.5, 0.6, 1e-3))
+    assert finding.layers == ()
+    assert finding.tensors == ("in.weight", "mid.weight")
+    assert "the whole run" in finding.cause

@@ -5,8 +5,22 @@ from tests.checks.shapes import Severity, make_run, norms, only, said, table, we
 
 
 def test_explosion_names_the_largest_growth_first() -> None:
-    finding = only("weight-explosion", norms(np.geomspace(2, 60, 40), np.geomspace(2, 200, 40), 2))
+    grown = np.geomspace(2, 60, 40), np.geomspace(2, 200, 40)
+    finding = only("weight-explosion", norms(*grown, 2, 2))
     assert finding.layers == ("mid", "in")
+    assert finding.tensors == ("mid.weight", "in.weight")
+
+
+def test_explosion_of_most_weights_is_a_fault_of_the_whole_run() -> None:
+    finding = only("weight-explosion", norms(np.geomspace(2, 60, 40), np.geomspace(2, 200, 40), 2))
+    assert (finding.layers, finding.tensors) == ((), ("mid.weight", "in.weight"))
+    assert "the whole run" in finding.cause
+
+
+def test_a_tiny_start_is_held_against_the_usual_one() -> None:
+    tiny = np.geomspace(1e-3, 5, 40)  # usual for 4 × 4 is √count ÷ √(3·4), which is 1.15
+    assert only("weight-explosion", norms(tiny, 2, 2)).severity is Severity.WARNING
+    assert only("weight-explosion", norms(tiny / 2, 2, 2)).severity is Severity.INFO
 
 
 def test_explosion_of_fivefold_is_mentioned_and_of_twofold_is_not() -> None:

@@ -1,6 +1,11 @@
 """One root, not a list of alarms."""
 
-from gradwatch.diagnosis.folding import fold
+from collections.abc import Sequence
+
+import numpy as np
+from tests.making import make_run
+
+from gradwatch.diagnosis import folding
 from gradwatch.finding import Finding, Severity
 from gradwatch.graph import Graph, Node
 
@@ -9,6 +14,13 @@ def finding(
     check: str, step: int = 0, *layers: str, severity: Severity = Severity.WARNING
 ) -> Finding:
     return Finding(check, severity, layers, step, 100, f"{check} happens")
+
+
+def fold(findings: Sequence[Finding], graph: Graph, steps: int) -> tuple[Finding, ...]:
+    """In a network with a weight for each layer of the graph."""
+    names = [f"{node.layer}.weight" for node in graph.nodes]
+    run = make_run({"grad_norm": np.ones((steps, len(names)))}, names=names, graph=graph)
+    return folding.fold(findings, run)
 
 
 CHAIN = Graph.chain(["a", "b", "c"])

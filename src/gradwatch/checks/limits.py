@@ -534,3 +534,9 @@ def outputs_are_masks(ctx: CheckContext, share: float = MASK) -> bool:
 def _positive(norms: Array) -> Array:
     """NaN for zeros, which say nothing about a level."""
     return np.where(norms > 0, norms, np.nan)
+
+
+def usual_norms(ctx: CheckContext) -> Array:
+    """Norms of weights as default initialisations make them: std 1/√(3·fan-in), of gains one."""
+    std = np.where(np.isfinite(ctx.fan_in), 1 / np.sqrt(3 * ctx.fan_in), 0.1)
+    return np.asarray(np.where(ctx.norm_gains, 1.0, std) / ctx.rms_gradient, float)

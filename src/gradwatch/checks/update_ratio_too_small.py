@@ -17,7 +17,9 @@ since the median is over the second half.
 import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
-from gradwatch.checks.context import context, worst_first
+from gradwatch.checks.context import context, since, worst_first
+from gradwatch.checks.update_ratio_too_large import against_usual
+from gradwatch.stats.medians import medians, thinned
 from gradwatch.text import number
 
 NAME = "update-ratio-too-small"
@@ -32,8 +34,8 @@ def check(
     rows = ctx.rows(Stat.UPDATE_RATIO)
     if len(rows) < least:
         return
-    late = ctx.late(Stat.UPDATE_RATIO, 0.5)
-    moved_once = (np.nan_to_num(ctx.values(Stat.UPDATE_RATIO, rows)) > 0).any(axis=0)
+    late = medians(against_usual(ctx, thinned(rows[-max(5, len(rows) // 2) :])))
+    moved_once = (against_usual(ctx, thinned(rows)) > 0).any(axis=0)
     columns = worst_first(ctx.weights & moved_once & np.isfinite(late), -late)
     if not len(columns):
         return
@@ -49,14 +51,17 @@ def check(
         return
     strong = typical < ratio and much_to_learn
     limit = ratio if strong else weak
-    middle = run.names[columns[len(columns) // 2]]
+    middle = columns[len(columns) // 2]
+    ratios = run.series[Stat.UPDATE_RATIO][rows, middle]
+    steps = ctx.steps[rows[since(~(ratios >= limit)) :]]
     yield finding(
         NAME,
         Severity.WARNING if strong else Severity.INFO,
-        ctx.layers(columns)[:4],
-        ctx.steps[rows],
-        f"a step changes the weights by {number(typical)} of their norm (median)",
-        Evidence(Stat.UPDATE_RATIO, middle, ctx.steps[rows[-1]], typical, limit),
+        (),
+        steps,
+        f"since step {steps[0]} a step changes the weights by {number(typical)} of their norm "
+        f"(median of {len(columns)} weights); {number(1e-3)} is usual",
+        Evidence(Stat.UPDATE_RATIO, run.names[middle], steps[-1], typical, limit),
         cause="The learning rate is far too small for these gradients.",
         advice=(
             "Raise the learning rate by ten, and again, until the ratio is near 1e-3.",

@@ -1,8 +1,9 @@
 """A layer's weights grow without need.
 
 What is seen: the norm of a weight or of a norm layer's gain rises to `times` its start or
-more, and is large for its size: it amplifies (RMS × √fan-in) by more than `gain`, so that
-weights which only leave a very small start are not meant.
+more, and is large for its size: it amplifies (RMS × √fan-in) by more than `gain`. A weight
+that starts far below what its layer's default initialisation gives is held against that, so
+that weights which only leave a very small start are not meant.
 
 Why it hurts: outputs and gradients grow with it; in low precision they overflow, with tanh
 they saturate.
@@ -17,11 +18,14 @@ import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, context, since, worst_first
+from gradwatch.checks.limits import usual_norms
 from gradwatch.stats.medians import Array
 from gradwatch.text import number, several
 
 NAME = "weight-explosion"
 NEEDS = frozenset({Stat.WEIGHT_NORM})
+TINY = 0.3
+"""A start below this share of the usual norm is taken as this share."""
 
 
 def check(
@@ -31,29 +35,33 @@ def check(
     ctx = context(run)
     rows, ratio = ctx.rows(Stat.WEIGHT_NORM), norms_against_start(ctx, least)
     ratio[_amplification(ctx) < gain] = np.nan
-    grown = np.nan_to_num(ratio)
+    start = ctx.first(Stat.WEIGHT_NORM)
+    grown = np.nan_to_num(ratio * start / np.maximum(start, TINY * usual_norms(ctx)))
     limit = times if (grown >= times).any() else weak
     columns = worst_first(grown >= limit, grown)
     if not len(columns):
         return
-    layers, worst = ctx.layers(columns), columns[0]
-    name, start = run.names[worst], ctx.first(Stat.WEIGHT_NORM)[worst]
-    end, last = ratio[worst] * start, ctx.steps[rows[-1]]
-    beyond = run.series[Stat.WEIGHT_NORM][rows, worst] >= weak * start
+    worst, judged = columns[0], int(np.isfinite(norms_against_start(ctx, least)).sum())
+    layers = () if len(columns) > max(1, judged // 2) else ctx.layers(columns)
+    name, first = run.names[worst], start[worst]
+    end, last = ratio[worst] * first, ctx.steps[rows[-1]]
+    beyond = run.series[Stat.WEIGHT_NORM][rows, worst] >= weak * first
     yield finding(
         NAME,
         Severity.WARNING if limit == times else Severity.INFO,
         layers,
         ctx.steps[rows[since(beyond) :]],
-        f"the norm of {name} grew from {number(start)} to {number(end)}, "
-        f"{number(ratio[worst])} times its start",
-        Evidence(Stat.WEIGHT_NORM, name, last, end, limit * start),
+        f"the norm of {name} grew from {number(first)} to {number(end)}, "
+        f"{number(ratio[worst])} times its start"
+        + (f"; {len(columns)} of {judged} weights grew as far" if len(columns) > 1 else ""),
+        Evidence(Stat.WEIGHT_NORM, name, last, end, limit * first),
         cause=f"The updates of {several(layers)} keep pushing the same way.",
         advice=(
             "Lower the learning rate.",
             "Add weight decay or clip the gradient norm.",
             "Check the scale of inputs and targets.",
         ),
+        tensors=[run.names[column] for column in columns],
     )
 
 

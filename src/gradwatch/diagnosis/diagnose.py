@@ -158,7 +158,7 @@ def diagnose(run: Any, checks: Iterable[Check] | None = None) -> Diagnosis:
         folded = tuple(sorted(findings, key=importance))
     else:
         findings = settled([_as_borne(run, finding) for finding in findings], checked)
-        folded = fold(with_batches(findings, run.info), run.graph, len(run.steps))
+        folded = fold(with_batches(findings, run.info), run)
     return Diagnosis(
         findings=folded,
         skipped=tuple(skipped),

@@ -1,14 +1,15 @@
 """One root instead of a list of alarms: what follows from another finding is put under it.
 
-`CAUSES` says which fault can follow from which, the most telling cause first; time and data flow
-still have to agree.
+`CAUSES` says which fault can follow from which, the most telling cause first; time, data flow and
+size still have to agree (see `causality`).
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gradwatch.diagnosis.causality import Causality
 from gradwatch.finding import Finding, Severity
-from gradwatch.graph import Graph
+from gradwatch.run import Run
 
 LOOP = ("no-optimizer-step", "foreign-optimizer", "stale-gradients", "loss-scale-overflow")
 """Faults of the training loop: they touch everything."""
@@ -32,14 +33,14 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "nonfinite": (*LOOP, *SCALE, *STEPS, "stale-second-moment", "divergence"),
     "divergence": (*LOOP, *SCALE, "norm-misuse", *STEPS, "stale-second-moment", "weight-collapse"),
     "loss-spike": (
-        "stale-second-moment",
         "gradient-spikes",
         *LOOP,
         *SCALE,
         *STEPS[:3],
+        "stale-second-moment",
         "divergence",
     ),
-    "gradient-spikes": ("stale-second-moment", "stale-gradients", *SCALE, *STEPS[:3], "divergence"),
+    "gradient-spikes": ("stale-gradients", "input-scale", *STEPS[:3], "divergence"),
     "loss-oscillation": (*LOOP, "input-scale", *STEPS[:3]),
     "slow-convergence": (
         *LOOP,
@@ -86,7 +87,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "dead-units": (*LOOP, *SCALE, *STEPS, "weight-collapse"),
     "saturation": (*LOOP, *SCALE, *STEPS),
     "bad-init": ("input-scale", "symmetric-weights"),
-    "symmetric-weights": ("no-gradient",),
+    "symmetric-weights": ("no-gradient", "not-updated"),
     "update-ratio-too-large": (*LOOP, *SCALE, "exploding-gradient", "weight-collapse"),
     "update-ratio-too-small": (
         *RATE,
@@ -104,7 +105,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "weight-decay-on-norms": (),
     "weight-explosion": (*LOOP, *SCALE, *STEPS, "norm-misuse", "divergence"),
     "weight-collapse": (*LOOP, "update-ratio-too-large", "exploding-gradient"),
-    "stale-second-moment": ("input-scale", "gradient-spikes"),
+    "stale-second-moment": ("gradient-spikes", *SCALE, *STEPS[:3], "loss-spike", "divergence"),
     "update-leads-loss": ("stale-second-moment", "loss-spike", "divergence", "nonfinite", *STEPS),
     "eps-dominated-adam": (*SILENT, "vanishing-gradient", "no-gradient"),
     "clipping-every-step": ("exploding-gradient", "stale-gradients", *SCALE),
@@ -121,9 +122,6 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "heavy-tailed-gradients": ("dead-units", "exploding-gradient", "divergence"),
     "overpowering-discriminator": ("no-optimizer-step", "not-updated", "no-gradient"),
 }
-
-ANY_TIME = frozenset({"slow-convergence", "loss-oscillation", "update-ratio-too-small"})
-"""Judged over the whole run, so that their first step says nothing about what came first."""
 
 SEVERAL = frozenset({"not-updated"})
 """Checks whose findings have reasons of their own and stay apart."""
@@ -160,8 +158,8 @@ ORDER = (
     "vanishing-gradient",
     "clipping-every-step",
     "update-ratio-too-small",
-    "stale-second-moment",
     "gradient-spikes",
+    "stale-second-moment",
     "divergence",
     "nonfinite",
     "loss-spike",
@@ -178,10 +176,9 @@ def rank(check: str) -> int:
     return ORDER.index(check) if check in ORDER else len(ORDER)
 
 
-def fold(findings: Sequence[Finding], graph: Graph, steps: int) -> tuple[Finding, ...]:
+def fold(findings: Sequence[Finding], run: Run) -> tuple[Finding, ...]:
     """Put every finding under its root; roots in order of importance."""
-    slack = max(5, steps // 50)
-    parents = _parents(findings, graph, slack)
+    parents = _parents(findings, Causality(run))
     roots: dict[int, list[Finding]] = {}
     for index in range(len(findings)):
         root = index
@@ -221,11 +218,11 @@ def _root(finding: Finding, follows: list[Finding]) -> Finding:
     return replace(finding, severity=worst, consequences=tuple(follows))
 
 
-def _parents(findings: Sequence[Finding], graph: Graph, slack: int) -> list[int | None]:
+def _parents(findings: Sequence[Finding], causality: Causality) -> list[int | None]:
     parents: list[int | None] = [None] * len(findings)
     for index in sorted(range(len(findings)), key=lambda i: -rank(findings[i].check)):
         effect = findings[index]
-        twin = _twin(findings, index, graph)
+        twin = _twin(findings, index, causality)
         if twin is not None:
             parents[index] = twin
             continue
@@ -235,7 +232,9 @@ def _parents(findings: Sequence[Finding], graph: Graph, slack: int) -> list[int 
                 for other, cause in enumerate(findings)
                 if cause.check == name
                 and other != index
-                and _explains(cause, effect, graph, slack)
+                and causality.explains(
+                    cause, effect, earlier_in_order=rank(name) < rank(effect.check)
+                )
                 and not _leads_to(parents, other, index)
             )
             parents[index] = next(causes, None)
@@ -244,7 +243,7 @@ def _parents(findings: Sequence[Finding], graph: Graph, slack: int) -> list[int 
     return parents
 
 
-def _twin(findings: Sequence[Finding], index: int, graph: Graph) -> int | None:
+def _twin(findings: Sequence[Finding], index: int, causality: Causality) -> int | None:
     """An earlier finding of the same check nearby: one fault seen from two sides."""
     effect = findings[index]
     if effect.check in SEVERAL:
@@ -252,7 +251,7 @@ def _twin(findings: Sequence[Finding], index: int, graph: Graph) -> int | None:
     for other, cause in enumerate(findings[:index]):
         same = cause.check == effect.check and cause.severity >= effect.severity
         # NaN also travels outside the graph, through the loss and the optimizer
-        near = effect.check == "nonfinite" or _connected(cause.layers, effect.layers, graph)
+        near = effect.check == "nonfinite" or causality.connected(cause.layers, effect.layers)
         if same and near:
             return other
     return None
@@ -266,25 +265,3 @@ def _leads_to(parents: Sequence[int | None], start: int, target: int) -> bool:
             return True
         at = parents[at]
     return False
-
-
-def _explains(cause: Finding, effect: Finding, graph: Graph, slack: int) -> bool:
-    if cause.severity is Severity.INFO:
-        return False  # what is hardly there explains nothing
-    if effect.check not in ANY_TIME:
-        late = cause.first_step - effect.first_step
-        same_time = abs(late) <= slack and rank(cause.check) < rank(effect.check)
-        if late > 0 and not same_time:
-            return False
-    return _connected(cause.layers, effect.layers, graph)
-
-
-def _connected(first: Sequence[str], second: Sequence[str], graph: Graph) -> bool:
-    """Whether data or gradients can pass between the two; a fault of the whole run touches all."""
-    if not first or not second or not set(first).isdisjoint(second):
-        return True
-    here, there = first[0], second[0]
-    # where only the order of layers is known, each feeds the next: all are connected
-    if graph.assumed or here not in graph.order or there not in graph.order:
-        return True
-    return there in graph.downstream(here) or there in graph.upstream(here)
