@@ -127,3 +127,43 @@ def test_no_gradient_to_the_end_of_a_bias_is_only_mentioned() -> None:
     )
     assert only("no-gradient", run).severity is Severity.INFO
     assert not quiet("no-gradient", Run.from_norms({"a": silent_from(30), "b": np.ones(60)}))
+
+
+# -- a part of a layer, or of the network ----------------------------------------------------------
+
+
+def recurrent(loss: np.ndarray | None = None, silent: int = 1) -> Run:
+    """Two layers of four tensors each, the first of which are silent."""
+    names = [f"{layer}.{name}" for layer in ("rnn", "out") for name in "abcd"]
+    columns = [*[0.0] * silent, *[1.0] * (8 - silent)]
+    scalars = {} if loss is None else {"loss": loss}
+    return make_run({"grad_norm": table(columns, 60)}, names=names, scalars=scalars)
+
+
+def test_one_tensor_of_a_layer_is_named_with_its_share() -> None:
+    finding = only("no-gradient", recurrent())
+    assert finding.tensors == ("rnn.a",)
+    assert "1 of 4 tensors of rnn, 25 % of its elements" in finding.message
+    assert "cannot learn" not in finding.message
+    assert finding.severity is Severity.WARNING
+
+
+def test_one_tensor_of_a_layer_that_learns_is_an_information() -> None:
+    assert quiet("no-gradient", recurrent(np.linspace(2, 0.1, 60)))
+    assert not quiet("no-gradient", recurrent(np.full(60, 2.0)))
+
+
+def test_a_whole_layer_is_a_fault_also_where_the_training_learns() -> None:
+    finding = only("no-gradient", recurrent(np.linspace(2, 0.1, 60), silent=4))
+    assert finding.severity is Severity.CRITICAL
+    assert "rnn cannot learn" in finding.message
+
+
+def test_a_small_layer_is_less_grave_where_the_training_learns() -> None:
+    for loss, expected in ((2.0, Severity.CRITICAL), (0.1, Severity.WARNING)):
+        run = make_run(
+            {"grad_norm": table([0.0, 1.0], 60)},
+            subjects=[weight("spare", (4, 4)), weight("body", (64, 64))],
+            scalars={"loss": np.linspace(2, loss, 60)},
+        )
+        assert only("no-gradient", run).severity is expected

@@ -177,3 +177,61 @@ def test_a_small_unused_layer_does_not_hide_a_rate_that_is_too_small(tmp_path: P
     roots = {item.check: item for item in diagnosis.findings}
     assert "slow-convergence" in {i.check for i in roots["update-ratio-too-small"].consequences}
     assert "slow-convergence" not in {i.check for i in roots["no-gradient"].consequences}
+
+
+class TwoTypes(nn.Module):
+    """Tokens and types of tokens, of which the task has only one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.kind = nn.Embedding(50, 32), nn.Embedding(2, 32)
+        self.layer, self.head = nn.Linear(32, 32), nn.Linear(32, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.token(x) + self.kind(torch.zeros_like(x))
+        return torch.as_tensor(self.head(self.layer(hidden).relu().mean(1)))
+
+
+def tokens(*, noise: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    while True:
+        batch = torch.randint(50, (32, 3), generator=generator)
+        labels = (batch.float().mean(1) > 25).long()
+        yield batch, torch.randint(2, (32,), generator=generator) if noise else labels
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_rows_that_a_task_never_uses_are_an_information(tmp_path: Path, *, noise: bool) -> None:
+    torch.manual_seed(0)
+    model = TwoTypes()
+    diagnosis = trained(tmp_path, model, Adam(model.parameters(), 3e-3), tokens(noise=noise))
+    (unused,) = [item for item in diagnosis.findings if item.check == "dead-units"]
+    assert unused.layers == ("kind",)
+    assert (unused.severity, unused.consequences) == (Severity.INFO, ())
+    assert diagnosis.healthy is (not noise)
+    assert noise is ("slow-convergence" in warned(diagnosis))
+
+
+class LastStep(nn.Module):
+    """A recurrent layer in two directions, read at its last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Embedding(20, 16)
+        self.rnn = nn.LSTM(16, 16, num_layers=2, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(32, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.head(self.rnn(self.token(x))[0][:, -1]))
+
+
+def test_one_direction_read_at_its_last_step_is_an_information(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = LastStep()
+    batches = ((x % 20, (x[:, 2] % 20 > 9).long()) for x, _ in tokens(noise=False))
+    diagnosis = trained(tmp_path, model, Adam(model.parameters(), 1e-2), batches)
+    (silent,) = [item for item in diagnosis.findings if item.check == "no-gradient"]
+    assert diagnosis.healthy
+    assert silent.tensors == ("rnn.weight_hh_l1_reverse",)
+    assert "1 of 16 tensors of rnn" in silent.message
+    assert [item.check for item in silent.consequences] == ["not-updated"]

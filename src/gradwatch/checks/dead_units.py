@@ -6,7 +6,9 @@ The share of dead rows late in the run is compared with `share`, and must not ex
 share of zeros behind the ReLU, so that a gradient that is zero for another reason is not
 mistaken for death. In an embedding, rows that never got a gradient count, unless new rows
 are still being met or every step uses the same ones (a table of positions longer than the
-sequences).
+sequences). Rows that a task never uses (the second type of token in tasks with one sentence,
+most of a vocabulary in fine-tuning) are an information, unless they are more than a tenth of
+a network that starts anew; and they are never the reason why a training does not learn.
 
 Why it hurts: a dead unit gets no gradient, so it never comes back. The layer is as narrow
 as what is left.
@@ -23,7 +25,7 @@ was a quarter, the median 6 %.
 import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Skipped, Stat, finding
-from gradwatch.checks.context import CheckContext, Mask, context, since, worst_first
+from gradwatch.checks.context import CheckContext, Mask, Rows, context, since, worst_first
 from gradwatch.stats.medians import Array, thinned
 from gradwatch.text import percent, several
 
@@ -34,7 +36,10 @@ _UNITS = (
     "Use LeakyReLU, GELU or SiLU, or a normalisation layer in front.",
     "Check the biases and the scale of the inputs.",
 )
-_ROWS = ("Make the vocabulary fit the data, or check how tokens are numbered.",)
+_ROWS = (
+    "Nothing, if the data have no use for these rows.",
+    "Else check how tokens are numbered: compare the largest index with the size of the table.",
+)
 _CLEAR = ("Norm", "Dropout", "Identity", "Pool", "Flatten")
 
 
@@ -70,23 +75,32 @@ def _dead_rows(
     each = Stat.GRAD_ZERO_ROWS if not never and Stat.GRAD_ZERO_ROWS in recorded else stat
     series = ctx.run.series[each][rows, worst] / heights[worst]
     steps = ctx.steps[rows[since(np.nan_to_num(series) >= limit) :]]
-    what = f"rows of {layers[0]} were never used" if never else f"units of {layers[0]} are silent"
+    rows_of = f"{heights[worst]:.0f} rows of {layers[0]}"
+    what = f"{rows_of} got no gradient" if never else f"units of {layers[0]} are silent"
     more = f"; {len(layers)} layers in all" if len(layers) > 1 else ""
     measured, most = values[worst] * heights[worst], limit * heights[worst]
+    borne = never and not _wasteful(ctx, values, columns)
     yield finding(
         NAME,
-        Severity.WARNING if limit == share else Severity.INFO,
+        Severity.WARNING if limit == share and not borne else Severity.INFO,
         layers,
         steps,
         f"{percent(values[worst])} of the {what} since step {steps[0]}{more}",
         Evidence(stat, ctx.run.names[worst], steps[-1], measured, most),
         cause=(
-            f"The data never hold what these rows of {several(layers)} stand for."
+            f"The batches hold nothing that these rows of {several(layers)} stand for."
             if never
             else f"Units of {several(layers)} fire for no sample and get no gradient to recover by."
         ),
         advice=_ROWS if never else _UNITS,
     )
+
+
+def _wasteful(ctx: CheckContext, unused: Array, columns: Rows) -> bool:
+    """Whether unused rows are a tenth of what is trained, in a network that starts anew."""
+    counts = np.array([float(p.count) for p in ctx.parameters])
+    share = (unused * counts)[columns].sum() / max(counts[ctx.trainable].sum(), 1.0)
+    return bool(share >= 0.1) and not (ctx.loss is not None and ctx.loss.trained_before)
 
 
 def _silent(ctx: CheckContext) -> Array:

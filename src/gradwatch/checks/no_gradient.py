@@ -3,7 +3,10 @@
 What is seen: a parameter that requires gradients whose gradient is None, or exactly zero,
 on at least `share` of the recorded steps, or from some step to the end (`to_end` samples at
 least). Weights of two or more dimensions are a fault; biases and single vectors are only
-mentioned. Steps on which the loss is zero do not count.
+mentioned. Steps on which the loss is zero do not count. Where only some tensors of a layer
+get none (one direction of a recurrent layer read at its last step) and the training learns,
+that is mentioned too; a whole layer stays a fault, a grave one if it is a tenth of the
+network or if nothing is learnt.
 
 Why it hurts: nothing tells these weights what to do. They stay as initialised.
 
@@ -21,9 +24,10 @@ a phase of the training.
 import numpy as np
 
 from gradwatch.checks import limits
-from gradwatch.checks.check import Evidence, Finding, Outcome, Run, Stat, finding
+from gradwatch.checks.check import Evidence, Finding, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, context
 from gradwatch.checks.limits import Silence
+from gradwatch.checks.outcome import Learning, outcome
 from gradwatch.text import percent, several
 
 NAME = "no-gradient"
@@ -61,18 +65,22 @@ def _finding(ctx: CheckContext, item: Silence, columns: list[int], begin: int) -
     name, part = ctx.run.names[nearest], item.fraction[nearest]
     late = begin > looked[0] and part < 1
     when = f"from step {steps[0]} to the end" if late else f"on {percent(part)} of steps"
+    what = f"the gradient of {name} {'is None' if item.absent[nearest] else 'is zero'} {when}"
+    whole = [layer for layer in layers if layer not in _partly(ctx, item)]
+    rest = f"{several(whole)} cannot learn" if whole else _rest(ctx, item, layers[0])
     return finding(
         NAME,
-        item.severity,
+        _severity(ctx, item, columns, whole),
         layers,
         steps,
-        f"the gradient of {name} {'is None' if item.absent[nearest] else 'is zero'} {when}; "
-        f"{several(layers)} cannot learn",
+        f"{what}; {rest}",
         Evidence(Stat.GRAD_NORM, name, steps[-1], 0.0, 0.0),
         cause=(
             "No parameter gets a gradient: the loss does not depend on the network."
             if item.everything
             else "The path from this layer to the loss is cut or carries nothing."
+            if whole
+            else "What this tensor computes does not reach the loss, by a mistake or by design."
         ),
         advice=(
             "Look for detach(), no_grad(), .data or argmax between this layer and the loss.",
@@ -81,3 +89,35 @@ def _finding(ctx: CheckContext, item: Silence, columns: list[int], begin: int) -
         ),
         tensors=[ctx.run.names[column] for column in columns],
     )
+
+
+def _partly(ctx: CheckContext, item: Silence) -> set[str]:
+    """Layers of which some weight, or all but vectors, is not silent."""
+    others = ctx.trainable.copy()
+    others[item.columns] = False
+    weighs = others & ctx.matrices if ctx.matrices[item.columns].any() else others
+    return set(ctx.layers(np.flatnonzero(weighs)))
+
+
+def _rest(ctx: CheckContext, item: Silence, layer: str) -> str:
+    """How much of a layer is silent, where not all of it is."""
+    own = {column for column, p in enumerate(ctx.parameters) if p.layer == layer}
+    silent = own.intersection(item.columns.tolist())
+    elements = sum(ctx.parameters[c].count for c in silent)
+    share = elements / max(1, sum(ctx.parameters[c].count for c in own))
+    return (
+        f"that is {len(silent)} of {len(own)} tensors of {layer or 'the model'}, "
+        f"{percent(share)} of its elements, and the others get one"
+    )
+
+
+def _severity(ctx: CheckContext, item: Silence, columns: list[int], whole: list[str]) -> Severity:
+    """By what is silent, of how much, and by whether the training learns without it."""
+    if item.severity is Severity.INFO:
+        return item.severity
+    learns = outcome(ctx).learning >= Learning.IMPROVES
+    if not whole:
+        return Severity.INFO if learns else Severity.WARNING
+    counts = np.array([max(p.count, 1) for p in ctx.parameters])
+    share = counts[columns].sum() / counts[ctx.trainable].sum()
+    return Severity.WARNING if learns and share < 0.1 else item.severity

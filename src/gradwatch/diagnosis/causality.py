@@ -35,21 +35,27 @@ class Causality:
         self._owners = {p.name: p.layer for p in run.parameters if not p.frozen}
         self._counts = {p.name: max(p.count, 1) for p in run.parameters}
         steps = run.steps
-        self._middle = (int(steps[0]) + int(steps[-1])) / 2 if len(steps) else 0.0
+        self._first, self._last = (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
         self._slack = max(5, len(steps) // 50)
 
     def explains(self, cause: Finding, effect: Finding, *, earlier_in_order: bool) -> bool:
         """Whether `cause` may be the reason of `effect`; the order decides within a few steps."""
-        if cause.severity is Severity.INFO:
-            return False  # what is hardly there explains nothing
+        if cause.severity is Severity.INFO:  # what is hardly there explains next to nothing
+            both = cause.check == "no-gradient" and effect.check == "not-updated"
+            return both and effect.severity is Severity.INFO
         if any(item.stat == Stat.GRAD_UNTOUCHED_ROWS for item in cause.evidence):
             return False  # rows that the data never use are not missed by them
         if effect.check in ANY_TIME:
-            return cause.first_step <= self._middle + self._slack and self._reaches(cause)
+            middle = (self._first + self._last) / 2
+            return cause.first_step <= middle + self._slack and self._reaches(cause)
         late = cause.first_step - effect.first_step
         if late > (self._slack if earlier_in_order else 0):
             return False
         return self._implies(cause, effect) and self.connected(cause.layers, effect.layers)
+
+    def began_late(self, finding: Finding) -> bool:
+        """Whether it was not there in the first twentieth of the run."""
+        return finding.first_step - self._first > 0.05 * (self._last - self._first)
 
     def _implies(self, cause: Finding, effect: Finding) -> bool:
         """What units that still work, or zeros that nothing moves, do not bring about."""

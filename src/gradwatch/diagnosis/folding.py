@@ -178,7 +178,8 @@ def rank(check: str) -> int:
 
 def fold(findings: Sequence[Finding], run: Run) -> tuple[Finding, ...]:
     """Put every finding under its root; roots in order of importance."""
-    parents = _parents(findings, Causality(run))
+    causality = Causality(run)
+    parents = _parents(findings, causality)
     roots: dict[int, list[Finding]] = {}
     for index in range(len(findings)):
         root = index
@@ -186,13 +187,15 @@ def fold(findings: Sequence[Finding], run: Run) -> tuple[Finding, ...]:
             root = parents[root] or 0
         roots.setdefault(root, [])
         if root != index:
-            roots[root].append(_counted(findings[index]))
+            roots[root].append(_counted(findings[index], causality))
     folded = [_root(findings[root], follows) for root, follows in roots.items()]
     return tuple(sorted(folded, key=importance))
 
 
-def _counted(effect: Finding) -> Finding:
-    """A doubtful symptom whose cause was found is no longer doubtful."""
+def _counted(effect: Finding, causality: Causality) -> Finding:
+    """A doubtful symptom whose cause was found is not doubtful; a late silence is part of it."""
+    if effect.check == "no-gradient" and causality.began_late(effect):
+        return replace(effect, severity=Severity.INFO)
     if effect.check in SYMPTOMS and effect.severity is Severity.INFO:
         return replace(effect, severity=Severity.WARNING)
     return effect
