@@ -7,13 +7,15 @@ so that a layer replaced by one piece is given to the optimizer that another cho
 
 import copy
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gradwatch.zoo.tasks import Task
 from gradwatch.zoo.training import Alter, Change, Draw, Training
 
 
@@ -98,6 +100,15 @@ def optimizer(kind: Callable[..., Optimizer], **options: Any) -> Change:
     def change(training: Training, draw: Draw) -> None:
         training.build = lambda model: kind([p for p in model.parameters() if p.requires_grad],
                                             **options)  # fmt: skip
+
+    return change
+
+
+def optimizer_over_all(kind: Callable[..., Optimizer], **options: Any) -> Change:
+    """An optimizer that is also given what was frozen."""
+
+    def change(training: Training, draw: Draw) -> None:
+        training.build = lambda model: kind(model.parameters(), **options)
 
     return change
 
@@ -199,6 +210,15 @@ def scale_weights(pattern: str, low: float, high: float | None = None) -> Change
         initialise(pattern, lambda tensor: tensor.mul_(factor))(training, draw)
 
     return change
+
+
+def rows(pattern: str, share: float, value: float) -> Change:
+    """Set a share of a parameter's rows to one value."""
+
+    def fill(tensor: Tensor) -> None:
+        tensor[: int(share * len(tensor))] = value
+
+    return initialise(pattern, fill)
 
 
 def freeze(*patterns: str) -> Change:
@@ -312,6 +332,22 @@ def label_noise(share: float) -> Change:
     return altered(alter)
 
 
+def new_task(task: Task) -> Change:
+    """Other data for the same model."""
+    return set_field(task=task)
+
+
+def targets_times(factor: float) -> Change:
+    """Targets in other units; chance and floor of a squared error follow."""
+
+    def change(training: Training, draw: Draw) -> None:
+        task = training.task
+        known_levels(factor**2 * task.chance, factor**2 * task.floor)(training, draw)
+        targets(lambda y: factor * y)(training, draw)
+
+    return change
+
+
 def fixed_set(size: int, *, shuffle: bool = True, by_class: bool = False) -> Change:
     """A training set of so many samples, in random batches or in its own order."""
 
@@ -353,6 +389,35 @@ def loss_times(factor: float) -> Change:
     return change
 
 
+def known_levels(chance: float | None = None, floor: float | None = None) -> Change:
+    """Chance and floor of the loss, where a change of the loss has moved them."""
+
+    def change(training: Training, draw: Draw) -> None:
+        task = training.task
+        training.task = replace(
+            task,
+            chance=task.chance if chance is None else chance,
+            floor=task.floor if floor is None else floor,
+        )
+
+    return change
+
+
+def averaged(decay: float = 0.99) -> Change:
+    """A moving average of the weights is kept beside the model."""
+
+    def change(training: Training, draw: Draw) -> None:
+        mean = [p.detach().clone() for p in training.model.parameters()]
+
+        def after(step: int) -> None:
+            for kept, parameter in zip(mean, training.model.parameters(), strict=True):
+                kept.lerp_(parameter.detach(), 1 - decay)
+
+        training.after = after
+
+    return change
+
+
 def schedule(function: Callable[[float], float]) -> Change:
     """Factor of the learning rate by the share of the run that is over."""
 
@@ -378,15 +443,5 @@ def steps(count: int) -> Change:
 
     def change(training: Training, draw: Draw) -> None:
         training.steps = draw.steps(count)
-
-    return change
-
-
-def all_of(changes: Sequence[Change]) -> Change:
-    """Several pieces as one."""
-
-    def change(training: Training, draw: Draw) -> None:
-        for piece in changes:
-            piece(training, draw)
 
     return change

@@ -7,6 +7,8 @@ Nothing here knows the recorder or the checks. Sharpened where a healthy run wou
 - dead-units: not tables that are asked for the same rows on every step (positions, token types).
 - weight-explosion: the weight also ends twice as large as one usually begins.
 - update-ratio-too-large: not while a weight that began near zero is still small.
+- loss-oscillation: weak where the loss on a clean batch stands still: then batches differ so.
+- overfitting: the validation loss also rises by a tenth of chance.
 - not-updated: weak where no optimizer stepped or none has the model's weights.
 """
 
@@ -274,7 +276,7 @@ def losses(seen: Witness) -> Iterator[Label]:
     elif final > 1.3 * top or max(values) > 2 * top:
         yield Label("divergence", False)
     yield from _spike(values, task.chance)
-    yield from _oscillation(values, task.chance, task.floor)
+    yield from _oscillation(values, task.chance, task.floor, finite(seen.probes))
     yield from _slow(seen, len(values))
 
 
@@ -296,7 +298,9 @@ def _spike(values: list[float], chance: float) -> Iterator[Label]:
         yield Label("loss-spike", False)
 
 
-def _oscillation(values: list[float], chance: float, floor: float) -> Iterator[Label]:
+def _oscillation(
+    values: list[float], chance: float, floor: float, probes: list[float]
+) -> Iterator[Label]:
     tail = values[len(values) // 2 :]
     if len(tail) < 15:
         return
@@ -306,6 +310,9 @@ def _oscillation(values: list[float], chance: float, floor: float) -> Iterator[L
     change = median(abs(m) for m in moves) / max(abs(level), 1e-12)
     still = median(tail[half:]) > 0.95 * median(tail[:half])
     above = level - floor > 0.4 * (chance - floor)
+    clean = probes[len(probes) // 2 :]
+    swings = [abs(b - a) / max(abs(a), 1e-12) for a, b in pairwise(clean)]
+    above = above and median(swings or [0.0]) > 0.05
     if flips > 0.4 and change > 0.2 and still and above:
         yield Label("loss-oscillation", True)
     elif flips > 0.3 and change > 0.08 and still and level - floor > 0.2 * (chance - floor):
@@ -350,7 +357,8 @@ def loop(seen: Witness) -> Iterator[Label]:
     if seen.validations and seen.losses:
         low = min(seen.validations)
         learnt = median(seen.losses[-5:]) < 0.3 * seen.losses[0]
-        if median(seen.validations[-2:]) > 1.5 * low and learnt:
+        now = median(seen.validations[-2:])
+        if now > max(1.5 * low, low + 0.1 * seen.training.task.chance) and learnt:
             yield Label("overfitting", True)
     lost = [late(values) for values in seen.lost.values() if values]
     if lost and median(lost) > 0.5:

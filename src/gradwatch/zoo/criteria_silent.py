@@ -5,7 +5,8 @@
 - lost-initialisation: the weight changes by 30 % or more; clamping and averaging change less.
 - class-imbalance: the targets are unequal too (80 %), else every network at chance has it.
 - target-scale: not of rows that sum to one, which are soft classes.
-- not-learning: slow-convergence is no other name but its milder form, and is then weak; a weak
+- not-learning: the way begins at chance, which a constant reaches from any start.
+  Slow-convergence is no other name but its milder form, and is then weak; a weak
   update-ratio-too-small is another name, since it says why.
 - unused-input: of several inputs; that a network passes nothing on at all is constant-output.
 - dropout-in-evaluation, eval-mode-in-training: of all dropout layers, on 90 % of the passes.
@@ -181,11 +182,18 @@ SILENT = (
 )  # fmt: skip
 
 
+def _below_chance(seen: Witness) -> bool:
+    """Whether more was learnt than a constant: 5 % of the way from chance to the floor."""
+    probes, task = finite(seen.probes), seen.training.task
+    start = min(probes[0], task.chance) if probes else 0.0
+    return not probes or median(probes[-3:]) < start - 0.05 * (start - task.floor)
+
+
 def not_learning(seen: Witness, found: list[Label]) -> list[Label]:
     """The labels, with the name for a training that stands still and has no other."""
     strong = {label.fault for label in found if label.strong}
     slow = Label("update-ratio-too-small", False) in found
-    if way(seen) >= 0.05 or len(seen.losses) < 40 or slow or strong - {"slow-convergence"}:
+    if len(seen.losses) < 40 or slow or strong - {"slow-convergence"} or _below_chance(seen):
         return found
     rest = [label for label in found if label.fault != "slow-convergence"]
     return [*rest, Label("slow-convergence", False), Label("not-learning", True)]

@@ -94,7 +94,7 @@ class Witness:
         if any(p.dim() >= 2 for p in module.parameters(recurse=False)):
             self._last_with_weights = name
             if self._step == 0 and name not in self.spread:
-                self.spread[name] = float(out.float().std())
+                self.spread[name] = float(out.float().std(correction=0))
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             self.modes[name].append(module.training)
         if isinstance(module, nn.Embedding) and isinstance(args[0], Tensor):

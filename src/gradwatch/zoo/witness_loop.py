@@ -152,7 +152,8 @@ class LoopWitness:
             self.spreads.append(spread / size if size > 0 else 0.0)
         single = targets.is_floating_point() and output.shape == targets.shape
         if single and bool(((targets == 0) | (targets == 1)).all()):
-            self._count_classes((output > 0).long(), targets.long(), 2)
+            bounded = self.bounds is not None and self.bounds[1:] == (0.0, 1.0)
+            self._count_classes((output > (0.5 if bounded else 0.0)).long(), targets.long(), 2)
         elif not targets.is_floating_point() and output.dim() == targets.dim() + 1:
             by_class = 1 if output.shape[0] == targets.shape[0] and output.dim() != 3 else -1
             classes = output.argmax(by_class)

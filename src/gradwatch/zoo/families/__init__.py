@@ -13,6 +13,9 @@ from gradwatch.zoo.families import (
     recurrent,
     residual,
     transformer,
+    wider_data,
+    wider_model,
+    wider_optimizer,
 )
 from gradwatch.zoo.training import Family, Length
 
@@ -30,7 +33,11 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-WIDER: tuple[Family, ...] = ()
+WIDER: tuple[Family, ...] = (
+    *wider_optimizer.FAMILIES,
+    *wider_model.FAMILIES,
+    *wider_data.FAMILIES,
+)
 """Public recipes and published faults, made after the first families had been calibrated on."""
 
 EVERY = FAMILIES + WIDER

@@ -139,6 +139,18 @@ def reversed_words(vocabulary: int = 8, length: int = 5) -> Task:
     return Task(sample, every_place, math.log(vocabulary - 1), 0.0, vocabulary, vocabulary)
 
 
+def long_ago(length: int = 60, *, late: bool = False) -> Task:
+    """A sequence of noise; the class is a sign at its first moment, or at its last."""
+
+    def sample(size: int, random: torch.Generator) -> Pair:
+        x = torch.randn(size, length, 2, generator=random)
+        labels = torch.randint(2, (size,), generator=random)
+        x[:, -1 if late else 0, 0] = 3.0 * (2 * labels - 1)
+        return x, labels
+
+    return Task(sample, functional.cross_entropy, math.log(2), 0.0, 2, 2)
+
+
 def every_place(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy at every place of a sequence."""
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -29,11 +29,14 @@ class Block(nn.Module):
         """Attention and the two linear layers, each added to what came in."""
         if self.before:
             x = x + self.drop(self.attn(self.ln_1(x), mask))
-            out: Tensor = x + self.drop(self.c_proj(self.gelu(self.c_fc(self.ln_2(x)))))
-            return out
+            return self._add_feed_forward(x, self.ln_2(x))
         x = self.ln_1(x + self.drop(self.attn(x, mask)))
-        out = self.ln_2(x + self.drop(self.c_proj(self.gelu(self.c_fc(x)))))
+        out: Tensor = self.ln_2(self._add_feed_forward(x, x))
         return out
+
+    def _add_feed_forward(self, x: Tensor, given: Tensor) -> Tensor:
+        added: Tensor = self.drop(self.c_proj(self.gelu(self.c_fc(given))))
+        return x + added
 
 
 def small_normal(module: nn.Module) -> None:

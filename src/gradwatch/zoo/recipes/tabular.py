@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW
 
-from gradwatch.zoo.models import Adapter, Residual, mlp
+from gradwatch.zoo.models import Adapter, Recurrent, Residual, mlp
 from gradwatch.zoo.recipes.building import plainly, training
-from gradwatch.zoo.recipes.data import graph, rare, table, two_tables, words
+from gradwatch.zoo.recipes.data import graph, long_ago, rare, table, two_tables, words
 from gradwatch.zoo.tasks import Task, blobs
 from gradwatch.zoo.training import Draw, Training
 
@@ -89,6 +89,13 @@ def deep_residual(draw: Draw) -> Training:
     task = blobs(draw.data, inputs=16, classes=6, apart=1.0)
     model = Residual(task.inputs, 32, task.outputs, draw.integer(6, 8), norm=False, zero=True)
     return training(draw, task, model, plainly(Adam, draw.rate(2e-3, 4e-3)), 120, 32)
+
+
+def memory(draw: Draw) -> Training:
+    """A plain recurrent network that reads a sign at the end of a sequence."""
+    model = Recurrent(2, draw.pick((24, 32)), 2)
+    build = plainly(Adam, draw.rate(1e-3, 3e-3))
+    return training(draw, long_ago(30, late=True), model, build, 100, 32, clip=1.0)
 
 
 class GraphLayer(nn.Module):
