@@ -8,7 +8,7 @@ READING := tests/run tests/store tests/checks tests/analysis tests/views tests/c
 SOURCES_OF_THE_KERNEL := $(wildcard src/gradwatch/kernel/native/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench bench-peers bench-zoo wheel lines test-without-torch golden clean browser page page-fresh
+.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench bench-peers bench-zoo zoo-long wheel lines test-without-torch golden clean browser page page-fresh
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,12 @@ bench-peers: $(PEERS)/.ok ## what other watchers cost, in the same run as ours
 
 bench-zoo: $(PEERS)/.ok ## what other diagnosers find in the labelled trainings, beside ours
 	$(PEERS)/bin/python -m benchmarks.peers zoo
+
+# Killed, it goes on where it was: rows of finished trainings are kept in the file.
+ZOO_ROWS ?= zoo-long.jsonl
+ZOO_HALF ?= calibrate
+zoo-long: $(STAMP) ## the wider zoo's long trainings (5,000 steps; hours, can be resumed)
+	$(BIN)/gradwatch zoo score --of wider --half $(ZOO_HALF) --length long --rows $(ZOO_ROWS) --jobs 2
 
 wheel: $(STAMP) ## build sdist and wheel; try the wheel in an empty environment without a compiler
 	$(BIN)/python -m tools.wheel

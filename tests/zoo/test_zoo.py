@@ -20,11 +20,6 @@ from gradwatch.zoo.witness import Witness
 BY_NAME = {family.name: family for family in FAMILIES}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def test_there_are_forty_sick_families_and_twenty_healthy_ones() -> None:
     assert sum(family.sick for family in FAMILIES) >= 40
     assert sum(not family.sick for family in FAMILIES) >= 20
