@@ -119,21 +119,16 @@ def weight_decay(value: float) -> Change:
 
 
 def leave_out(*patterns: str) -> Change:
-    """Parameters that the optimizer does not get."""
+    """Parameters that no optimizer gets."""
 
     def change(training: Training, draw: Draw) -> None:
-        build = training.build
-        assert build is not None, "only recipes with one optimizer"
-
-        def built(model: nn.Module) -> Optimizer:
+        def tune(optimizer: Optimizer, draw: Draw) -> None:
             left = {id(p) for pattern in patterns for p in parameters(training, pattern)}
-            made = build(model)
-            for group in made.param_groups:
+            for group in optimizer.param_groups:
                 group["params"] = [p for p in group["params"] if id(p) not in left]
-            made.param_groups[:] = [group for group in made.param_groups if group["params"]]
-            return made
+            optimizer.param_groups[:] = [g for g in optimizer.param_groups if g["params"]]
 
-        training.build = built
+        tuned(tune)(training, draw)
 
     return change
 

@@ -20,6 +20,7 @@ from statistics import median
 import torch
 from torch import nn
 
+from gradwatch.zoo.criteria_outcome import OUTCOME
 from gradwatch.zoo.criteria_silent import SILENT, not_learning
 from gradwatch.zoo.witness import (
     Label,
@@ -62,7 +63,7 @@ def exploding(seen: Witness) -> Iterator[Label]:
 
 
 def vanishing(seen: Witness) -> Iterator[Label]:
-    """Weights whose typical gradient is below 1/10000 of the largest layer's."""
+    """Weights whose typical gradient is below 1/10000 of the largest that the same loss moves."""
     if converged(seen):
         return
     typical = {}
@@ -70,10 +71,12 @@ def vanishing(seen: Witness) -> Iterator[Label]:
         norms = finite(seen.gradients[name][: end(seen)])
         if norms and median(norms) > 0 and not is_embedding(seen, name):
             typical[name] = median(norms) / seen.parameters[name].numel() ** 0.5
-    if len(typical) < 2:
-        return
-    top = max(typical.values())
-    starved = ((layer_of(n), v <= 1e-4 * top) for n, v in typical.items() if v <= 1e-2 * top)
+    tops: dict[str, float] = {}
+    turns = {name: seen.owner.get(id(seen.parameters[name]), "") for name in typical}
+    for name, value in typical.items():
+        tops[turns[name]] = max(value, tops.get(turns[name], 0.0))
+    shares = {name: value / tops[turns[name]] for name, value in typical.items()}
+    starved = ((layer_of(n), share <= 1e-4) for n, share in shares.items() if share <= 1e-2)
     yield from graded("vanishing-gradient", starved)
 
 
@@ -263,7 +266,7 @@ def losses(seen: Witness) -> Iterator[Label]:
     values = finite(seen.losses[: end(seen)])
     task = seen.training.task
     if not seen.training.level:
-        yield from _slow(seen, len(values))
+        yield from (Label(slow.fault, False) for slow in _slow(seen, len(values)))
     if not seen.training.level or len(values) < 2:
         return
     first, final = min(values[0], median(values[:3])), median(values[-5:])
@@ -373,4 +376,6 @@ ALL = (
 
 def labels(seen: Witness) -> tuple[Label, ...]:
     """Everything that is true of this trial, strong or weak."""
-    return tuple(not_learning(seen, [label for rule in (*ALL, *SILENT) for label in rule(seen)]))
+    return tuple(
+        not_learning(seen, [label for rule in (*ALL, *SILENT, *OUTCOME) for label in rule(seen)])
+    )

@@ -7,7 +7,8 @@
 - target-scale: not of rows that sum to one, which are soft classes.
 - not-learning: the way begins at chance, which a constant reaches from any start.
   Slow-convergence is no other name but its milder form, and is then weak; a weak
-  update-ratio-too-small is another name, since it says why.
+  update-ratio-too-small is another name, since it says why. Where the level of the loss means
+  nothing slow-convergence is never strong, and a fifth of the way to a good outcome is asked for.
 - unused-input: of several inputs; that a network passes nothing on at all is constant-output.
 - dropout-in-evaluation, eval-mode-in-training: of all dropout layers, on 90 % of the passes.
 """
@@ -185,8 +186,9 @@ SILENT = (
 def _below_chance(seen: Witness) -> bool:
     """Whether more was learnt than a constant: 5 % of the way from chance to the floor."""
     probes, task = finite(seen.probes), seen.training.task
+    share = 0.05 if seen.training.level else 0.2
     start = min(probes[0], task.chance) if probes else 0.0
-    return not probes or median(probes[-3:]) < start - 0.05 * (start - task.floor)
+    return not probes or median(probes[-3:]) < start - share * (start - task.floor)
 
 
 def not_learning(seen: Witness, found: list[Label]) -> list[Label]:

@@ -96,6 +96,8 @@ class Training:
     """What is logged besides at each step: a reward, an accuracy."""
     after: Callable[[int], None] | None = None
     """Called at the end of each step (target networks, moving averages)."""
+    moving: list[bool] = field(default_factory=list)
+    """Whether what the loss aims at changed, step by step (bootstrapped targets)."""
     level: bool = True
     """Whether the level of the loss says how far the training is (not so in GANs)."""
     outcome: Callable[[], float] | None = None

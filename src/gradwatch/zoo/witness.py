@@ -66,7 +66,7 @@ class Witness:
         if training.alter is not None:
             self._probe_batch = training.alter(-1, *self._probe_batch)
         self._touched: dict[str, Tensor] = {}
-        self._owner = {
+        self.owner = {
             id(p): turn.name
             for turn in training.turns
             for optimizer in turn.optimizers
@@ -134,7 +134,7 @@ class Witness:
             return list(self.parameters.items())
         first = turns[0].name
         named = self.parameters.items()
-        return [(n, p) for n, p in named if self._owner.get(id(p), first) == turn.name]
+        return [(n, p) for n, p in named if self.owner.get(id(p), first) == turn.name]
 
     def before_step(self, step: int, loss: Tensor, turn: Turn) -> None:
         """Note loss, gradients and weights before the optimizer changes them."""
@@ -266,7 +266,8 @@ def end(seen: Witness) -> int:
 def way(seen: Witness) -> float:
     """Share of the way from the start to the floor, by the probe or the training loss."""
     ways = []
-    for values in (finite(seen.probes), finite(seen.losses) if seen.training.level else []):
+    alone = seen.training.level and seen.training.outcome is None
+    for values in (finite(seen.probes), finite(seen.losses) if alone else []):
         gap = values[0] - seen.training.task.floor if values else 0.0
         if gap > 0:
             ways.append((values[0] - median(values[-3:])) / gap)

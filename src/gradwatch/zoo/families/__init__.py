@@ -16,6 +16,10 @@ from gradwatch.zoo.families import (
     wider_data,
     wider_model,
     wider_optimizer,
+    wider_adversarial,
+    wider_generative,
+    wider_reinforcement,
+    wider_representation,
 )
 from gradwatch.zoo.training import Family, Length
 
@@ -37,6 +41,10 @@ WIDER: tuple[Family, ...] = (
     *wider_optimizer.FAMILIES,
     *wider_model.FAMILIES,
     *wider_data.FAMILIES,
+    *wider_adversarial.FAMILIES,
+    *wider_reinforcement.FAMILIES,
+    *wider_generative.FAMILIES,
+    *wider_representation.FAMILIES,
 )
 """Public recipes and published faults, made after the first families had been calibrated on."""
 
