@@ -74,7 +74,6 @@ def test_a_discriminator_overpowers_when_it_wins_and_the_generator_gets_nothing(
     [
         (partial(dqn, every=0), [Label("moving-targets", False)]),
         (partial(dqn, every=6), []),
-        (partial(dqn, every=-1), []),
         (td3, [Label("moving-targets", False)]),
     ],
 )

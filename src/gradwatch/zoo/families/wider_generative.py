@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from gradwatch.zoo.changes import rate_times
 from gradwatch.zoo.recipes.generative import (
     diffusion,
     energy,
@@ -25,13 +26,13 @@ FAMILIES = (
            culprits=["net.enter"]),
     family("diffusion", "no-noise", "A schedule that adds next to no noise.",
            partial(diffusion, noise=1e-6)),
-    family("diffusion", "too-fast", "300 times the learning rate.", partial(diffusion, faster=300)),
+    family("diffusion", "too-fast", "300 times the learning rate.", diffusion, rate_times(300)),
     family("flow", "wrong-sign", "The gain of room has the wrong sign: no bound below.",
            partial(flow, sign=-1)),
-    family("flow", "too-fast", "A hundred times the learning rate.", partial(flow, faster=100)),
+    family("flow", "too-fast", "A hundred times the learning rate.", flow, rate_times(100)),
     family("energy", "flipped", "Data get the high energies.", partial(energy, sign=-1)),
     family("energy", "untamed", "Energies that nothing holds, and too large a rate.",
-           partial(energy, tame=0, faster=100)),
+           partial(energy, tame=0), rate_times(100)),
     family("pinn", "unscaled", "Places in thousands.", partial(equation, scale=1000),
            culprits=["0"]),
     fit("vae", "plain", "A loss of two parts.", vae),

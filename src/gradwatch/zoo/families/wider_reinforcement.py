@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from gradwatch.zoo.changes import set_field
+from gradwatch.zoo.changes import rate_times, set_field
 from gradwatch.zoo.recipes.reinforcement import dqn, policy_gradient, td3
 from gradwatch.zoo.training import family
 
@@ -18,14 +18,14 @@ FAMILIES = (
            partial(policy_gradient, normalise=False, reward=1000)),
     family("rl", "actor-critic-flipped", "The actor's part of the loss has the wrong sign.",
            partial(actor_critic, sign=-1)),
-    family("rl", "ppo-too-fast", "A hundred times the learning rate.", partial(ppo, faster=100)),
+    family("rl", "ppo-too-fast", "A hundred times the learning rate.", ppo, rate_times(100)),
     family("rl", "ppo-detached", "The new log-probabilities carry no gradient.",
            partial(ppo, cut=True), culprits=["actor"]),
     family("rl", "dqn-no-target", "No target network, and far too large a rate.",
-           partial(dqn, every=0, faster=100)),
+           partial(dqn, every=0), rate_times(100)),
     family("rl", "dqn-unbounded", "A discount above one.", partial(dqn, discount=1.5)),
     family("rl", "td3-flipped", "The actor goes down its critic.", partial(td3, sign=-1)),
-    family("rl", "td3-rewards-in-thousands", "Rewards times 1000.", partial(td3, reward=1000)),
+    family("rl", "td3-rewards-in-thousands", "Rewards times 1000.", partial(td3, scale=1000)),
     family("rl", "ddpg-exploding-critic", "A discount far above one.", partial(ddpg, discount=2.0)),
     family("rl", "td3-silent-actor", "Nobody calls the step of the actor's optimizer.",
            td3, set_field(silent=frozenset({1})), culprits=["live.actor.*"]),

@@ -72,7 +72,7 @@ class Denoiser(nn.Module):
 
 def diffusion(
     draw: Draw, *, scale: float = 1.0, noise: float = 1.0, average: bool = False,
-    faster: float = 1.0, autocast: bool = False,
+    autocast: bool = False,
 ) -> Training:  # fmt: skip
     """Denoising diffusion on clouds of points; with `average` a moving average of it is kept.
 
@@ -102,27 +102,21 @@ def diffusion(
         share = usual[(50 * times).round().long(), None]
         with torch.enable_grad():
             place = (noisy / share.sqrt() / scale).requires_grad_()
-            wider = ((1 - share) / share).sqrt()[:, 0] / scale
-            density = sum_of(mixture, place, wider)
-        (score,) = torch.autograd.grad(density, place)
-        return -score * wider[:, None]
+            wider = ((1 - share) / share).sqrt() / scale
+            density = mixture.log_density(place, wider)
+        (score,) = torch.autograd.grad(density.sum(), place)
+        return -score * wider
 
     def loss() -> Tensor:
         return error(feed(scale * mixture.sample(64, draw.data)), draw.data, denoiser, used)
 
     clean = scale * mixture.sample(512, fixed())
-    turn = Turn("loss", loss, adam(faster * draw.rate(3e-3, 6e-3), denoiser))
+    turn = Turn("loss", loss, adam(draw.rate(3e-3, 6e-3), denoiser))
     return looped(
         draw, model, [turn], 300, lambda: float(error(clean, fixed(), denoiser, usual)),
         good=float(error(clean, fixed(), best, usual)), chance=1.0, feed=feed,
         after=(lambda _: copied(denoiser, slow, 0.05)) if average else None,
     )  # fmt: skip
-
-
-def sum_of(mixture: Mixture, points: Tensor, wider: Tensor) -> Tensor:
-    """The logarithmic densities of points, each widened by its own amount, added up."""
-    variance = mixture.spread**2 + wider[:, None] ** 2
-    return torch.logsumexp(-(torch.cdist(points, mixture.centres) ** 2) / (2 * variance), 1).sum()
 
 
 class Coupling(nn.Module):
@@ -142,7 +136,7 @@ class Coupling(nn.Module):
         return torch.cat(pair[:: -1 if self.flip else 1], 1), stretch.sum(1)
 
 
-def flow(draw: Draw, *, sign: float = 1.0, tight: float = 0.05, faster: float = 1.0) -> Training:
+def flow(draw: Draw, *, sign: float = 1.0, tight: float = 0.05) -> Training:
     """RealNVP on clouds of points; they are so tight that the loss falls below zero."""
     mixture, feed, width = Mixture(draw, radius=0.5, spread=tight), Feed(), draw.pick((32, 48))
     layers = nn.ModuleList(Coupling(2, width, bool(i % 2)) for i in range(4))
@@ -158,7 +152,7 @@ def flow(draw: Draw, *, sign: float = 1.0, tight: float = 0.05, faster: float = 
     entropy = -float(mixture.log_density(clean).mean())
     turn = Turn(
         "loss", lambda: surprise(feed(mixture.sample(64, draw.data)), sign),
-        adam(faster * draw.rate(3e-3, 5e-3), layers),
+        adam(draw.rate(3e-3, 5e-3), layers),
     )  # fmt: skip
     return looped(
         draw,
@@ -172,7 +166,7 @@ def flow(draw: Draw, *, sign: float = 1.0, tight: float = 0.05, faster: float = 
     )
 
 
-def score_matching(draw: Draw, *, noise: float = 0.4, faster: float = 1.0) -> Training:
+def score_matching(draw: Draw, *, noise: float = 0.4) -> Training:
     """Denoising score matching: the loss has a floor far above zero, the score is learnt."""
     mixture, feed, width = Mixture(draw), Feed(), draw.pick((48, 64))
     net = mlp([2, width, width, 2], nn.SiLU)
@@ -186,12 +180,12 @@ def score_matching(draw: Draw, *, noise: float = 0.4, faster: float = 1.0) -> Tr
         clean = mixture.sample(512, fixed()) + noise * torch.randn(512, 2, generator=fixed(3))
         clean.requires_grad_()
         (truth,) = torch.autograd.grad(mixture.log_density(clean, noise).sum(), clean)
-    turn = Turn("loss", loss, adam(faster * draw.rate(3e-3, 6e-3), net))
+    turn = Turn("loss", loss, adam(draw.rate(3e-3, 6e-3), net))
     clean = clean.detach()
     return looped(draw, net, [turn], 250, lambda: float(mse_loss(net(clean), truth)), feed=feed)
 
 
-def energy(draw: Draw, *, tame: float = 0.1, faster: float = 1.0, sign: float = 1.0) -> Training:
+def energy(draw: Draw, *, tame: float = 0.1, sign: float = 1.0) -> Training:
     """An energy-based model: low energy for data, high for what Langevin steps make of noise.
 
     The loss hovers about zero. `tame` keeps the energies small.
@@ -218,11 +212,11 @@ def energy(draw: Draw, *, tame: float = 0.1, faster: float = 1.0, sign: float = 
     def outcome() -> float:
         return energy_distance(dream(torch.randn(256, 2, generator=fixed()), fixed()), truth)
 
-    turn = Turn("loss", loss, adam(faster * draw.rate(2e-3, 4e-3), net))
+    turn = Turn("loss", loss, adam(draw.rate(2e-3, 4e-3), net))
     return looped(draw, net, [turn], 150, outcome, feed=feed)
 
 
-def equation(draw: Draw, *, scale: float = 1.0, faster: float = 1.0) -> Training:
+def equation(draw: Draw, *, scale: float = 1.0) -> Training:
     """A physics-informed network: u' = cos(x) - u/2 with u(0) = 0, by gradients of the output.
 
     `scale` is the unit in which x is given to the network, between 0 and 3 of them.
@@ -240,7 +234,7 @@ def equation(draw: Draw, *, scale: float = 1.0, faster: float = 1.0) -> Training
 
     places = torch.linspace(0, 3, 100)[:, None]
     truth = 0.8 * places.sin() + 0.4 * places.cos() - 0.4 * torch.exp(-places / 2)
-    turn = Turn("loss", loss, adam(faster * draw.rate(3e-3, 8e-3), net))
+    turn = Turn("loss", loss, adam(draw.rate(3e-3, 8e-3), net))
     return looped(
         draw,
         net,

@@ -112,11 +112,12 @@ class Mixture:
         which = torch.randint(len(self.centres), (size,), generator=random)
         return self.centres[which] + self.spread * torch.randn(size, 2, generator=random)
 
-    def log_density(self, points: Tensor, wider: float = 0.0) -> Tensor:
+    def log_density(self, points: Tensor, wider: Tensor | float = 0.0) -> Tensor:
         """Of the mixture, or of one to which noise of the size `wider` was added."""
-        variance = self.spread**2 + wider**2
+        variance = torch.as_tensor(self.spread**2 + wider**2)
         squares = torch.cdist(points, self.centres) ** 2 / (2 * variance)
-        return torch.logsumexp(-squares, 1) - math.log(len(self.centres) * 2 * math.pi * variance)
+        size = torch.log(len(self.centres) * 2 * math.pi * variance).flatten()
+        return torch.logsumexp(-squares, 1) - size
 
 
 def energy_distance(first: Tensor, second: Tensor) -> float:

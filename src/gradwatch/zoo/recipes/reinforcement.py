@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -69,7 +70,7 @@ def play(policy: Callable[[Tensor], Tensor], count: int, random: torch.Generator
 
 def policy_gradient(
     draw: Draw, *, critic: bool = False, clipped: bool = False, sign: float = 1.0,
-    reward: float = 1.0, faster: float = 1.0, normalise: bool = True, cut: bool = False,
+    reward: float = 1.0, normalise: bool = True, cut: bool = False,
 ) -> Training:  # fmt: skip
     """REINFORCE on CartPole; with `critic` actor-critic; `clipped` as well is PPO.
 
@@ -119,167 +120,149 @@ def policy_gradient(
         return -play(policy, 6, fixed()).length
 
     rate = draw.rate(6e-3, 1.2e-2) if not clipped else draw.rate(3e-3, 6e-3)
-    turn = Turn("loss", loss, adam(faster * rate, model))
+    turn = Turn("loss", loss, adam(rate, model))
     return looped(
         draw, model, [turn], 160, outcome, good=-60.0, numbers=lambda _: {"reward": seen[-1].length}
     )
 
 
-# -- values: a point on a line that shall reach the middle ---------------------------------------
+# -- values: points on a line that shall come to its middle ---------------------------------------
 
 
-@dataclass
-class Line:
-    """Points between -1 and 1 that an action moves; the reward is for being near zero."""
+class Walk:
+    """Points between -1 and 1, moved by actions and rewarded near zero; the past is remembered."""
 
-    sparse: bool
-    """Whether only the place itself is rewarded, or nearness as well."""
-    random: torch.Generator
+    def __init__(self, random: torch.Generator, stride: float, *, sparse: bool) -> None:
+        self.random, self.stride, self.sparse = random, stride, sparse
+        self.places = self.anywhere(16)
+        places, actions = self.anywhere(256), self.anywhere(256).round()
+        self.past = torch.cat([places, actions, *self.moved(places, actions)], 1)
+        """Place, action, place afterwards and reward; at first of random actions."""
 
-    def start(self, count: int) -> Tensor:
-        """Places anywhere on the line."""
+    def anywhere(self, count: int) -> Tensor:
+        """Places drawn from the whole line."""
         return 2 * torch.rand(count, 1, generator=self.random) - 1
 
     def moved(self, places: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Where the points are afterwards, and their reward."""
-        places = (places + (0.08 if self.sparse else 0.2) * actions).clamp(-1, 1)
-        reward = (places.abs() < 0.15).float() if self.sparse else 1 - places**2
-        return places, reward
+        places = (places + self.stride * actions).clamp(-1, 1)
+        return places, (places.abs() < 0.15).float() if self.sparse else 1 - places**2
+
+    def explore(self, act: Callable[[Tensor], Tensor]) -> None:
+        """Move on; one point in ten starts anew."""
+        with torch.no_grad():
+            actions = act(self.places)
+        after, reward = self.moved(self.places, actions)
+        self.past = torch.cat([self.past, torch.cat([self.places, actions, after, reward], 1)])
+        self.past = self.past[-2000:]
+        anew = torch.rand(after.shape, generator=self.random) < 0.1
+        self.places = torch.where(anew, self.anywhere(len(after)), after)
+
+    def batch(self) -> tuple[Tensor, ...]:
+        """Some of the past, drawn at random."""
+        rows = torch.randint(len(self.past), (64,), generator=self.random)
+        return torch.split(self.past[rows], 1, 1)
+
+    def loss_of(self, act: Callable[[Tensor], Tensor]) -> float:
+        """Minus the mean reward on the way from fixed places."""
+        places, total = torch.linspace(-1, 1, 21)[:, None], 0.0
+        for _ in range(25):
+            places, reward = self.moved(places, act(places))
+            total += float(reward.mean())
+        return -total / 25
+
+    def reward(self, step: int) -> dict[str, float]:
+        """What is logged."""
+        return {"reward": float(self.past[-16:, 3].mean())}
 
 
-class Memory:
-    """Past transitions; the oldest are forgotten."""
-
-    def __init__(self, random: torch.Generator) -> None:
-        self._rows = torch.zeros(0, 4)
-        self._random = random
-
-    def add(self, places: Tensor, actions: Tensor, reward: Tensor, after: Tensor) -> None:
-        """Keep some more."""
-        self._rows = torch.cat([self._rows, torch.cat([places, actions, reward, after], 1)])[-2000:]
-
-    def batch(self, size: int) -> tuple[Tensor, ...]:
-        """Places, actions, rewards and places afterwards, drawn at random."""
-        rows = torch.randint(len(self._rows), (size,), generator=self._random)
-        return torch.split(self._rows[rows], 1, 1)
-
-
-def _earned(line: Line, act: Callable[[Tensor], Tensor], moments: int = 25) -> float:
-    """Mean reward per moment from fixed places."""
-    places, total = torch.linspace(-1, 1, 21)[:, None], 0.0
-    for _ in range(moments):
-        places, reward = line.moved(places, act(places))
-        total += float(reward.mean())
-    return total / moments
+FEW = torch.linspace(-1, 1, 9)[:, None]
+"""Places at which it is seen whether a target moves."""
 
 
 def dqn(
-    draw: Draw, *, every: int = 6, double: bool = False, faster: float = 1.0,
-    reward: float = 1.0, discount: float = 0.9, soft: float = 0.0,
-) -> Training:  # fmt: skip
+    draw: Draw, *, every: int = 6, double: bool = False, discount: float = 0.9, soft: float = 0.0
+) -> Training:
     """Deep Q-learning with a memory and a target network, copied `every` so many steps.
 
-    Without a target network where `every` is 0, never copied where it is negative.
+    Without a target network where `every` is 0. With `soft` it follows by that share each step.
     """
     width = draw.pick((32, 48, 64))
     online = mlp([1, width, width, 3], nn.LeakyReLU)
     target = copy.deepcopy(online).requires_grad_(False)
-    model = nn.ModuleDict({"online": online, "target": target})
-    line = Line(True, draw.data)
-    memory, recent = Memory(draw.data), [line.start(16)]
+    teacher = target if every else online
+    walk = Walk(draw.data, 0.08, sparse=True)
 
-    def explore() -> None:
-        places = recent[-1]
-        with torch.no_grad():
-            best = online(places).argmax(1, keepdim=True)
-        anything = torch.randint(3, best.shape, generator=draw.data)
-        chosen = torch.where(torch.rand(best.shape, generator=draw.data) < 0.3, anything, best)
-        after, earned = line.moved(places, chosen.float() - 1)
-        memory.add(places, chosen.float(), earned[:, :1], after)
-        away = torch.rand(after.shape, generator=draw.data) < 0.1
-        recent[0] = torch.where(away, line.start(len(after)), after)
+    def greedy(places: Tensor) -> Tensor:
+        return torch.argmax(online(places), 1, keepdim=True) - 1.0
+
+    def curious(places: Tensor) -> Tensor:
+        anything = torch.randint(3, places.shape, generator=draw.data) - 1.0
+        rarely = torch.rand(places.shape, generator=draw.data) < 0.3
+        return torch.where(rarely, anything, greedy(places))
 
     def loss() -> Tensor:
-        explore()
-        places, actions, earned, after = memory.batch(64)
+        walk.explore(curious)
+        places, actions, after, reward = walk.batch()
         with torch.no_grad():
-            ahead = (target if every else online)(after)
-            best = online(after).argmax(1, keepdim=True) if double else ahead.argmax(1, True)
-            wanted = reward * earned + discount * ahead.gather(1, best)
-        return smooth_l1_loss(online(places).gather(1, actions.long()), wanted)
+            ahead = teacher(after)
+            best = (online(after) if double else ahead).argmax(1, keepdim=True)
+            wanted = reward + discount * ahead.gather(1, best)
+        return smooth_l1_loss(online(places).gather(1, actions.long() + 1), wanted)
 
     def after_step(step: int) -> None:
-        if soft:
-            copied(online, target, soft)
-        elif every > 0 and step % every == 0:
-            copied(online, target)
+        if soft or (every and step % every == 0):
+            copied(online, target, soft or 1.0)
 
-    turn = Turn("q_loss", loss, adam(faster * draw.rate(2e-3, 4e-3), online))
     return looped(
-        draw, model, [turn], 260,
-        lambda: -_earned(line, lambda places: online(places).argmax(1, keepdim=True).float() - 1),
-        good=-0.75, after=after_step,
-        aim=lambda: (target if every else online)(torch.linspace(-1, 1, 9)[:, None]).detach(),
-        numbers=lambda _: {"reward": _mean_reward(line, recent[-1])},
+        draw, nn.ModuleDict({"online": online, "target": target}),
+        [Turn("q_loss", loss, adam(draw.rate(2e-3, 4e-3), online))], 260,
+        lambda: walk.loss_of(greedy), good=-0.75, after=after_step, numbers=walk.reward,
+        aim=lambda: teacher(FEW).detach(),
     )  # fmt: skip
 
 
-def _mean_reward(line: Line, places: Tensor) -> float:
-    return float(line.moved(places, torch.zeros_like(places))[1].mean())
-
-
 def td3(
-    draw: Draw, *, twin: bool = True, sign: float = 1.0, reward: float = 1.0,
-    discount: float = 0.9, faster: float = 1.0,
-) -> Training:  # fmt: skip
-    """An actor that climbs its critic: TD3 with `twin` critics, DDPG with one."""
-    width = draw.pick((32, 48))
-    actor = mlp([1, width, 1], nn.SiLU)
+    draw: Draw, *, twin: bool = True, sign: float = 1.0, scale: float = 1.0, discount: float = 0.9
+) -> Training:
+    """An actor that climbs its critic: TD3 with `twin` critics, DDPG with one.
+
+    `scale` is that of the rewards.
+    """
+    width, walk = draw.pick((32, 48)), Walk(draw.data, 0.2, sparse=False)
     critics = nn.ModuleList(mlp([2, width, width, 1], nn.SiLU) for _ in range(2 if twin else 1))
-    live = nn.ModuleDict({"actor": actor, "critics": critics})
+    live = nn.ModuleDict({"actor": mlp([1, width, 1], nn.SiLU), "critics": critics})
     slow = copy.deepcopy(live).requires_grad_(False)
-    model = nn.ModuleDict({"live": live, "target": slow})
-    line, memory = Line(False, draw.data), Memory(draw.data)
-    recent = [line.start(16)]
-    places, actions = line.start(256), line.start(256)  # before it learns, it acts at random
-    memory.add(places, actions, *line.moved(places, actions)[::-1])
 
-    def worth(critics: nn.Module, places: Tensor, actions: Tensor) -> Tensor:
-        return torch.stack([q(torch.cat([places, actions], 1)) for q in critics.children()])
+    def act(networks: nn.ModuleDict, places: Tensor) -> Tensor:
+        return torch.tanh(networks["actor"](places))
 
-    def explore() -> None:
-        places = recent[-1]
-        with torch.no_grad():
-            actions = torch.tanh(actor(places))
-        noise = 0.4 * torch.randn(actions.shape, generator=draw.data)
-        actions = (actions + noise).clamp(-1, 1)
-        after, earned = line.moved(places, actions)
-        memory.add(places, actions, earned, after)
-        away = torch.rand(after.shape, generator=draw.data) < 0.1
-        recent[0] = torch.where(away, line.start(len(after)), after)
+    def worth(networks: nn.ModuleDict, places: Tensor, actions: Tensor) -> Tensor:
+        both = torch.cat([places, actions], 1)
+        return torch.stack([critic(both) for critic in networks["critics"].children()])
+
+    def curious(places: Tensor) -> Tensor:
+        noise = 0.4 * torch.randn(places.shape, generator=draw.data)
+        return (act(live, places) + noise).clamp(-1, 1)
 
     def critic_loss() -> Tensor:
-        explore()
-        places, actions, earned, after = memory.batch(64)
-        with torch.no_grad():
-            best = torch.tanh(slow["actor"](after))
-            ahead = worth(slow["critics"], after, best).amin(0)
-            wanted = reward * earned + discount * ahead
-        guesses = worth(critics, places, actions)
+        walk.explore(curious)
+        places, actions, after, reward = walk.batch()
+        wanted = scale * reward + discount * worth(slow, after, act(slow, after)).amin(0)
+        guesses = worth(live, places, actions)
         return mse_loss(guesses, wanted.expand_as(guesses))
 
     def actor_loss() -> Tensor:
-        places = memory.batch(64)[0]
-        return -sign * worth(critics, places, torch.tanh(actor(places)))[0].mean()
+        places = walk.batch()[0]
+        return -sign * worth(live, places, act(live, places))[0].mean()
 
     rate = draw.rate(2e-3, 4e-3)
     turns = [
-        Turn("critic_loss", critic_loss, adam(faster * rate, critics)),
-        Turn("actor_loss", actor_loss, adam(rate / 2, actor)),
+        Turn("critic_loss", critic_loss, adam(rate, critics)),
+        Turn("actor_loss", actor_loss, adam(rate / 2, live["actor"])),
     ]
     return looped(
-        draw, model, turns, 260, lambda: -_earned(line, lambda places: torch.tanh(actor(places))),
-        good=-0.9, after=lambda _: copied(live, slow, 0.05),
-        aim=lambda: slow["actor"](torch.linspace(-1, 1, 9)[:, None]).detach(),
-        numbers=lambda _: {"reward": _mean_reward(line, recent[-1])},
+        draw, nn.ModuleDict({"live": live, "target": slow}), turns, 260,
+        lambda: walk.loss_of(partial(act, live)), good=-0.9, numbers=walk.reward,
+        after=lambda _: copied(live, slow, 0.05), aim=lambda: act(slow, FEW),
     )  # fmt: skip

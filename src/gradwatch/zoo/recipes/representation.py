@@ -71,7 +71,7 @@ def simclr(
 
 
 def clip(
-    draw: Draw, *, growing: bool = False, unit: bool = True, faster: float = 1.0,
+    draw: Draw, *, growing: bool = False, unit: bool = True,
     shuffled: bool = False,
 ) -> Training:  # fmt: skip
     """Two towers and a learnt temperature, as in CLIP."""
@@ -108,7 +108,7 @@ def clip(
     def outcome() -> float:
         return float((scores(*clean).argmax(1) != torch.arange(64)).float().mean())
 
-    turn = Turn("loss", loss, adam(faster * draw.rate(2e-3, 5e-3), model))
+    turn = Turn("loss", loss, adam(draw.rate(2e-3, 5e-3), model))
     return looped(draw, model, [turn], 200, outcome, good=0.05, feed=feed)
 
 
@@ -243,7 +243,7 @@ def two_tasks(
     return looped(draw, model, [turn], 300, outcome, numbers=lambda _: said, feed=feed, good=0.25)
 
 
-def words(draw: Draw, *, start: float = 0.5, context: float = 0.0, faster: float = 1.0) -> Training:
+def words(draw: Draw, *, start: float = 0.5, context: float = 0.0) -> Training:
     """Skip-gram with negative samples; the contexts start at zero, as in word2vec."""
     topics, each = draw.pick((4, 5)), 8
     count = topics * each
@@ -266,5 +266,5 @@ def words(draw: Draw, *, start: float = 0.5, context: float = 0.0, faster: float
         nearest = (table @ table.T).fill_diagonal_(-2).argmax(1)
         return float((nearest // each != torch.arange(count) // each).float().mean())
 
-    turn = Turn("loss", loss, adam(faster * draw.rate(1e-2, 2e-2), model))
+    turn = Turn("loss", loss, adam(draw.rate(1e-2, 2e-2), model))
     return looped(draw, model, [turn], 200, outcome, good=0.05)
