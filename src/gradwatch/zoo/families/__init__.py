@@ -13,11 +13,11 @@ from gradwatch.zoo.families import (
     recurrent,
     residual,
     transformer,
+    wider_adversarial,
     wider_data,
+    wider_generative,
     wider_model,
     wider_optimizer,
-    wider_adversarial,
-    wider_generative,
     wider_reinforcement,
     wider_representation,
 )
