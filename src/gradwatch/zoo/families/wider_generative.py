@@ -8,7 +8,6 @@ from gradwatch.zoo.recipes.generative import (
     energy,
     equation,
     flow,
-    score_matching,
     vae,
 )
 from gradwatch.zoo.training import family
@@ -45,7 +44,6 @@ FAMILIES = (
         partial(diffusion, average=True)),
     fit("diffusion", "half-precision", "Autocast to bfloat16.", partial(diffusion, autocast=True)),
     fit("flow", "plain", "A loss that falls below zero.", flow),
-    fit("score", "denoising", "A loss with a high floor.", score_matching),
     fit("energy", "plain", "A loss that hovers about zero.", energy),
     fit("pinn", "plain", "The gradient of the output is in the loss.", equation),
 )  # fmt: skip

@@ -24,7 +24,7 @@ FAMILIES = (
     family("contrastive", "unscaled", "Inputs in the hundreds.", partial(simclr, scale=300),
            culprits=["encoder.0"]),
     family("contrastive", "collapsed", "Nothing keeps the codes of two networks apart.",
-           partial(byol, predictor=False, stop=False)),
+           partial(byol, guarded=False)),
     family("contrastive", "forgotten-tower", "The optimizer has the pictures only.",
            clip, leave_out("texts*"), culprits=["texts.*"]),
     family("contrastive", "shuffled-pairs", "Texts of other pictures.",

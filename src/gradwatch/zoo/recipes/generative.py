@@ -1,5 +1,6 @@
 """Densities and generators with one network: VAEs, diffusion, flows, energies, equations."""
 
+import copy
 import math
 from collections.abc import Callable
 
@@ -8,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from gradwatch.zoo.models import mlp
-from gradwatch.zoo.recipes.odd import Feed, Mixture, adam, copied, energy_distance, fixed, looped
+from gradwatch.zoo.recipes.odd import Feed, Mixture, copied, energy_distance, fixed, single
 from gradwatch.zoo.tasks import manifold
-from gradwatch.zoo.training import Draw, Training, Turn
+from gradwatch.zoo.training import Draw, Training
 
 
 def vae(
@@ -48,8 +49,7 @@ def vae(
     def outcome() -> float:
         return float(mse_loss(parts["decoder"](parts["mean"](parts["encoder"](clean))), clean))
 
-    turn = Turn("loss", loss, adam(draw.rate(3e-3, 6e-3), model))
-    return looped(draw, model, [turn], 220, outcome, good=0.01, feed=feed)
+    return single(draw, model, loss, draw.rate(3e-3, 6e-3), 220, outcome, good=0.01, feed=feed)
 
 
 class Denoiser(nn.Module):
@@ -80,11 +80,8 @@ def diffusion(
     """
     mixture, feed = Mixture(draw), Feed()
     denoiser = Denoiser(draw.pick((64, 96)))
-    model: nn.Module = nn.ModuleDict({"net": denoiser})
-    slow = Denoiser(denoiser.enter.out_features).requires_grad_(False)
-    copied(denoiser, slow)
-    if average:
-        model = nn.ModuleDict({"net": denoiser, "average": slow})
+    slow = copy.deepcopy(denoiser).requires_grad_(False)
+    model = nn.ModuleDict({"net": denoiser, **({"average": slow} if average else {})})
     usual = torch.cumprod(1 - torch.linspace(1e-3, 0.15, 50), 0)
     used = torch.cumprod(1 - noise * torch.linspace(1e-3, 0.15, 50), 0)
 
@@ -111,9 +108,9 @@ def diffusion(
         return error(feed(scale * mixture.sample(64, draw.data)), draw.data, denoiser, used)
 
     clean = scale * mixture.sample(512, fixed())
-    turn = Turn("loss", loss, adam(draw.rate(3e-3, 6e-3), denoiser))
-    return looped(
-        draw, model, [turn], 300, lambda: float(error(clean, fixed(), denoiser, usual)),
+    return single(
+        draw, model, loss, draw.rate(3e-3, 6e-3), 300,
+        lambda: float(error(clean, fixed(), denoiser, usual)),
         good=float(error(clean, fixed(), best, usual)), chance=1.0, feed=feed,
         after=(lambda _: copied(denoiser, slow, 0.05)) if average else None,
     )  # fmt: skip
@@ -136,9 +133,9 @@ class Coupling(nn.Module):
         return torch.cat(pair[:: -1 if self.flip else 1], 1), stretch.sum(1)
 
 
-def flow(draw: Draw, *, sign: float = 1.0, tight: float = 0.05) -> Training:
+def flow(draw: Draw, *, sign: float = 1.0) -> Training:
     """RealNVP on clouds of points; they are so tight that the loss falls below zero."""
-    mixture, feed, width = Mixture(draw, radius=0.5, spread=tight), Feed(), draw.pick((32, 48))
+    mixture, feed, width = Mixture(draw, radius=0.5, spread=0.05), Feed(), draw.pick((32, 48))
     layers = nn.ModuleList(Coupling(2, width, bool(i % 2)) for i in range(4))
 
     def surprise(points: Tensor, sign: float = 1.0) -> Tensor:
@@ -149,40 +146,11 @@ def flow(draw: Draw, *, sign: float = 1.0, tight: float = 0.05) -> Training:
         return (0.5 * (points**2).sum(1) + math.log(2 * math.pi) - sign * gained).mean()
 
     clean = mixture.sample(512, fixed())
-    entropy = -float(mixture.log_density(clean).mean())
-    turn = Turn(
-        "loss", lambda: surprise(feed(mixture.sample(64, draw.data)), sign),
-        adam(draw.rate(3e-3, 5e-3), layers),
+    return single(
+        draw, layers, lambda: surprise(feed(mixture.sample(64, draw.data)), sign),
+        draw.rate(3e-3, 5e-3), 220, lambda: float(surprise(clean)),
+        good=-float(mixture.log_density(clean).mean()), chance=math.nan, feed=feed,
     )  # fmt: skip
-    return looped(
-        draw,
-        layers,
-        [turn],
-        220,
-        lambda: float(surprise(clean)),
-        good=entropy,
-        feed=feed,
-        chance=math.nan,
-    )
-
-
-def score_matching(draw: Draw, *, noise: float = 0.4) -> Training:
-    """Denoising score matching: the loss has a floor far above zero, the score is learnt."""
-    mixture, feed, width = Mixture(draw), Feed(), draw.pick((48, 64))
-    net = mlp([2, width, width, 2], nn.SiLU)
-
-    def loss() -> Tensor:
-        points = feed(mixture.sample(64, draw.data))
-        added = torch.randn(points.shape, generator=draw.data)
-        return mse_loss(net(points + noise * added), -added / noise)
-
-    with torch.enable_grad():
-        clean = mixture.sample(512, fixed()) + noise * torch.randn(512, 2, generator=fixed(3))
-        clean.requires_grad_()
-        (truth,) = torch.autograd.grad(mixture.log_density(clean, noise).sum(), clean)
-    turn = Turn("loss", loss, adam(draw.rate(3e-3, 6e-3), net))
-    clean = clean.detach()
-    return looped(draw, net, [turn], 250, lambda: float(mse_loss(net(clean), truth)), feed=feed)
 
 
 def energy(draw: Draw, *, tame: float = 0.1, sign: float = 1.0) -> Training:
@@ -212,8 +180,7 @@ def energy(draw: Draw, *, tame: float = 0.1, sign: float = 1.0) -> Training:
     def outcome() -> float:
         return energy_distance(dream(torch.randn(256, 2, generator=fixed()), fixed()), truth)
 
-    turn = Turn("loss", loss, adam(draw.rate(2e-3, 4e-3), net))
-    return looped(draw, net, [turn], 150, outcome, feed=feed)
+    return single(draw, net, loss, draw.rate(2e-3, 4e-3), 150, outcome, feed=feed)
 
 
 def equation(draw: Draw, *, scale: float = 1.0) -> Training:
@@ -225,8 +192,7 @@ def equation(draw: Draw, *, scale: float = 1.0) -> Training:
     net = mlp([1, width, width, 1], nn.Tanh)
 
     def loss() -> Tensor:
-        places = feed(3 * scale * torch.rand(64, 1, generator=draw.data))
-        places = places.detach().requires_grad_()
+        places = feed(3 * scale * torch.rand(64, 1, generator=draw.data)).requires_grad_()
         values = net(places)
         (slope,) = torch.autograd.grad(values.sum(), places, create_graph=True)
         rest = slope * scale - torch.cos(places / scale) + values / 2
@@ -234,13 +200,7 @@ def equation(draw: Draw, *, scale: float = 1.0) -> Training:
 
     places = torch.linspace(0, 3, 100)[:, None]
     truth = 0.8 * places.sin() + 0.4 * places.cos() - 0.4 * torch.exp(-places / 2)
-    turn = Turn("loss", loss, adam(draw.rate(3e-3, 8e-3), net))
-    return looped(
-        draw,
-        net,
-        [turn],
-        250,
-        lambda: float(mse_loss(net(scale * places), truth)),
-        feed=feed,
-        chance=math.nan,
-    )
+    return single(
+        draw, net, loss, draw.rate(3e-3, 8e-3), 250,
+        lambda: float(mse_loss(net(scale * places), truth)), chance=math.nan, feed=feed,
+    )  # fmt: skip

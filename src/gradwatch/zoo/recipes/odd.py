@@ -1,23 +1,19 @@
 """What recipes with odd loops share: how they become a training, and simple distributions."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 from torch.optim import Adam, Optimizer
 
-from gradwatch.zoo.tasks import Batch, Task
+from gradwatch.zoo.tasks import Task
 from gradwatch.zoo.training import Draw, Training, Turn
 
 Sampler = Callable[[int, torch.Generator], Tensor]
 """So many rows of data, drawn with a generator."""
-
-
-def unused(size: int, random: torch.Generator) -> Batch:
-    """A task's batch where the losses draw their own data."""
-    return torch.zeros(size, 1), torch.zeros(size, 1)
 
 
 class Feed:
@@ -53,8 +49,8 @@ def looped(
     level of the losses means nothing; with one they are on the scale of the outcome. `aim` is
     what the loss would have a fixed batch come to, where that depends on a network.
     """
-    level = chance is not None
-    task = Task(unused, _no_loss, math.nan if chance is None else chance, good, 1, 1)
+    level, nothing = chance is not None, (torch.zeros(1, 1), torch.zeros(1, 1))
+    task = Task(lambda *_: nothing, mse_loss, math.nan if chance is None else chance, good, 1, 1)
     training = Training(
         model, task, turns[0].optimizer, draw.steps(steps), 32, turns=tuple(turns), level=level,
         numbers=numbers, after=after, outcome=outcome, current=[] if feed is None else feed.given,
@@ -80,8 +76,12 @@ def _following(
     return followed
 
 
-def _no_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs - targets).mean()
+def single(
+    draw: Draw, model: nn.Module, loss: Callable[[], Tensor], rate: float, steps: int,
+    outcome: Callable[[], float], **options: Any,
+) -> Training:  # fmt: skip
+    """One loss, and Adam over whatever is trainable."""
+    return looped(draw, model, [Turn("loss", loss, adam(rate, model))], steps, outcome, **options)
 
 
 def adam(rate: float, *modules: nn.Module, betas: tuple[float, float] = (0.9, 0.999)) -> Optimizer:
@@ -91,12 +91,9 @@ def adam(rate: float, *modules: nn.Module, betas: tuple[float, float] = (0.9, 0.
 
 def copied(source: nn.Module, target: nn.Module, share: float = 1.0) -> None:
     """Move a target network towards its source, by a share of the way."""
-    pairs: Iterable[tuple[Tensor, Tensor]] = zip(
-        target.parameters(), source.parameters(), strict=True
-    )
     with torch.no_grad():
-        for mine, theirs in pairs:
-            mine.lerp_(theirs.detach(), share)
+        for mine, theirs in zip(target.parameters(), source.parameters(), strict=True):
+            mine.lerp_(theirs, share)
 
 
 class Mixture:

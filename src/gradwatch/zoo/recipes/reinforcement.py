@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, smooth_l1_loss
 
 from gradwatch.zoo.models import mlp
-from gradwatch.zoo.recipes.odd import adam, copied, fixed, looped
+from gradwatch.zoo.recipes.odd import adam, copied, fixed, looped, single
 from gradwatch.zoo.training import Draw, Training, Turn
 
 LIMIT = 100
@@ -51,7 +51,7 @@ def play(policy: Callable[[Tensor], Tensor], count: int, random: torch.Generator
         if not poles:
             break
         with torch.no_grad():
-            chances = torch.softmax(policy(torch.tensor(list(poles.values()))), 1)
+            chances = torch.softmax(policy(torch.tensor(list(poles.values()))), 1).nan_to_num(0.5)
         actions = torch.multinomial(chances, 1, generator=random)[:, 0].tolist()
         for (index, pole), action in zip(list(poles.items()), actions, strict=True):
             told[index].append((pole, action))
@@ -90,10 +90,6 @@ def policy_gradient(
         out: Tensor = model["actor"](model["body"](states))
         return out
 
-    def chosen(played: Played) -> Tensor:
-        every = torch.log_softmax(policy(played.states), 1)
-        return every.gather(1, played.actions[:, None])[:, 0]
-
     def loss() -> Tensor:
         if not clipped or len(before) % 4 == 0:
             seen[:], before[:] = [play(policy, 8 if clipped else 4, draw.data)], []
@@ -101,7 +97,7 @@ def policy_gradient(
         returns = reward * played.returns
         if normalise:
             returns = (returns - returns.mean()) / (returns.std() + 1e-6)
-        logs = chosen(played)
+        logs = torch.log_softmax(policy(played.states), 1).gather(1, played.actions[:, None])[:, 0]
         if cut:
             logs = logs.detach()
         worth, values = torch.zeros(()), torch.zeros(())
@@ -116,14 +112,11 @@ def policy_gradient(
         least = torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain)
         return 0.5 * worth / len(gain) - sign * least.mean()
 
-    def outcome() -> float:
-        return -play(policy, 6, fixed()).length
-
-    rate = draw.rate(6e-3, 1.2e-2) if not clipped else draw.rate(3e-3, 6e-3)
-    turn = Turn("loss", loss, adam(rate, model))
-    return looped(
-        draw, model, [turn], 160, outcome, good=-60.0, numbers=lambda _: {"reward": seen[-1].length}
-    )
+    return single(
+        draw, model, loss, draw.rate(3e-3, 6e-3) * (1 if clipped else 2), 160,
+        lambda: -play(policy, 6, fixed()).length, good=-60.0,
+        numbers=lambda _: {"reward": seen[-1].length},
+    )  # fmt: skip
 
 
 # -- values: points on a line that shall come to its middle ---------------------------------------

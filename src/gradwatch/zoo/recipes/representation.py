@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, logsigmoid, mse_loss, normalize
 
 from gradwatch.zoo.models import linears, mlp
-from gradwatch.zoo.recipes.odd import Feed, adam, copied, fixed, looped
+from gradwatch.zoo.recipes.odd import Feed, adam, copied, fixed, looped, single
 from gradwatch.zoo.tasks import blobs, curve
 from gradwatch.zoo.training import MOMENTUM, Draw, Training, Turn
 
@@ -70,10 +70,7 @@ def simclr(
     )  # fmt: skip
 
 
-def clip(
-    draw: Draw, *, growing: bool = False, unit: bool = True,
-    shuffled: bool = False,
-) -> Training:  # fmt: skip
+def clip(draw: Draw, *, growing: bool = False, shuffled: bool = False) -> Training:
     """Two towers and a learnt temperature, as in CLIP."""
     mixing = torch.randn(8, 20, generator=draw.data), torch.randn(8, 14, generator=draw.data)
     feed, width, steps = Feed(), draw.pick((48, 64)), [0]
@@ -88,9 +85,7 @@ def clip(
         return first, second
 
     def scores(first: Tensor, second: Tensor) -> Tensor:
-        left, right = pictures(first), texts(second)
-        if unit:
-            left, right = normalize(left, dim=1), normalize(right, dim=1)
+        left, right = normalize(pictures(first), dim=1), normalize(texts(second), dim=1)
         return torch.matmul(left, right.T) * scale.exp()
 
     def loss() -> Tensor:
@@ -108,15 +103,17 @@ def clip(
     def outcome() -> float:
         return float((scores(*clean).argmax(1) != torch.arange(64)).float().mean())
 
-    turn = Turn("loss", loss, adam(draw.rate(2e-3, 5e-3), model))
-    return looped(draw, model, [turn], 200, outcome, good=0.05, feed=feed)
+    return single(draw, model, loss, draw.rate(2e-3, 5e-3), 200, outcome, good=0.05, feed=feed)
 
 
-def byol(draw: Draw, *, predictor: bool = True, stop: bool = True) -> Training:
-    """A network that foretells what its own moving average makes of another view."""
+def byol(draw: Draw, *, guarded: bool = True) -> Training:
+    """A network that foretells what its own moving average makes of another view.
+
+    Without what keeps its codes apart (`guarded`), two views are just pulled together.
+    """
     views, feed, width = Views(draw), Feed(), draw.pick((48, 64))
-    online = mlp([SIGNAL + NUISANCE, width, 16], norm=nn.BatchNorm1d if stop else None)
-    ahead = mlp([16, 32, 16], norm=nn.BatchNorm1d) if predictor else nn.Identity()
+    online = mlp([SIGNAL + NUISANCE, width, 16], norm=nn.BatchNorm1d if guarded else None)
+    ahead = mlp([16, 32, 16], norm=nn.BatchNorm1d) if guarded else nn.Identity()
     slow = copy.deepcopy(online).requires_grad_(False)
     model = nn.ModuleDict({"online": online, "predictor": ahead, "target": slow})
 
@@ -125,18 +122,17 @@ def byol(draw: Draw, *, predictor: bool = True, stop: bool = True) -> Training:
         feed(first)
         total = torch.zeros(())
         for one, other in ((first, second), (second, first)):
-            wanted = slow(other) if stop else online(other)
-            guess = ahead(online(one))
-            if stop:
+            wanted, guess = (slow if guarded else online)(other), ahead(online(one))
+            if guarded:
                 guess, wanted = normalize(guess, dim=1), normalize(wanted, dim=1)
             total = total + ((guess - wanted) ** 2).sum(1).mean()
         return total
 
     clean, _, classes = views.sample(400, fixed())
-    turn = Turn("loss", loss, adam(draw.rate(3e-3, 6e-3), online, ahead))
-    return looped(
-        draw, model, [turn], 250, lambda: confusion(online(clean), classes), good=0.02, feed=feed,
-        after=(lambda _: copied(online, slow, 0.05)) if stop else None,
+    return single(
+        draw, model, loss, draw.rate(3e-3, 6e-3), 250,
+        lambda: confusion(online(clean), classes), good=0.02, feed=feed,
+        after=(lambda _: copied(online, slow, 0.05)) if guarded else None,
     )  # fmt: skip
 
 
@@ -156,11 +152,10 @@ def distillation(draw: Draw, *, twice: bool = False, heat: float = 3.0) -> Train
         return heat**2 * kl_div(said, wanted, reduction="batchmean")
 
     clean = torch.randn(256, 12, generator=fixed())
-    turn = Turn(
-        "loss", lambda: apart(feed(torch.randn(64, 12, generator=draw.data))),
-        adam(draw.rate(4e-3, 8e-3), student),
+    return single(
+        draw, model, lambda: apart(feed(torch.randn(64, 12, generator=draw.data))),
+        draw.rate(4e-3, 8e-3), 250, lambda: float(apart(clean)), chance=math.nan, feed=feed,
     )  # fmt: skip
-    return looped(draw, model, [turn], 250, lambda: float(apart(clean)), chance=math.nan, feed=feed)
 
 
 def experts(draw: Draw, *, balance: float = 0.1, bias: float = 0.0) -> Training:
@@ -189,16 +184,10 @@ def experts(draw: Draw, *, balance: float = 0.1, bias: float = 0.0) -> Training:
         return cross_entropy(scores, classes) + balance * uneven
 
     clean, classes = task.sample(256, fixed())
-    turn = Turn("loss", loss, adam(draw.rate(5e-3, 1e-2), model))
-    return looped(
-        draw,
-        model,
-        [turn],
-        200,
-        lambda: float(cross_entropy(answer(clean)[0], classes)),
-        feed=feed,
-        chance=task.chance,
-    )
+    return single(
+        draw, model, loss, draw.rate(5e-3, 1e-2), 200,
+        lambda: float(cross_entropy(answer(clean)[0], classes)), chance=task.chance, feed=feed,
+    )  # fmt: skip
 
 
 def two_tasks(
@@ -219,10 +208,9 @@ def two_tasks(
     def both(size: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
         points, classes = first.sample(size, random)
         others, values = second.sample(size, random)
-        feed(points)
-        return (
-            cross_entropy(parts["classes"](parts["trunk"](points)), classes),
-            mse_loss(parts["number"](parts["trunk"](others)), values),
+        one, other = parts["trunk"](feed(points)), parts["trunk"](others)
+        return cross_entropy(parts["classes"](one), classes), mse_loss(
+            parts["number"](other), values
         )
 
     def loss() -> Tensor:
@@ -237,9 +225,8 @@ def two_tasks(
         return max(float(a) / first.chance, float(b) / second.chance)
 
     rate = draw.rate(4e-3, 8e-3)
-    turn = Turn(
-        "loss", loss, MOMENTUM(model.parameters(), 5 * rate) if plain else adam(rate, model)
-    )
+    chosen = MOMENTUM(model.parameters(), 5 * rate) if plain else adam(rate, model)
+    turn = Turn("loss", loss, chosen)
     return looped(draw, model, [turn], 300, outcome, numbers=lambda _: said, feed=feed, good=0.25)
 
 
@@ -266,5 +253,4 @@ def words(draw: Draw, *, start: float = 0.5, context: float = 0.0) -> Training:
         nearest = (table @ table.T).fill_diagonal_(-2).argmax(1)
         return float((nearest // each != torch.arange(count) // each).float().mean())
 
-    turn = Turn("loss", loss, adam(draw.rate(1e-2, 2e-2), model))
-    return looped(draw, model, [turn], 200, outcome, good=0.05)
+    return single(draw, model, loss, draw.rate(1e-2, 2e-2), 200, outcome, good=0.05)
