@@ -3,6 +3,7 @@
 import numpy as np
 from tests.checks.shapes import make_run, only, said
 
+from gradwatch.diagnosis import diagnose
 from gradwatch.run import Run
 
 
@@ -28,3 +29,14 @@ def test_a_validation_loss_near_nothing_is_not_overfitting() -> None:
     valid[::10] = np.r_[1.6, np.geomspace(1e-3, 1e-5, 9), np.linspace(1e-5, 1e-4, 10)]
     run = make_run({}, scalars={"loss": np.geomspace(1.6, 1e-4, 200), "val_loss": valid})
     assert not said("overfitting", run)
+
+
+def test_validation_losses_of_other_names() -> None:
+    numbers = validated(2.0).scalars
+    for name in ("valid/loss", "test_loss", "evalLoss"):
+        run = make_run(
+            {"grad_norm": np.ones((200, 1))},
+            names=["a.weight"],
+            scalars={"train_loss": numbers["loss"], name: numbers["val_loss"]},
+        )
+        assert "overfitting" in [item.check for item in diagnose(run).everything()]

@@ -63,16 +63,18 @@ def test_it_needs_both_a_low_loss_and_a_generator_that_suffers(run: Run) -> None
     assert not said(NAME, run)
 
 
-def gan(run: Path, *, rate: float, handicap: float, steps: int = 150) -> Run:
+def gan(run: Path, *, rate: float, handicap: float, steps: int = 150, named: bool = True) -> Run:
     """A generator of points on a line against a discriminator, each with an optimizer."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
     discriminator = nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
-    model = nn.ModuleDict({"generator": generator, "discriminator": discriminator})
+    pair: nn.Module = nn.ModuleList([generator, discriminator])
+    if named:
+        pair = nn.ModuleDict({"generator": generator, "discriminator": discriminator})
     g_steps = torch.optim.Adam(generator.parameters(), rate * handicap, betas=(0.5, 0.999))
     d_steps = torch.optim.Adam(discriminator.parameters(), rate, betas=(0.5, 0.999))
-    with watch(model, g_steps, d_steps, run=run) as watcher:
+    with watch(pair, g_steps, d_steps, run=run) as watcher:
         for _ in range(steps):
             real = torch.randn(64, 2) * torch.tensor([1.0, 0.3]) + 1.0
             made = generator(torch.randn(64, 4))
@@ -102,3 +104,9 @@ def test_a_real_discriminator_that_wins(tmp_path: Path) -> None:
     assert finding.severity is Severity.WARNING
     assert finding.layers == ("discriminator.0", "discriminator.2")
     assert diagnose(run).healthy is False
+
+
+def test_without_names_the_graphs_of_the_losses_tell_who_is_who(tmp_path: Path) -> None:
+    run = gan(tmp_path / "unnamed", rate=2e-2, handicap=1e-4, named=False)
+    assert run.info["loss_reaches"] == {"d_loss": ["1"], "g_loss": ["0", "1"]}
+    assert only(NAME, run).layers == ("1.0", "1.2")

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.checks.logged import level_says_nothing, losses
+from gradwatch.checks.logged import held_out_losses, level_says_nothing, losses
 from gradwatch.run import Run, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat
 from gradwatch.stats.medians import Array, medians, thinned
@@ -395,6 +395,12 @@ class CheckContext:
     def level(self) -> Curve | None:
         """The training's loss where its level counts."""
         return self.loss if self.judged else None
+
+    @cached_property
+    def validation(self) -> Curve | None:
+        """The loss on data that is not trained on, by whatever name it was logged."""
+        found = map(self.curve, held_out_losses(self.run.scalars))
+        return next((curve for curve in found if curve is not None), None)
 
     def curve(self, name: str) -> Curve | None:
         """A scalar's finite values before the run went bad; None when fewer than two."""

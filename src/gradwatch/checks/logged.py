@@ -80,6 +80,12 @@ def losses(names: Iterable[str]) -> list[str]:
     return totals[:1] or found
 
 
+def held_out_losses(names: Iterable[str]) -> list[str]:
+    """The losses on data that is not trained on; `val_loss` first."""
+    found = [name for name in names if is_loss(name) and words(name) & HELD_OUT]
+    return sorted(found, key=lambda name: name != "val_loss")
+
+
 def level_says_nothing(
     info: Mapping[str, Any], names: Iterable[str], name: str, values: Array
 ) -> str:

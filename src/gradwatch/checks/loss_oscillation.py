@@ -51,11 +51,16 @@ def check(
         Severity.WARNING if strong else Severity.INFO,
         _largest_movers(ctx),
         steps,
-        f"the loss turns around on {percent(turned)} of steps and changes by {percent(swing)} "
+        f"{loss.called} turns around on {percent(turned)} of steps and changes by {percent(swing)} "
         f"of its level {number(level)}, without progress",
-        Evidence("loss", None, steps[0], swing, change if strong else weak_change),
+        Evidence(loss.name, None, steps[0], swing, change if strong else weak_change),
         cause="Steps overshoot: each undoes part of the one before.",
-        advice=("Lower the learning rate by three to ten.", "Add warm-up.", "Use a larger batch."),
+        advice=(
+            "Lower the learning rate by three to ten: within fifty steps the loss should change "
+            f"by less than {percent(weak_change)} from step to step.",
+            "Add warm-up, or lower the momentum.",
+            "Use a larger batch.",
+        ),
     )
 
 

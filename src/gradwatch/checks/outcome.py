@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gradwatch.checks.context import CheckContext, Curve
-from gradwatch.checks.logged import HELD_OUT, REWARD, SHARES, is_loss, rises, words
+from gradwatch.checks.logged import REWARD, SHARES, rises, words
 from gradwatch.finding import Severity, Skipped
 from gradwatch.stats.medians import Array
 from gradwatch.text import number
@@ -75,7 +75,7 @@ def outcome(ctx: CheckContext) -> TrainingOutcome:
 def _outcome(ctx: CheckContext) -> TrainingOutcome:
     results = [of_rising(ctx, curve) for curve in _curves(ctx, rises)]
     results += [of_falling(loss) for loss in ctx.judged]
-    results += [of_falling(held_out, FEWEST) for held_out in _curves(ctx, _held_out_loss)]
+    results += [of_falling(ctx.validation, FEWEST)] if ctx.validation is not None else []
     return max(
         results, key=lambda result: result.learning, default=TrainingOutcome(Learning.UNKNOWN)
     )
@@ -90,10 +90,6 @@ def rewards(ctx: CheckContext) -> list[TrainingOutcome]:
 def _curves(ctx: CheckContext, wanted: Callable[[str], bool]) -> list[Curve]:
     found = (ctx.curve(name) for name in ctx.run.scalars if wanted(name))
     return [curve for curve in found if curve is not None]
-
-
-def _held_out_loss(name: str) -> bool:
-    return is_loss(name) and bool(words(name) & HELD_OUT)
 
 
 def of_falling(loss: Curve, least: int = LEAST) -> TrainingOutcome:

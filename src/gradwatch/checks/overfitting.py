@@ -26,7 +26,7 @@ def check(
 ) -> Outcome:
     """Yield a finding that begins where the validation loss was best."""
     ctx = context(run)
-    loss, valid = ctx.level, ctx.curve("val_loss")
+    loss, valid = ctx.level, ctx.validation
     if loss is None or valid is None or len(valid) < least:
         return
     best = int(np.argmin(valid.values))
@@ -42,13 +42,14 @@ def check(
         Severity.WARNING,
         (),
         valid.steps[best:],
-        f"validation loss was best at step {step} ({number(lowest)}) and is now {number(end)}, "
-        f"while training loss fell to {number(loss.late)}",
-        Evidence("val_loss", None, valid.steps[-1], end, times * lowest),
+        f"the validation loss was lowest at step {step} ({number(lowest)}) and is now "
+        f"{number(end)}, while the training loss fell to {number(loss.late)}",
+        Evidence(valid.name, None, valid.steps[-1], end, times * lowest),
         cause="More parameters or steps than the data can hold in check.",
         advice=(
-            f"Stop near step {step} (early stopping).",
-            "Add weight decay, dropout or augmentation.",
+            f"Keep the weights of step {step}, where the validation was best (early stopping).",
+            "Add weight decay, dropout or augmentation. It helped if the validation loss falls "
+            f"below {number(lowest)}.",
             "Use more data or a smaller network.",
         ),
     )

@@ -41,7 +41,7 @@ def check(
     if any(words(name) & (AGENT | REWARD) for name in run.scalars):
         return  # the critic of a policy is no opponent
     start = max(loss.start, math.log(2))
-    left = _gradient_left(ctx)
+    left = _gradient_left(ctx, _side(ctx, opponent, loss))
     second_half = opponent.values[len(opponent) // 2 :]
     rises = agreement(second_half) >= SURE and opponent.late > opponent.start
     strong = loss.late <= share * start and (left <= faint or rises)
@@ -57,7 +57,7 @@ def check(
     yield finding(
         NAME,
         Severity.WARNING if strong else Severity.INFO,
-        ctx.layers(ctx.in_forward_order(_side(ctx, DISCRIMINATOR))),
+        ctx.layers(ctx.in_forward_order(_side(ctx, loss, opponent))),
         loss.steps[low] if len(low) else loss.steps,
         f"{loss.name} fell from {number(loss.start)} to {number(loss.late)}, and {follows}",
         Evidence(loss.name, None, loss.steps[-1], loss.late, limit),
@@ -78,15 +78,24 @@ def _loss_of(ctx: CheckContext, side: frozenset[str]) -> Curve | None:
     return min(named, key=lambda loss: len(loss.name), default=None)
 
 
-def _side(ctx: CheckContext, side: frozenset[str]) -> Mask:
-    """The weights of one side, by the names of the layers they are in."""
-    named = [bool(words(parameter.layer) & side) for parameter in ctx.parameters]
-    return np.array(named, bool).reshape(len(ctx.parameters)) & ctx.weights
+def _side(ctx: CheckContext, own: Curve, other: Curve) -> Mask:
+    """The weights that a loss moves: by the names of the layers, else by what it reaches."""
+    side = DISCRIMINATOR if words(own.name) & DISCRIMINATOR else GENERATOR
+    named = np.array([bool(words(p.layer) & side) for p in ctx.parameters], bool)
+    reaches = ctx.run.info.get("loss_reaches")
+    if named.any() or not isinstance(reaches, dict):
+        return np.asarray(named & ctx.weights, bool)
+    mine, theirs = (set(reaches.get(loss.name, ())) for loss in (own, other))
+    # the generator's loss goes through the discriminator as well, but not the other way round
+    reached = mine - theirs if side is GENERATOR else mine & theirs
+    parts = reached if mine != theirs else set()
+    reached_by = np.array([p.name.partition(".")[0] in parts for p in ctx.parameters], bool)
+    return np.asarray(reached_by & ctx.weights, bool)
 
 
-def _gradient_left(ctx: CheckContext) -> float:
+def _gradient_left(ctx: CheckContext, columns: Mask) -> float:
     """What is left of the generator's gradient; one where that is not known."""
-    rows, columns = ctx.rows(Stat.GRAD_NORM), _side(ctx, GENERATOR)
+    rows = ctx.rows(Stat.GRAD_NORM)
     part = max(5, len(rows) // 10)
     if not columns.any() or len(rows) < 2 * part:
         return 1.0

@@ -34,7 +34,7 @@ def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40)
 
 
 def _judge(ctx: CheckContext, loss: Curve, share: float, stuck: float) -> Outcome:
-    level = loss.gain(0.5) < 0.02 and loss.late > 0.3 * loss.start
+    level = loss.gain(0.5) < 0.02 and (loss.late > 0.3 * loss.start or at_chance(loss))
     if (loss.progress >= share and not level) or loss.converged:
         return
     little = (loss.progress < share or at_chance(loss)) and not loss.trained_before
@@ -55,9 +55,9 @@ def _judge(ctx: CheckContext, loss: Curve, share: float, stuck: float) -> Outcom
 def rates(ctx: CheckContext) -> tuple[str, ...]:
     """What to try with the steps, by their size and the optimizer that makes them."""
     movement = ctx.typical(Stat.UPDATE_RATIO, 1.0)
-    if movement is not None and movement < 1e-3:
+    if movement is not None and movement < 1e-3 and not _rose(ctx):
         first = "Raise the learning rate by three to ten"
-    elif movement is not None and movement > 0.03:
+    elif (movement is not None and movement > 0.03) or _rose(ctx):
         first = "Lower the learning rate by three to ten"
     else:
         first = "Try a learning rate three times larger and one three times smaller"
@@ -65,6 +65,11 @@ def rates(ctx: CheckContext) -> tuple[str, ...]:
     plain = "SGD" in str(ctx.run.info.get("optimizer", ""))
     others = ("Try Adam instead of plain SGD.",) if plain and not adaptive(ctx.run) else ()
     return (first, *others, "Check what the scheduler makes of the learning rate.")
+
+
+def _rose(ctx: CheckContext) -> bool:
+    """Whether a loss was clearly above its start at any time: then larger steps do not help."""
+    return any(float(loss.smooth.max()) > 1.3 * abs(loss.start) for loss in ctx.judged)
 
 
 def _reason(ctx: CheckContext, loss: Curve, stuck: float) -> str:

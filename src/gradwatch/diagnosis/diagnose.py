@@ -12,7 +12,7 @@ import numpy as np
 from gradwatch.checks import Check, checks_for, weights_only
 from gradwatch.checks.check import ELEMENTS
 from gradwatch.checks.context import CheckContext, Curve, context
-from gradwatch.checks.logged import is_loss, losses, rises
+from gradwatch.checks.logged import held_out_losses, is_loss, losses, rises
 from gradwatch.checks.not_learning import settled
 from gradwatch.checks.outcome import severity
 from gradwatch.checks.tensors import has_elements
@@ -190,6 +190,7 @@ def _missing(run: Run, needs: frozenset[str]) -> str:
     """Why a check cannot look; empty when it can."""
     recorded = run.recorded | run.scalars.keys() | ({ELEMENTS} if has_elements(run) else set())
     recorded |= {"loss"} if losses(run.scalars) else set()  # by whatever name
+    recorded |= {"val_loss"} if held_out_losses(run.scalars) else set()
     absent = sorted(str(need) for need in needs if need not in recorded)
     if not absent:
         return ""

@@ -17,7 +17,7 @@ from gradwatch.graph import Graph
 from gradwatch.record.guard import ErrorGuard, log
 from gradwatch.record.parameters import TrackedParameters, named_parameters
 from gradwatch.record.recorder import Recorder
-from gradwatch.record.signals import describe_loss
+from gradwatch.record.signals import describe_loss, parts_reached
 from gradwatch.record.tensors import number, on_accelerator
 from gradwatch.run import Event, EventKind
 
@@ -151,6 +151,7 @@ class RunMetadata:
         self._graph: Graph | None = None
         self._loss: dict[str, Any] = {}
         self._looks = LOOKS
+        self._reached: dict[str, list[str]] = {}
         self._logged = False
         self._batches = Batches()
         self._optimizers: list[dict[str, Any]] = []
@@ -176,6 +177,8 @@ class RunMetadata:
         self._logged = self._logged or any(map(is_loss, values))
         if self._looks and "loss" in values:
             self._look_at(values["loss"])
+        for name in losses(set(values) - {"loss"} - self._reached.keys()):
+            self._follow(name, values[name])
         if numbers:
             self._recorder.scalars(step, numbers)
         plain = {name for name in numbers if name in values}
@@ -192,6 +195,14 @@ class RunMetadata:
             self._looks = 0 if self._loss else self._looks - 1
             if not self._loss:
                 self._note_loss(describe_loss(loss))
+
+    def _follow(self, name: str, loss: Any) -> None:
+        """One of several losses: which parts of the model it reaches, by its graph, once."""
+        self._reached[name] = []
+        model = self._parameters.model
+        if isinstance(loss, Tensor) and loss.grad_fn is not None and model is not None:
+            self._reached[name] = parts_reached(loss, model)
+            self._recorder.note({"loss_reaches": dict(self._reached)})
 
     def end(self) -> None:
         """The recording ends: what only now is worth a note."""

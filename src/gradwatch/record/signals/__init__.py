@@ -12,6 +12,7 @@ from gradwatch.record.signals.inputs import Inputs
 from gradwatch.record.signals.layer_graph import LayerGraph
 from gradwatch.record.signals.loss_kind import LossGuess, describe_loss
 from gradwatch.record.signals.probe import Probe
+from gradwatch.record.signals.reach import parts_reached
 
 __all__ = [
     "Activations",
@@ -23,6 +24,7 @@ __all__ = [
     "Probe",
     "describe_loss",
     "make_signals",
+    "parts_reached",
 ]
 
 
