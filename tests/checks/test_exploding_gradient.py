@@ -1,8 +1,17 @@
 """What `exploding-gradient` finds, and what it leaves alone."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from tests.checks.shapes import NAMES, Severity, gradients, make_run, only, quiet, said, table
+from tests.checks.training import trained
+from torch import Tensor, nn
+
+from gradwatch.finding import Finding
 
 
 def test_exploding_on_three_steps() -> None:
@@ -132,3 +141,55 @@ def test_everything_enormous_from_the_start() -> None:
     finding = only("exploding-gradient", gradients(1e12, 1e12, 1e12))
     assert finding.severity is Severity.CRITICAL
     assert set(finding.layers) == {"in", "mid", "out"}
+
+
+# -- the scale of the loss -------------------------------------------------------------------------
+
+
+def scaled(folder: Path, loss: Callable[[Tensor, Tensor], Tensor], spread: float = 0.0) -> Finding:
+    """A training whose gradients are large from the first step on."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(6)), nn.Linear(16, 2))
+    if spread:
+        for layer in model:
+            nn.init.normal_(layer.weight, std=spread)
+
+    def loss_of(step: int) -> Tensor:
+        given = torch.randn(64, 16)
+        return loss(model(given), given[:, :2])
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    return only(
+        "exploding-gradient", trained(folder, model, loss_of, steps=30, optimizer=optimizer)
+    )
+
+
+def test_large_targets_are_named_not_the_layers(tmp_path: Path) -> None:
+    finding = scaled(tmp_path, lambda x, y: F.mse_loss(x, 3000 * y))
+    assert finding.layers == ()
+    assert "because the targets are (RMS 2" in finding.cause
+    assert "nothing is amplified" in finding.cause
+    assert "standard deviation" in finding.advice[0]
+
+
+def test_a_sum_is_named(tmp_path: Path) -> None:
+    finding = scaled(tmp_path, lambda x, y: F.l1_loss(30 * x, 30 * y, reduction="sum"))
+    assert finding.layers == ()
+    assert "a sum over the batch" in finding.cause
+    assert 'reduction="mean"' in finding.advice[0]
+
+
+def test_rewards_of_a_thousand_are_named(tmp_path: Path) -> None:
+    def policy(x: Tensor, y: Tensor) -> Tensor:
+        return -(F.log_softmax(x, 1)[:, 0] * 3000 * (1 + y[:, 0])).mean()
+
+    finding = scaled(tmp_path, policy)
+    assert finding.layers == ()
+    assert "in proportion" in finding.cause
+    assert "rewards" in finding.advice[0]
+
+
+def test_weights_that_amplify_are_still_named(tmp_path: Path) -> None:
+    finding = scaled(tmp_path, F.mse_loss, spread=0.75)  # three times as much in each layer
+    assert finding.layers
+    assert "Amplified on the way back" in finding.cause

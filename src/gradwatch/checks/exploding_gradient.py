@@ -21,18 +21,26 @@ torchmortem differ between 10 and 1e6), held against one trial of each healthy f
 zoo, where the largest norm was 8. A summed loss makes gradients large without harm: where
 loss and gradient are large together from the start, the loss falls and updates stay small,
 only an information is given.
+
+Where the gradient is large from the first step on, no weight amplifies and the loss is large
+as well, nothing explodes: the scale of the loss, the targets or the rewards is named.
 """
 
 import numpy as np
 
 from gradwatch.checks import limits
 from gradwatch.checks.check import Evidence, Outcome, Run, Stat, finding
-from gradwatch.checks.context import context
+from gradwatch.checks.context import CheckContext, context
 from gradwatch.checks.limits import Rule
+from gradwatch.checks.target_scale import targets
 from gradwatch.text import number, several
 
 NAME = "exploding-gradient"
 NEEDS = frozenset({Stat.GRAD_NORM})
+_LARGE_LOSS = 30.0
+"""No loss of a usual scale starts above this: cross-entropies would need e^30 classes."""
+_GROWN = 10.0
+"""Times its beginning: a gradient that has grown so far since has another reason."""
 
 
 def check(
@@ -59,18 +67,74 @@ def check(
         what += f", {times} times its own past of {past}, and nothing after it is lower"
     else:
         what += f"; {int(beyond.sum())} parameters above {number(np.nanmin(item.limits))}"
-    yield finding(
-        NAME,
-        item.severity,
-        layers,
-        steps,
-        what,
-        Evidence(Stat.GRAD_NORM, run.names[peak], step, highest, limit),
-        cause=f"Amplified on the way back; look at {several(layers)} first.",
-        advice=(
+    scale = _scale_of_loss(ctx, item, highest)
+    cause, advice = scale or (
+        f"Amplified on the way back; look at {several(layers)} first.",
+        (
             "Clip the gradient norm to about 1.",
             "Lower the learning rate by ten.",
             "Use a standard initialisation and normalisation layers.",
         ),
-        tensors=[run.names[column] for column in item.columns],
+    )
+    yield finding(
+        NAME,
+        item.severity,
+        () if scale else layers,
+        steps,
+        what,
+        Evidence(Stat.GRAD_NORM, run.names[peak], step, highest, limit),
+        cause=cause,
+        advice=advice,
+        tensors=[] if scale else [run.names[column] for column in item.columns],
+    )
+
+
+def _first_output(ctx: CheckContext) -> float:
+    """Size of the model's first outputs: their RMS, else the spread of the last layer's."""
+    sizes = ctx.run.scalars.get("output_rms", np.empty(0))[:1]
+    if np.isfinite(sizes).any():
+        return float(sizes[0])
+    if Stat.ACT_STD not in ctx.run.recorded:
+        return np.nan
+    measured = dict(zip(ctx.layer_names, ctx.first(Stat.ACT_STD).tolist(), strict=True))
+    return max((measured.get(layer, np.nan) for layer in ctx.output_layer), default=np.nan)
+
+
+def _scale_of_loss(
+    ctx: CheckContext, item: limits.Judgement, highest: float
+) -> tuple[str, tuple[str, ...]] | None:
+    """Cause and advice where all is large in proportion from the first step on; else nothing."""
+    loss, gains = ctx.loss, np.nan_to_num(ctx.gains)
+    first_rows = limits.gradient_rows(ctx)[:3]
+    from_the_start = len(item.rows) > 0 and item.rows[0] in first_rows
+    if loss is None or item.rule is Rule.SUDDEN or not from_the_start or gains.max() > 4.0:
+        return None
+    start = abs(float(loss.values[0]))
+    typical = float(np.nanmedian(ctx.total_gradient[first_rows]))
+    known = targets(ctx)
+    usual = max(10.0, known.rms if known is not None else 0.0)
+    if start < _LARGE_LOSS or highest > _GROWN * typical or not _first_output(ctx) <= usual:
+        return None  # also where large outputs make the loss large: those were amplified
+    size = f"The loss itself is large from the first step ({number(start)})"
+    if known is not None and known.rms > 10.0:
+        return (
+            f"{size}, because the targets are (RMS {number(known.rms)}); the gradient is large in "
+            "proportion, nothing is amplified on the way back.",
+            (
+                f"Divide the targets by their standard deviation, and multiply predictions by it: "
+                f"the gradient should fall to about {number(highest / known.rms)}.",
+            ),
+        )
+    if ctx.run.info.get("loss_reduction") == "sum":
+        return (
+            f"{size}, because it is a sum over the batch; the gradient is large in proportion, "
+            "nothing is amplified on the way back.",
+            ('Use the mean of the batch (reduction="mean"), and a learning rate to match.',),
+        )
+    return (
+        f"{size}, and the gradient is large in proportion: nothing is amplified on the way back.",
+        (
+            "Bring the loss to about 1: scale targets or rewards, take means instead of sums, and "
+            "look for a factor in front of the loss.",
+        ),
     )

@@ -17,10 +17,17 @@ LOOP = ("no-optimizer-step", "foreign-optimizer", "stale-gradients", "loss-scale
 RATE = ("learning-rate-zero", "clipped-to-nothing")
 """Steps that are too small because somebody made them so."""
 
-SCALE = ("input-scale", "bad-init")
-"""The wrong size of inputs or of the first weights."""
+SCALE = ("input-scale", "target-scale", "bad-init")
+"""The wrong size of inputs, targets or of the first weights."""
 
-START = ("input-scale", "symmetric-weights", "bad-init", "norm-misuse", "output-misuse")
+START = (
+    "input-scale",
+    "target-scale",
+    "symmetric-weights",
+    "bad-init",
+    "norm-misuse",
+    "output-misuse",
+)
 """Faults that are there before the first update."""
 
 STEPS = ("update-ratio-too-large", "exploding-gradient", "weight-explosion", "gradient-spikes")
@@ -141,6 +148,7 @@ ORDER = (
     "dropout-in-evaluation",
     "duplicated-batches",
     "input-scale",
+    "target-scale",
     "symmetric-weights",
     "bad-init",
     "update-lost-to-rounding",

@@ -246,6 +246,9 @@ class RunMetadata:
                 self._parameters.learn_order(graph.order)
             if signal.loss_guess and not self._loss:
                 self._note_loss(signal.loss_guess)
+            if signal.info:
+                self._recorder.note(signal.info)
+                signal.info = {}
 
     def _note_loss(self, kind: Mapping[str, Any]) -> None:
         if kind:

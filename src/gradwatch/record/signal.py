@@ -24,6 +24,9 @@ class Signal:
     loss_guess: Mapping[str, Any] = MappingProxyType({})
     """The kind of the loss, from the signal that finds it."""
 
+    info: Mapping[str, Any] = MappingProxyType({})
+    """What is true of the whole run, for `run.info`; whoever notes it empties it."""
+
     launch_times = LaunchTimes()
     """Where a signal notes what it launches on devices; each recorder has its own."""
 

@@ -67,7 +67,12 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any]]] = {
     "own mean": (lambda x: F.cross_entropy(x, LABELS, reduction="none").mean(), ce()),
     "summed": (
         lambda x: F.cross_entropy(x, LABELS, reduction="sum"),
-        {"loss_kind": "cross_entropy", "classes": 10, "loss_fed_with": "logits"},
+        {
+            "loss_kind": "cross_entropy",
+            "classes": 10,
+            "loss_fed_with": "logits",
+            "loss_reduction": "sum",
+        },
     ),
     "per pixel": (
         lambda x: F.cross_entropy(x.view(6, 5, 2, 1), torch.zeros(6, 2, 1, dtype=torch.long)),
@@ -98,6 +103,15 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any]]] = {
     ),
     "mse": (lambda x: F.mse_loss(x, torch.zeros(6, 10)), {"loss_kind": "mse"}),
     "mse by hand": (lambda x: ((x - 1) ** 2).mean(), {"loss_kind": "mse"}),
+    "summed mse": (
+        lambda x: F.mse_loss(x, torch.zeros(6, 10), reduction="sum"),
+        {"loss_kind": "mse", "loss_reduction": "sum"},
+    ),
+    "summed mse by hand": (
+        lambda x: ((x - 1) ** 2).sum(),
+        {"loss_kind": "mse", "loss_reduction": "sum"},
+    ),
+    "mean of sums by hand": (lambda x: ((x - 1) ** 2).sum(1).mean(), {"loss_kind": "mse"}),
     "l1": (lambda x: F.l1_loss(x, torch.zeros(6, 10)), {"loss_kind": "l1"}),
     "huber": (lambda x: F.huber_loss(x, torch.zeros(6, 10)), {"loss_kind": "huber"}),
     "smooth l1": (lambda x: F.smooth_l1_loss(x, torch.zeros(6, 10)), {"loss_kind": "smooth_l1"}),

@@ -11,6 +11,7 @@ from gradwatch.record.signals.hooks import ModelContext, is_compiled, watched_la
 from gradwatch.record.signals.inputs import Inputs
 from gradwatch.record.signals.layer_graph import LayerGraph
 from gradwatch.record.signals.loss_kind import LossGuess, describe_loss
+from gradwatch.record.signals.outputs import Outputs
 from gradwatch.record.signals.probe import Probe
 from gradwatch.record.signals.reach import parts_reached
 
@@ -21,6 +22,7 @@ __all__ = [
     "LayerGraph",
     "LossGuess",
     "ModelContext",
+    "Outputs",
     "Probe",
     "describe_loss",
     "make_signals",
@@ -40,7 +42,7 @@ def make_signals(
     context = ModelContext(watched_layers(model, names))
     signals: list[Signal] = [
         LayerGraph(model, context),  # first: it puts the layers of the others in order
-        *([Inputs(model, context)] if inputs else []),
+        *([Inputs(model, context), Outputs(model, context)] if inputs else []),
         Probe(model, context),
         LossGuess(model, context),
     ]

@@ -102,6 +102,8 @@ def _details(node: Node, factor: float | None) -> dict[str, Any]:
         squashed = _below(inner, *_SQUASHED) is not None
         details["loss_fed_with"] = "probabilities" if squashed else "logits"
     averaged = getattr(node, "_saved_reduction", 1) != _SUM
+    if not averaged:
+        details["loss_reduction"] = "sum"
     if classes is not None and classes >= 2 and averaged and factor is not None:
         details["chance"] = math.log(classes) * factor
     return details
@@ -151,6 +153,18 @@ def _arithmetic(start: Node) -> Iterator[Node]:
             if child is not None and child not in seen:
                 seen.add(child)
                 queue.append(child)
+
+
+def last_operation(node: Node | None) -> str:
+    """What made a tensor, but for reshaping and casts: `Sigmoid`, `Addmm`, or nothing."""
+    for _ in range(8):
+        if node is None:
+            return ""
+        stem = _stem(node)
+        if stem not in _KEEPING:
+            return stem.removeprefix("Safe")
+        node = next((child for child, _ in node.next_functions if child is not None), None)
+    return ""
 
 
 def _stem(node: Node) -> str:
@@ -214,11 +228,12 @@ def _number(node: Node) -> float | None:
 def _from_arithmetic(start: Node) -> dict[str, Any]:
     """Losses people write out: the mean of squared or absolute differences."""
     stems = [_stem(node) for node in _arithmetic(start)][:6]
-    if "Sub" in stems and "Pow" in stems[: stems.index("Sub")]:
-        return {"loss_kind": "mse"}
-    if "Sub" in stems and "Abs" in stems[: stems.index("Sub")]:
-        return {"loss_kind": "l1"}
-    return {}
+    before = stems[: stems.index("Sub")] if "Sub" in stems else []
+    kind = "mse" if "Pow" in before else "l1" if "Abs" in before else None
+    if kind is None:
+        return {}
+    summed = "Sum" in before and not {"Mean", "Div", "Mul"}.intersection(before)
+    return {"loss_kind": kind, **({"loss_reduction": "sum"} if summed else {})}
 
 
 # -- where only a number is logged ---------------------------------------------------------------
