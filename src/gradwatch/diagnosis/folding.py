@@ -11,7 +11,13 @@ from gradwatch.diagnosis.causality import Causality
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import Run
 
-LOOP = ("no-optimizer-step", "foreign-optimizer", "stale-gradients", "loss-scale-overflow")
+LOOP = (
+    "no-optimizer-step",
+    "foreign-optimizer",
+    "lost-initialisation",
+    "stale-gradients",
+    "loss-scale-overflow",
+)
 """Faults of the training loop: they touch everything."""
 
 RATE = ("learning-rate-zero", "clipped-to-nothing")
@@ -47,7 +53,13 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "stale-second-moment",
         "divergence",
     ),
-    "gradient-spikes": ("stale-gradients", "input-scale", *STEPS[:3], "divergence"),
+    "gradient-spikes": (
+        "lost-initialisation",
+        "stale-gradients",
+        "input-scale",
+        *STEPS[:3],
+        "divergence",
+    ),
     "loss-oscillation": (*LOOP, "input-scale", *STEPS[:3]),
     "slow-convergence": (
         *LOOP,
@@ -141,6 +153,7 @@ ORDER = (
     "no-optimizer-step",
     "foreign-optimizer",
     *RATE,
+    "lost-initialisation",
     "stale-gradients",
     "output-misuse",
     "eval-mode-in-training",

@@ -24,6 +24,7 @@ from gradwatch.record.guard import ErrorGuard
 from gradwatch.record.metadata import LoggedScalar, LogPlacement, RunMetadata, ScalarBuffer
 from gradwatch.record.optimizers import LossScaling
 from gradwatch.record.options import Options
+from gradwatch.record.outside import OutsideChanges
 from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters
 from gradwatch.record.passes import UnansweredPasses, silent_optimizers
 from gradwatch.record.recorder import Recorder
@@ -133,6 +134,7 @@ class StepController:
         )
         """Until the first step."""
         self._silent: list[dict[str, Any]] = []
+        self._outside = OutsideChanges(self.recorder, self.parameters)
         self._calls: list[OptimizerStep] = []
         """Calls of `optimizer.step` that have begun, the innermost last."""
         self._inside: TrackedOptimizer | None = None
@@ -238,6 +240,7 @@ class StepController:
         self._inside = tracked
         plan = self.plan(self.clock.number)
         if plan.due:
+            self._outside.compare(plan.step)
             self._begin_call(tracked, plan, begins, _has_closure(args, kwargs))
 
     def _begin_call(
@@ -464,6 +467,8 @@ class StepController:
         self._hooked = idle < SHORTEST_IDLE or self.recorder.scaling.known
         for tracked in self.parameters.all:
             tracked.sampler.prepare(sampling=Family.GRAD in due, hooked=self._hooked)
+        if due:
+            self._outside.keep()
         if due or before:  # signals without hooks need not be disarmed again
             for signal in self.recorder.signals:
                 signal.arm(step, due)
