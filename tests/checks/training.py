@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,8 @@ def trained(
     if optimizer is None:
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
     options.setdefault("budget", 1.0)
-    with watch(model, optimizer, run=folder / "run", **options) as watcher:
+    # These runs need not survive a loss of power, and a busy disk takes a second for each.
+    with patch("os.fsync"), watch(model, optimizer, run=folder / "run", **options) as watcher:
         for step in range(steps):
             loss = loss_of(step)
             watcher.log(loss=loss.item() if as_number else loss)

@@ -2,8 +2,10 @@
 
 from gradwatch.checks import (
     bad_init,
+    class_imbalance,
     clipped_to_nothing,
     clipping_every_step,
+    constant_output,
     constant_weights,
     dead_units,
     divergence,
@@ -36,6 +38,7 @@ from gradwatch.checks import (
     not_updated,
     outlier_channels,
     output_misuse,
+    output_range,
     overfitting,
     overpowering_discriminator,
     replica_divergence,
@@ -77,6 +80,9 @@ TRAINING_CHECKS: tuple[Check, ...] = (
     duplicated_batches,
     input_scale,
     target_scale,
+    output_range,
+    constant_output,
+    class_imbalance,
     not_updated,
     no_gradient,
     symmetric_weights,

@@ -33,6 +33,7 @@ START = (
     "bad-init",
     "norm-misuse",
     "output-misuse",
+    "output-range",
 )
 """Faults that are there before the first update."""
 
@@ -77,6 +78,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
         *STEPS,
         "loss-oscillation",
         "divergence",
+        "class-imbalance",
+        "constant-output",
         "nonfinite",
     ),
     "vanishing-gradient": (
@@ -104,7 +107,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "update-ratio-too-small",
     ),
     "dead-units": (*LOOP, *SCALE, *STEPS, "weight-collapse"),
-    "saturation": (*LOOP, *SCALE, *STEPS),
+    "saturation": (*LOOP, *SCALE, *STEPS, "output-range"),
     "bad-init": ("input-scale", "symmetric-weights"),
     "symmetric-weights": ("no-gradient", "not-updated"),
     "update-ratio-too-large": (*LOOP, *SCALE, "exploding-gradient", "weight-collapse"),
@@ -137,6 +140,17 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "update-ratio-too-large",
     ),
     "norm-misuse": ("eval-mode-in-training",),
+    "constant-output": (
+        *LOOP,
+        *RATE,
+        *START,
+        *SILENT,
+        *STEPS,
+        "no-gradient",
+        "weight-collapse",
+        "vanishing-gradient",
+        "class-imbalance",
+    ),
     "overfitting": ("dropout-in-evaluation", "eval-mode-in-training", "duplicated-batches"),
     "heavy-tailed-gradients": ("dead-units", "exploding-gradient", "divergence"),
     "overpowering-discriminator": ("no-optimizer-step", "not-updated", "no-gradient"),
@@ -161,6 +175,7 @@ ORDER = (
     "dropout-in-evaluation",
     "duplicated-batches",
     "input-scale",
+    "output-range",
     "target-scale",
     "symmetric-weights",
     "bad-init",
@@ -186,6 +201,8 @@ ORDER = (
     "loss-spike",
     "loss-oscillation",
     "overfitting",
+    "class-imbalance",
+    "constant-output",
     "slow-convergence",
     "not-learning",
 )

@@ -197,6 +197,8 @@ OF_WHOLE_RUNS = frozenset(
         "uneven-learning-speeds",
         "weight-decay-on-norms",
         "replica-divergence",
+        "constant-output",
+        "class-imbalance",
     }
 )
 """Checks that cannot judge a run that goes on."""

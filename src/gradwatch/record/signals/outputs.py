@@ -59,6 +59,8 @@ class Outputs(HookedSignal):
         self._scalars: dict[str, float] = {}
         self._targets: list[list[float | None]] = []
         self._labels: list[int] = []
+        self._operation = ""
+        """The model's last, where that bounds what it gives."""
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
         """Listen to the model's output where the coming step looks at updates."""
@@ -83,6 +85,7 @@ class Outputs(HookedSignal):
         self._scalars = {**_spread(plain), **_predictions(plain, operation == "Sigmoid")}
         if self._left > 0 and tensor.grad_fn is not None:
             self._left -= 1
+            self._operation = operation if operation in RANGES else ""
             given = _sample(plain)
             tensor.grad_fn.register_prehook(
                 partial(self._keep, tensor.output_nr, self._step, given, operation)
@@ -110,7 +113,8 @@ class Outputs(HookedSignal):
         """No rows; but after the first steps a note on the targets."""
         if self._left == 0:
             self._left = -1
-            self.info = {"targets": self._targets} | _shares(self._labels)
+            activation = {"output_activation": self._operation} if self._operation else {}
+            self.info = {"targets": self._targets} | activation | _shares(self._labels)
         return ()
 
     def scalars(self, step: int) -> dict[str, float]:
