@@ -12,7 +12,7 @@ What helps: subtract the mean of the training targets and divide by their standa
 multiply predictions back.
 
 Thresholds: 100 and 0.01; above 10 or below 0.1 it is mentioned, and no more is said where the
-training works as it is.
+loss falls to a hundredth of its start all the same.
 """
 
 from dataclasses import dataclass
@@ -21,12 +21,13 @@ import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
 from gradwatch.checks.context import CheckContext, context
-from gradwatch.checks.outcome import Learning, outcome
 from gradwatch.text import number
 
 NAME = "target-scale"
 NEEDS: frozenset[str] = frozenset()
 _TOLERANCE = 2e-3
+_SOLVED = 0.01
+"""Part of the first loss: where no more is left, the scale does not matter."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def check(run: Run, *, large: float = 100.0, small: float = 0.01, weak: float = 
     if not too_small and known.rms <= large / weak:
         return
     strong = known.rms > large or (too_small and known.rms < small)
-    works = outcome(ctx).learning is Learning.WORKS
+    works = ctx.loss is not None and ctx.loss.late <= _SOLVED * ctx.loss.start
     limit = (small if strong else small * weak) if too_small else large if strong else large / weak
     about = "at least " if known.at_least else ""
     span = "" if known.at_least else f", from {number(known.least)} to {number(known.largest)}"

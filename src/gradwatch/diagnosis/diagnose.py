@@ -120,6 +120,8 @@ _HINTS = {
     "clip_factor": "it could not be told whether gradients were clipped",
     "stale": "it could not be told what gradients were before backward",
     "input_rms": "the model was fed no floating point numbers that could be read",
+    "output_spread": "the model's output could not be read",
+    "predicted_share": "the model's output could not be read",
     "batch_fingerprint": "the batches could not be compared: they are on a device, or hidden",
     Stat.OPTIM_RATIO_RMS: _NO_MOMENTS,
     Stat.OPTIM_EPS_FRACTION: _NO_MOMENTS,

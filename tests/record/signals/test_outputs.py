@@ -125,3 +125,19 @@ def test_classes_of_the_targets() -> None:
     found = noted(lambda output: F.cross_entropy(output, labels))["target_classes"]
     assert found == {"seen": 18, "most": 3, "share": 0.5, "classes": 3}
     assert "target_classes" not in noted(lambda output: output.square().mean())
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), 1e200])
+def test_numbers_that_cannot_be_summed(odd: float) -> None:
+    output = torch.ones(6, 3, dtype=torch.float64)
+    output[0, 0], output[1, 0] = odd, -odd
+    found = scalars_of(output)
+    assert "output_rms" not in found
+    assert "output_spread" not in found
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_gradients_that_are_not_finite_say_nothing_of_targets(odd: float) -> None:
+    weights = torch.ones(6, 5)
+    weights[2, 2] = odd
+    assert noted(lambda output: (output * weights).sum())["targets"] == []

@@ -123,8 +123,9 @@ class Outputs(HookedSignal):
         return {} if self.failure is not None else scalars
 
 
+@np.errstate(all="ignore")
 def _spread(output: Tensor) -> dict[str, float]:
-    """RMS of the output, and how far rows of a batch differ, relative to it."""
+    """RMS of the output, and how far rows of a batch differ, relative to it; if it is finite."""
     table = output if len(output) > 1 or output.ndim < 3 else output[0]
     flat = table.reshape(len(table), -1)
     rows, columns = -(-flat.shape[0] // _ROWS), -(-flat.shape[1] // _COLUMNS)
@@ -132,8 +133,10 @@ def _spread(output: Tensor) -> dict[str, float]:
     # Sums and products only: numpy's own mean and variance take longer than all the rest.
     total, sums = float(np.vdot(seen, seen)) / seen.size, seen.sum(axis=0)
     shared = float(np.vdot(sums, sums)) / (len(seen) * seen.size)
+    if not math.isfinite(total):
+        return {}
     scalars = {"output_rms": math.sqrt(total)}
-    if len(seen) > 1 and math.isfinite(total):
+    if len(seen) > 1:
         scalars["output_spread"] = math.sqrt(max(total - shared, 0.0) / total) if total else 0.0
     return scalars
 
@@ -189,10 +192,9 @@ def _targets(
     A line is step, loss, then of the targets RMS, least, largest, and the share that is out of the
     output's range (None where it has none).
     """
-    norm = float(moments(gradient)["norm"][0])
-    if not math.isfinite(norm) or norm == 0.0 or not np.isfinite(given).all():
+    norm, seen, size = float(moments(gradient)["norm"][0]), _sample(gradient), gradient.numel()
+    if not (0.0 < norm < math.inf and np.isfinite(given).all() and np.isfinite(seen).all()):
         return
-    seen, size = _sample(gradient), gradient.numel()
     for scale in dict.fromkeys((1 / size, 1.0, 1 / len(gradient), 0.5 / size, 0.5)):
         targets = given - seen / (2 * scale)
         rms = math.sqrt(np.mean(targets**2))
