@@ -97,3 +97,9 @@ def test_the_agreement_is_that_of_all_pairs() -> None:
     assert agreement(values) == pytest.approx(sum(later) / len(later))
     values = np.r_[values[:3], np.zeros(6), values[-3:]]
     assert agreement(values) == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_a_network_trained_before_that_gets_worse_does_not_work() -> None:
+    loss, info = np.linspace(0.5, 1.6, 100), {"chance": 1.6}
+    run = make_run({}, names=["a.weight"], steps=range(100), scalars={"loss": loss}, info=info)
+    assert outcome(context(run)).learning is not Learning.WORKS

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gradwatch.checks.bearable import bearable
 from gradwatch.checks.check import Check
 
 
@@ -16,7 +17,8 @@ def summary(check: Check) -> str:
 
 def text(check: Check) -> str:
     """A check's whole page in plain text."""
-    return f"{check.NAME}\n\n{body(check)}\n\n{settings(check)}\n{measured(check.NAME)}".rstrip()
+    lines = (settings(check), bearable(check.NAME), measured(check.NAME))
+    return "\n".join((check.NAME, "", body(check), "", *filter(None, lines)))
 
 
 def body(check: Check) -> str:

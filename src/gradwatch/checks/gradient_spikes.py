@@ -22,7 +22,8 @@ further conditions. Needs every step: where recording was stretched the check sa
 import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Skipped, Stat, finding
-from gradwatch.checks.context import context
+from gradwatch.checks.context import context, worst_first
+from gradwatch.checks.outcome import Learning, outcome
 from gradwatch.stats.medians import Array, medians, rolling_median
 from gradwatch.text import number, several
 
@@ -58,13 +59,17 @@ def check(
     if not spikes:
         return
     clear = _clear(values, ratio, spikes, deviations, crowd)
+    if outcome(ctx).learning is Learning.WORKS:  # one hard sample is as large as all were at first
+        clear = [row for row in clear if values[row] >= 3 * values[:30].max()]
     worst = max(clear or spikes, key=lambda row: ratio[row])
     norms = run.series[Stat.GRAD_NORM][rows[worst]]
     usual = medians(run.series[Stat.GRAD_NORM][rows[max(0, worst - 30) : worst]])
     with np.errstate(divide="ignore", invalid="ignore"):
         jump = np.where((usual > 0) & ctx.matrices, norms / usual, np.nan)
-    order = np.argsort(-np.nan_to_num(jump), kind="stable")
-    layers, column = ctx.layers(order)[:3], order[0]
+    order = worst_first(np.nan_to_num(jump) >= 0.3 * np.nanmax(jump, initial=0.0), jump)
+    order = order if len(order) else np.argsort(-np.nan_to_num(norms))
+    layers = [layer for layer in ctx.layers(order) if layer][:3]
+    column = order[0]
     step, limit = run.steps[rows[worst]], times * np.nan_to_num(usual[column])
     yield finding(
         NAME,

@@ -12,7 +12,9 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.checks.bearable import BEARABLE
 from gradwatch.checks.context import CheckContext, Mask, Rows, worst_first
+from gradwatch.checks.outcome import outcome
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat, State
 from gradwatch.stats.medians import Array, medians, thinned
@@ -98,11 +100,8 @@ def severity(ctx: CheckContext, rule: Rule, degree: Severity) -> Severity:
 
     Every door takes its severity from findings, and every finding of these kinds from here.
     """
-    loss = ctx.level
-    if loss is None:
-        return degree
     borne = {
-        Rule.STARVED: len(loss) >= 10 and loss.late <= 0.1 * loss.start,
+        Rule.STARVED: outcome(ctx).learning >= BEARABLE["vanishing-gradient"].learning,
         Rule.FAINT: has_fallen(ctx),
         Rule.HUGE: degree > Severity.INFO and _summed_loss(ctx),
     }

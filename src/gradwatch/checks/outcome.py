@@ -1,8 +1,6 @@
-"""How the training turned out, by its own numbers; and what it can bear because of that.
+"""How the training turned out, by its own numbers: losses, rewards, accuracies, validations.
 
-A dead quarter of units, a weight that grows, an odd first loss are true of many trainings that
-work. The outcome decides whether such a thing is a warning or an information: `severity` asks it,
-and every door takes its severities from there. Calibrated on healthy trainings only.
+`bearable` asks it which true statements about a training that works are no warnings.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +12,7 @@ import numpy as np
 
 from gradwatch.checks.context import CheckContext, Curve
 from gradwatch.checks.logged import REWARD, SHARES, rises, words
-from gradwatch.finding import Severity, Skipped
+from gradwatch.finding import Skipped
 from gradwatch.stats.medians import Array
 from gradwatch.text import number
 
@@ -97,7 +95,7 @@ def of_falling(loss: Curve, least: int = LEAST) -> TrainingOutcome:
     start, late = loss.start, loss.late
     if len(loss) < least:
         learning = Learning.UNKNOWN
-    elif loss.converged or loss.trained_before:
+    elif loss.converged or (loss.trained_before and late <= max(start, 0.7 * (loss.chance or 0.0))):
         learning = Learning.WORKS
     elif loss.progress >= SHOWN and agreement(-loss.values) >= _sure(loss):
         learning = Learning.IMPROVES
@@ -166,18 +164,6 @@ def _beyond_noise(curve: Curve) -> float:
     """Agreement four standard deviations from a half, as of a rank test on the two parts."""
     part = max(3, len(curve) // 5)
     return float(max(0.7, 0.5 + 4 * np.sqrt((2 * part + 1) / 12) / part))
-
-
-BEARABLE: dict[str, Learning] = {}
-"""Check → the outcome from which on what it finds is an information and no warning."""
-
-
-def severity(ctx: CheckContext, check: str, degree: Severity) -> Severity:
-    """How grave a finding of this degree is in a training that turned out as this one did."""
-    needed = BEARABLE.get(check)
-    if needed is None or degree <= Severity.INFO:
-        return degree
-    return Severity.INFO if outcome(ctx).learning >= needed else degree
 
 
 _OUTCOMES: "WeakKeyDictionary[CheckContext, TrainingOutcome]" = WeakKeyDictionary()

@@ -3,8 +3,8 @@
 What is seen: the share of (unit, sample) pairs in the flat part (|tanh| > 0.97, sigmoid
 outside 0.03 … 0.97) over the second half of the run, and the entropy of attention rows
 divided by ln n. The output's own activation is exempt: it may be near 0 or 1 because the
-data are. Where the task was solved and the start was not like this, it is only mentioned:
-the network has learnt to be sure.
+data are. Where the loss falls and the start was not like this, it is only mentioned: the
+network has learnt to be sure, or to look at the one place that matters.
 
 Why it hurts: the derivative there is almost zero, so neither this layer nor those before it
 learn. In attention it means logits have grown until the softmax is a hard choice.
@@ -21,7 +21,7 @@ the lowest entropy 0.9.
 import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
-from gradwatch.checks.context import CheckContext, Mask, context, since
+from gradwatch.checks.context import CheckContext, context, since
 from gradwatch.stats.medians import Array
 from gradwatch.text import number, percent, several
 
@@ -55,9 +55,7 @@ def _beyond(ctx: CheckContext, values: Array, limit: float, weak: float, stat: S
     sign = -1.0 if attention else 1.0
     rows = ctx.rows(stat)
     values = np.where(np.isfinite(values), values, -np.inf)
-    first = sign * ctx.run.series[stat][0] if rows[0] == 0 else None
-    learnt = _learnt(ctx, first, values >= limit, weak)
-    severity = Severity.INFO if learnt else Severity.WARNING
+    severity = Severity.WARNING
     if not (values >= limit).any():
         limit, severity = weak, Severity.INFO
     names = ctx.layer_names
@@ -89,10 +87,3 @@ def _beyond(ctx: CheckContext, values: Array, limit: float, weak: float, stat: S
             )
         ),
     )
-
-
-def _learnt(ctx: CheckContext, first: Array | None, over: Mask, weak: float) -> bool:
-    """A network that solved its task may have chosen to be this sure: it did not start so."""
-    if ctx.level is None or not ctx.level.converged or not over.any() or first is None:
-        return False
-    return bool((first[over] < weak).all())

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gradwatch.checks import Check, checks_for, weights_only
+from gradwatch.checks.bearable import severity
 from gradwatch.checks.check import ELEMENTS
 from gradwatch.checks.context import CheckContext, Curve, context
 from gradwatch.checks.logged import held_out_losses, is_loss, losses, rises
 from gradwatch.checks.not_learning import settled
-from gradwatch.checks.outcome import severity
 from gradwatch.checks.tensors import has_elements
 from gradwatch.diagnosis.folding import fold, importance
 from gradwatch.finding import MOST_FOLLOWING, SENTENCE, Finding, Severity, Skipped
@@ -184,7 +184,7 @@ def _outcome(check: Check, run: Run) -> list[Finding | Skipped]:
 
 def _as_borne(run: Run, finding: Finding) -> Finding:
     """The finding, as grave as it is in a training that turned out as this one did."""
-    grave = severity(context(run), finding.check, finding.severity)
+    grave = severity(context(run), finding)
     return finding if grave is finding.severity else replace(finding, severity=grave)
 
 
