@@ -170,3 +170,42 @@ def test_a_check_that_cannot_look_says_why_in_words() -> None:
     reasons = {item.check: item.reason for item in found.skipped}
     assert reasons["loss-scale-overflow"] == "no gradient scaler was seen in this training"
     assert not [reason for reason in reasons.values() if reason.startswith("not recorded: s")]
+
+
+# -- the order of events ---------------------------------------------------------------------------
+
+
+def ends_in_nan(*columns: np.ndarray) -> Run:
+    """Gradients of three layers with a noise of their own; the loss is not finite at step 137."""
+    random = np.random.default_rng(0)
+    noise = random.lognormal(0, 0.4, (140, 3))
+    gradients = np.column_stack([*columns, *[np.ones(140)] * (3 - len(columns))]) * noise
+    loss = np.geomspace(2, 1, 140) * random.lognormal(0, 0.4, 140)
+    bad = np.where(np.arange(140) >= 137, 1.0, 0.0)
+    loss[137:] = np.nan
+    scalars = {"loss": loss, "loss_nonfinite": bad}
+    return make_run({"grad_norm": gradients}, names=NAMES, scalars=scalars)
+
+
+def events(run: Run) -> list[tuple[str, int]]:
+    return [(onset.layer, onset.step) for onset in diagnose(run).timeline]
+
+
+def test_noise_before_the_fault_is_no_event() -> None:
+    assert events(ends_in_nan()) == []
+
+
+def test_what_came_back_before_the_fault_is_no_event() -> None:
+    column = np.ones(140)
+    column[110:115] = 60.0
+    assert events(ends_in_nan(column)) == []
+
+
+def test_what_left_its_range_until_the_fault_is_told_in_order() -> None:
+    first, second = np.ones(140), np.ones(140)
+    first[120:], second[130:] = 200.0, 200.0
+    assert events(ends_in_nan(second, first)) == [("mid", 120), ("in", 130)]
+
+
+def test_what_grows_slowly_as_the_network_learns_is_no_event() -> None:
+    assert events(ends_in_nan(np.geomspace(1, 20, 140))) == []

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradwatch.checks import Check, checks_for, weights_only
 from gradwatch.checks.bearable import severity
 from gradwatch.checks.check import ELEMENTS
-from gradwatch.checks.context import CheckContext, Curve, context
+from gradwatch.checks.context import context
 from gradwatch.checks.logged import held_out_losses, is_loss, losses, rises
 from gradwatch.checks.not_learning import settled
 from gradwatch.checks.tensors import has_elements
@@ -21,6 +22,7 @@ from gradwatch.finding import MOST_FOLLOWING, SENTENCE, Finding, Severity, Skipp
 from gradwatch.notebook import details, items
 from gradwatch.run import Run, as_run
 from gradwatch.stats import Kind, Stat
+from gradwatch.stats.medians import Array, medians
 from gradwatch.text import markup
 
 FORMAT = 1
@@ -237,56 +239,65 @@ UNSTABLE = frozenset(
 SIGNALS = ((Stat.UPDATE_NORM, "update"), (Stat.GRAD_NORM, "gradient"), (Stat.ACT_STD, "outputs"))
 
 
-def timeline(
-    run: Run, root: Finding | None, *, times: float = 2.0, before: int = 40, most: int = 8
-) -> tuple[Onset, ...]:
-    """For an unstable run: the first steps at which layers left `times` their usual size."""
-    if root is None:
-        return ()
-    findings = [root, *root.consequences]
-    unstable = [finding.first_step for finding in findings if finding.check in UNSTABLE]
+BEFORE, AFTER, WINDOW = 40, 10, 60
+"""Steps around the fault in which signals are looked at, and samples before that are usual."""
+
+
+def timeline(run: Run, root: Finding | None, *, times: float = 3.0) -> tuple[Onset, ...]:
+    """For an unstable run: when signals left their usual range for good, up to the fault.
+
+    That is `times` all of what it was before, beyond its own scatter; at most two layers each.
+    """
+    findings = [root, *root.consequences] if root is not None else []
+    unstable = [
+        item.first_step
+        for item in findings
+        if item.check in UNSTABLE and item.severity > Severity.INFO
+    ]
     ctx = context(run)
     if not unstable or ctx.loss is None:
         return ()
-    first, last = min(unstable) - before, min(unstable) + 10
-    onsets: list[Onset] = []
+    fault, onsets = min(unstable), []
     for stat, word in SIGNALS:
-        onsets += _of_layers(ctx, stat, word, first, last, times)
-    onsets += _of_loss(ctx.loss, first, last, times)
-    onsets.sort(key=lambda onset: (onset.step, -onset.factor))
-    return tuple(onsets[:most])
+        rows = ctx.rows(stat)
+        rows = rows[np.abs(ctx.steps[rows] - fault) <= BEFORE + WINDOW * ctx.stride(stat)]
+        values = ctx.values(stat, rows)
+        if stat.kind is Kind.PARAMETER:
+            values[:, ~ctx.weights] = np.nan
+        names = [subject.layer or subject.name for subject in run.by_kind[stat.kind]]
+        found = _departures(ctx.steps[rows], values, fault, times)
+        onsets += [Onset(step, word, names[c], factor) for step, c, factor in found[:2]]
+    loss = _departures(ctx.loss.steps, ctx.loss.values[:, None], fault, times)
+    onsets += [Onset(step, "loss", "", factor) for step, _, factor in loss]
+    return tuple(sorted(onsets, key=lambda onset: (onset.step, -onset.factor)))
 
 
-def _of_layers(
-    ctx: CheckContext, stat: Stat, word: str, first_step: int, last_step: int, times: float
-) -> list[Onset]:
-    """The earliest two layers of one signal."""
-    compared = ctx.beside_usual(stat, first_step, last_step, window=60, least=10)
-    if compared is None:
-        return []
-    near, usual = compared
+def _departures(
+    steps: NDArray[np.int64], values: Array, fault: int, times: float
+) -> list[tuple[int, int, float]]:
+    """(step, column, factor) of columns that leave their range, the earliest first.
+
+    One that has left it when the fault comes did so where that stretch began; what was high
+    before and came back is noise. Others may follow within a few steps.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.nan_to_num(ctx.values(stat, near) / usual, posinf=0.0)
-    if stat.kind is Kind.PARAMETER:
-        ratio[:, ~ctx.weights] = 0.0
-    high = ratio > times
-    columns = np.flatnonzero(high.any(axis=0))
-    first = high.argmax(axis=0)
-    columns = columns[np.argsort(first[columns], kind="stable")][:2]
-    subjects = ctx.run.by_kind[stat.kind]
-    names = [subject.layer or subject.name for subject in subjects]
-    return [
-        Onset(int(ctx.steps[near[first[c]]]), word, names[c], float(ratio[first[c], c]))
-        for c in columns
-    ]
-
-
-def _of_loss(loss: Curve, first_step: int, last_step: int, times: float) -> list[Onset]:
-    before = loss.values[loss.steps < first_step][-60:]
-    usual = float(np.median(before)) if len(before) >= 10 else 0.0
-    if usual <= 0:
+        logs = np.log(np.where(values > 0, values, np.nan))
+    usual = logs[steps < fault - BEFORE][-WINDOW:]
+    near = np.flatnonzero((steps >= fault - BEFORE) & (steps <= fault + AFTER))
+    if len(usual) < 10 or not len(near):
         return []
-    near = (loss.steps >= first_step) & (loss.steps <= last_step)
-    ratio = loss.values / usual
-    high = np.flatnonzero(near & (ratio > times))[:1]
-    return [Onset(int(loss.steps[i]), "loss", "", float(ratio[i])) for i in high]
+    middle = medians(usual)
+    scatter = 1.48 * medians(np.abs(usual - middle))
+    above = logs[near] - middle
+    highest = np.fmax.reduce(usual, axis=0) - middle  # what learning alone lets grow is no event
+    high = above > np.maximum(np.log(times) + highest, 5 * scatter)
+    before = steps[near] <= fault
+    within = ~high & before[:, None]
+    begin = np.where(within.any(axis=0), len(near) - within[::-1].argmax(axis=0), 0)
+    left = high & (np.arange(len(near))[:, None] >= begin)
+    first = left.argmax(axis=0)
+    columns = np.flatnonzero(left.any(axis=0))
+    columns = columns[np.lexsort((-above[first[columns], columns], first[columns]))]
+    return [
+        (int(steps[near[first[c]]]), c, float(np.exp(above[first[c], c]))) for c in columns.tolist()
+    ]
