@@ -17,6 +17,7 @@ from gradwatch.checks.context import context
 from gradwatch.checks.logged import held_out_losses, is_loss, losses, rises
 from gradwatch.checks.not_learning import settled
 from gradwatch.checks.tensors import has_elements
+from gradwatch.diagnosis.advice import fitting
 from gradwatch.diagnosis.folding import fold, importance
 from gradwatch.finding import MOST_FOLLOWING, SENTENCE, Finding, Severity, Skipped
 from gradwatch.notebook import details, items
@@ -162,7 +163,7 @@ def diagnose(run: Any, checks: Iterable[Check] | None = None) -> Diagnosis:
         folded = tuple(sorted(findings, key=importance))
     else:
         findings = settled([_as_borne(run, finding) for finding in findings], checked)
-        folded = fold(with_batches(findings, run.info), run)
+        folded = fitting(fold(with_batches(findings, run.info), run), run)
     return Diagnosis(
         findings=folded,
         skipped=tuple(skipped),
