@@ -1,7 +1,7 @@
 """The size and the shape of the source: `make lines`. Prints figures, judges nothing.
 
-The zoo's families are data and counted apart. A catalogue (one file an entry, read by its index alone) is not counted among the small files and
-the modules with one importer: that is its form.
+The zoo's families are data and counted apart. A catalogue (one file an entry, read by its index
+alone) is not counted among the small files and the modules with one importer: that is its form.
 """
 
 import ast
