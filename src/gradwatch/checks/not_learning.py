@@ -3,7 +3,8 @@
 What is seen: after `least` logged steps less than `share` of the starting loss has gone, and
 the loss is where a constant guess would be. Where that level is not known, the loss has to be
 level within its own noise over `unsure` steps; beside a reward, the reward. The finding stands
-only where no other check warns (slow-convergence gives way to it), and says what was ruled out.
+only where no other check knows a cause (slow-convergence follows from it), and says what was
+ruled out.
 
 Why it hurts: nothing is learnt, and more steps of the same will not change that.
 
@@ -120,21 +121,14 @@ def _warms_up(ctx: CheckContext) -> bool:
 
 
 def settled(findings: Sequence[Finding], checked: Collection[str]) -> list[Finding]:
-    """The findings, not-learning among them only where no other check warns.
+    """The findings, not-learning among them only where no other check knows a cause.
 
-    It then takes the place of slow-convergence, and says what was ruled out.
+    It says what was ruled out; slow-convergence, its milder form, then follows from it.
     """
-    weaker = {NAME, slow_convergence.NAME}
-    if any(item.check not in weaker and item.severity > Severity.INFO for item in findings):
+    symptoms = {NAME, slow_convergence.NAME}
+    if any(item.check not in symptoms and item.severity > Severity.INFO for item in findings):
         return [item for item in findings if item.check != NAME]
-    if not any(item.check == NAME for item in findings):
-        return list(findings)
     named = {item.check for item in findings}
     known = [words for check, words in RULED_OUT.items() if check in checked and check not in named]
     cause = "None of the known causes fits" + (f": {', '.join(known)}." if known else ".")
-    slow = [item.cause for item in findings if item.check != NAME and item.severity > Severity.INFO]
-    return [
-        replace(item, cause=" ".join((*slow[:1], cause))) if item.check == NAME else item
-        for item in findings
-        if item.check != slow_convergence.NAME
-    ]
+    return [replace(item, cause=cause) if item.check == NAME else item for item in findings]

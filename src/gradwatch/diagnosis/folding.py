@@ -81,6 +81,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "class-imbalance",
         "constant-output",
         "nonfinite",
+        "not-learning",
     ),
     "vanishing-gradient": (
         *SCALE,
@@ -203,8 +204,8 @@ ORDER = (
     "overfitting",
     "class-imbalance",
     "constant-output",
-    "slow-convergence",
     "not-learning",
+    "slow-convergence",
 )
 """Root-like first: decides between faults of the same step, and the order of the findings."""
 

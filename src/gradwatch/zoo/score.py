@@ -54,7 +54,8 @@ def attempt(
 
     `every` as in `watch`: None is what users get, with a cadence that follows the clock.
     """
-    with tempfile.TemporaryDirectory() as scratch:
+    # on a busy machine the writer may still be sealing when `close` has waited long enough
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         target = folder or Path(scratch) / "run"
         training = prepare(family, seed, length)
         witness = Witness(training)
