@@ -40,6 +40,7 @@ def record(
     **options: Any,
 ) -> Run:
     """Call `each` so many times with a watcher, and read what was recorded."""
+    torch.set_num_threads(1)  # for tensors this small a second thread is only waited for
     watcher = watch(model, *optimizers, run=path / "run", **options)
     assert isinstance(watcher, Watcher)
     with watcher:

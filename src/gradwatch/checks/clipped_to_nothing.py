@@ -32,7 +32,8 @@ def check(run: Run, *, tiny: float = 1e-3, small: float = 1e-2, least: int = 20)
     """Yield one finding for the whole run."""
     ctx = context(run)
     factors = run.scalars["clip_factor"][: ctx.end]
-    rows = np.flatnonzero(np.isfinite(factors))[-max(least, len(factors) // 2) :]
+    every = np.flatnonzero(np.isfinite(factors))
+    rows = every[-max(least, len(every) // 2) :]
     learning = outcome(ctx).learning
     if len(rows) < least or learning >= Learning.IMPROVES or not _is_plain_sgd(run):
         return
@@ -50,7 +51,7 @@ def check(run: Run, *, tiny: float = 1e-3, small: float = 1e-2, least: int = 20)
         NAME,
         grave if stands else Severity.WARNING,
         (),
-        ctx.steps[rows],
+        ctx.steps[every[int((factors[every] < small).argmax()) :]],
         f"clipping cuts the gradient's norm from {number(norm)} to {number(norm * factor)}, a "
         f"factor of {number(factor)}, on {percent(often)} of steps"
         f"{works_like if np.isfinite(rate) else ''}; {outcome(ctx)}",
