@@ -74,6 +74,28 @@ def test_a_reward_that_stands_still() -> None:
     assert "reward stands still" in finding.message
 
 
+def test_a_reward_that_falls_while_the_loss_falls() -> None:
+    noise = np.random.default_rng(1).normal(size=150)
+    loss, reward = np.linspace(-0.132, -1.56, 150), np.linspace(30, 9, 150) + 5 * noise
+    run = make_run({}, names=["a.weight"], scalars={"loss": loss + 0.1 * noise, "reward": reward})
+    finding = only(NAME, run)
+    assert finding.severity is Severity.CRITICAL
+    assert "check the sign of the loss" in finding.message
+    for steady in (30 + 5 * noise, np.linspace(30, 28, 150) + 5 * noise):
+        run = make_run({}, names=["a.weight"], scalars={"loss": loss, "reward": steady})
+        assert "stands still" in only(NAME, run).message
+
+
+def test_a_generator_that_helps_its_discriminator() -> None:
+    low, falls = np.geomspace(1.4, 1e-3, 100), -np.geomspace(0.7, 900, 100)
+    finding = only(NAME, run_of(d_loss=low, g_loss=falls))
+    assert finding.severity is Severity.CRITICAL
+    assert "the two work together" in finding.message
+    assert finding.advice[0].startswith("Check the sign of g_loss")
+    assert not said(NAME, run_of(d_loss=1.4 + 0 * low, g_loss=falls))
+    assert not said(NAME, run_of(d_loss=low, g_loss=-falls))
+
+
 QUIET = {
     "too short": run_of(50, {"chance": CHANCE}, loss=at_chance(50)),
     "too short to be sure": run_of(90, loss=3.7 + 0.2 * NOISE[:90]),
@@ -86,6 +108,16 @@ QUIET = {
     "relative": run_of(200, {"loss_level": "relative"}, loss=3.7 + 0.2 * NOISE[:200]),
     "gan": run_of(200, d_loss=1.4 + 0.1 * NOISE[:200], g_loss=0.7 + 0.1 * NOISE[-200:]),
     "few rewards": run_of(80, loss=NOISE[:80], reward=20 + 6 * NOISE[-80:]),
+    "learnt at once": run_of(
+        160,
+        loss=5 * NOISE[:160],
+        reward=np.r_[np.linspace(20, 95, 8), np.minimum(100, 95 + 6 * NOISE[:152])],
+    ),
+    "growing batches": run_of(
+        200,
+        {"chance": CHANCE},
+        loss=CHANCE * np.r_[np.linspace(1, 0.8, 20), np.linspace(0.8, 1.02, 180)],
+    ),
     "noise": run_of(200, loss=np.exp(NOISE[:200]) * np.linspace(1, 0.7, 200)),
 }
 

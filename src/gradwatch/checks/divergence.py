@@ -1,26 +1,25 @@
-"""The loss ends higher than it began, falls without bound, or a reward falls with it.
+"""The loss ends higher than it began, or falls without bound.
 
 What is seen: the late loss above `times` the larger of the first loss and chance; or a loss
-that goes on falling far below zero; or NaN after the loss had grown tenfold; or a logged
-reward that ends clearly below where it began. Losses whose level says nothing (of a policy,
-of two networks against each other) are not judged.
+that goes on falling far below zero; or NaN after the loss had grown tenfold. Losses whose
+level says nothing (of a policy, of two networks against each other) are not judged: where a
+reward falls, not-learning says so.
 
 Why it hurts: the network is worse than before training.
 
 What helps: a lower learning rate, warm-up, clipping; a look at the sign of the loss (a loss
 that falls below zero without end is usually maximised); scaled targets.
 
-Thresholds: twice (1.3 times, or twice at any time, is mentioned). A loss that may be negative
-has to rise by ten times its usual change from step to step as well; a reward has to lose a
-fifth, by four standard deviations of a rank test between its first and its last fifth.
+Threshold: twice (1.3 times, or twice at any time, is mentioned). A loss that may be negative
+has to rise by ten times its usual change from step to step as well.
 """
 
 import numpy as np
 
-from gradwatch.checks.check import Evidence, Finding, Outcome, Run, Severity, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
 from gradwatch.checks.context import CheckContext, Curve, context
 from gradwatch.checks.loss_spike import jumped
-from gradwatch.checks.outcome import Learning, TrainingOutcome, rewards, unjudged
+from gradwatch.checks.outcome import unjudged
 from gradwatch.text import number
 
 NAME = "divergence"
@@ -41,38 +40,11 @@ _SIZE = (
 def check(run: Run, *, times: float = 2.0, weak: float = 1.3, least: int = 8) -> Outcome:
     """Yield a finding when the run ends worse than it began."""
     ctx = context(run)
-    lost = [reward for reward in rewards(ctx) if reward.learning is Learning.WORSE]
-    if lost:
-        yield _worse(ctx, lost[0])
-        return
     yield from unjudged(ctx, NAME)
     for loss in ctx.judged:
         yield from (
             _unbounded(ctx, loss) if _falls_on(loss) else _risen(ctx, loss, times, weak, least)
         )
-
-
-def _worse(ctx: CheckContext, reward: TrainingOutcome) -> Finding:
-    """A reward that ends below where it began; where the loss fell meanwhile, that is said."""
-    message = f"{reward.name} fell from {number(reward.start)} to {number(reward.late)}"
-    fell = next((loss for loss in ctx.losses if loss.late < loss.start), None)
-    if fell is not None:
-        began, ended = number(fell.start), number(fell.late)
-        message += f" while {fell.called} fell from {began} to {ended}: check the sign of the loss"
-    return finding(
-        NAME,
-        Severity.CRITICAL,
-        (),
-        ctx.steps[: ctx.end],
-        message,
-        Evidence(reward.name, None, ctx.steps[ctx.end - 1], reward.late, reward.start),
-        cause="What is minimised leads away from the reward: often a loss with the wrong sign.",
-        advice=(
-            "Check the sign of the loss: the log-probability of a good action must be subtracted. "
-            f"It helped if {reward.name} rises.",
-            "Lower the learning rate by three.",
-        ),
-    )
 
 
 def _floor(loss: Curve) -> float:

@@ -42,7 +42,8 @@ REWARD = _set("reward rewards return returns")
 DISCRIMINATOR = _set("d disc discr discriminator dis netd dloss critic")
 GENERATOR = _set("g gen generator netg gloss")
 ADVERSARIAL = DISCRIMINATOR | GENERATOR | _set("adv adversarial gan wasserstein energy")
-AGENT = _set("actor policy pi pg q q1 q2 qf qf1 qf2 td value vf ppo surrogate")
+VALUE = _set("critic q q1 q2 qf qf1 qf2 td value vf")
+AGENT = (VALUE - _set("critic")) | _set("actor policy pi pg ppo surrogate")
 PART = _set("kl kld entropy reg regularization regularizer penalty aux commit commitment vq")
 """Words of terms that are weighed against another loss, and may rise for its sake."""
 

@@ -2,20 +2,23 @@
 
 What is seen: after `least` logged steps less than `share` of the starting loss has gone, and
 the loss is where a constant guess would be. Where that level is not known, the loss has to be
-level within its own noise over `unsure` steps; beside a reward, the reward. The finding stands
-only where no other check knows a cause (slow-convergence follows from it), and says what was
-ruled out.
+level within its own noise over `unsure` steps; beside a reward, the reward, which may also
+fall. The finding stands only where no other check knows a cause (slow-convergence follows
+from it), and says what was ruled out.
 
 Why it hurts: nothing is learnt, and more steps of the same will not change that.
 
 What helps: train on one small batch; if its loss does not go to zero, the fault is in model,
 loss or loop, else in the data: targets that do not belong to their inputs, or inputs that tell
-nothing about them.
+nothing about them. Where a reward falls, look at the sign of the loss first.
 
-Thresholds: 5 % of the way, 60 steps; 100 where chance is unknown. Losses whose level says
-nothing, fine-tuning (a start far below chance) and a warm-up that goes on are not judged.
+Thresholds: 5 % of the way, 60 steps; 100 where chance is unknown. A reward has fallen that lost
+a fifth, by four standard deviations of a rank test between its first and last fifth. Losses
+whose level says nothing, fine-tuning (a start far below chance), losses that were clearly lower
+in between and a warm-up that goes on are not judged.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -24,7 +27,17 @@ import numpy as np
 from gradwatch.checks import slow_convergence
 from gradwatch.checks.check import Evidence, Finding, Outcome, Run, Severity, Skipped, Stat, finding
 from gradwatch.checks.context import CheckContext, Curve, context
-from gradwatch.checks.outcome import Learning, agreement, at_chance, outcome
+from gradwatch.checks.logged import VALUE, words
+from gradwatch.checks.outcome import (
+    SURE,
+    Learning,
+    TrainingOutcome,
+    agreement,
+    at_chance,
+    outcome,
+    rewards,
+)
+from gradwatch.checks.overpowering_discriminator import opponents
 from gradwatch.text import number, percent
 
 NAME = "not-learning"
@@ -49,6 +62,13 @@ RULED_OUT = {
 def check(run: Run, *, share: float = 0.05, least: int = 60, unsure: int = 100) -> Outcome:
     """Yield a finding for a training that stands still, whatever the others say."""
     ctx = context(run)
+    lost = [reward for reward in rewards(ctx) if reward.learning is Learning.WORSE]
+    if lost and all(item.learning <= Learning.STANDS for item in rewards(ctx)):
+        yield _worse(ctx, lost[0])
+        return
+    if (helped := _together(ctx)) is not None:
+        yield helped
+        return
     result = outcome(ctx)
     curve = ctx.curve(result.name)
     if curve is None or result.learning is Learning.UNKNOWN:
@@ -82,9 +102,67 @@ def check(run: Run, *, share: float = 0.05, least: int = 60, unsure: int = 100) 
     )
 
 
+def _worse(ctx: CheckContext, reward: TrainingOutcome) -> Finding:
+    """A reward that ends below where it began; where the loss fell meanwhile, that is said."""
+    message = f"{reward.name} fell from {number(reward.start)} to {number(reward.late)}"
+    own = (loss for loss in ctx.losses if not words(loss.name) & VALUE)
+    fell = next((loss for loss in own if loss.late < loss.start), None)
+    if fell is not None:
+        message += f" while {_fall(fell)}: check the sign of the loss"
+    return _wrong_sign(
+        ctx,
+        message,
+        Evidence(reward.name, None, ctx.steps[ctx.end - 1], reward.late, reward.start),
+        "What is minimised leads away from the reward: often a loss with the wrong sign.",
+        "Check the sign of the loss: the log-probability of a good action must be subtracted. "
+        f"It helped if {reward.name} rises.",
+    )
+
+
+def _together(ctx: CheckContext) -> Finding | None:
+    """A generator that helps its discriminator: both of their losses fall."""
+    pair = opponents(ctx)
+    if pair is None or len(pair[1]) < 40 or not pair[1].below_zero:
+        return None
+    loss, helper = pair
+    won = not loss.below_zero and loss.late <= 0.05 * max(loss.start, math.log(2))
+    second_half = helper.values[len(helper) // 2 :]
+    if not won or helper.late > helper.start or agreement(-second_half) < SURE:
+        return None
+    return _wrong_sign(
+        ctx,
+        f"{_fall(loss)} and {_fall(helper)}: the two work together, not against each other",
+        Evidence(helper.name, None, helper.steps[-1], helper.late, helper.start),
+        "The generator is rewarded for what the discriminator finds out.",
+        f"Check the sign of {helper.name}: it must fall where the discriminator is deceived. It "
+        f"helped if {loss.name} stays near where it began.",
+    )
+
+
+def _fall(loss: Curve) -> str:
+    return f"{loss.called} fell from {number(loss.start)} to {number(loss.late)}"
+
+
+def _wrong_sign(
+    ctx: CheckContext, message: str, evidence: Evidence, cause: str, first: str
+) -> Finding:
+    return finding(
+        NAME,
+        Severity.CRITICAL,
+        (),
+        ctx.steps[: ctx.end],
+        message,
+        evidence,
+        cause=cause,
+        advice=(first, "Lower the learning rate by three."),
+    )
+
+
 def _stands(loss: Curve, share: float, unsure: int) -> bool:
     if loss.progress >= share or loss.trained_before:
         return False
+    if float(loss.smooth.min()) < loss.start - 2 * share * abs(loss.start):
+        return False  # it was lower: what is compared has changed meanwhile, or it rose again
     if loss.chance is not None:
         return at_chance(loss)
     first, last = loss.smooth[: len(loss.smooth) // 4], loss.smooth[-len(loss.smooth) // 4 :]
@@ -123,12 +201,18 @@ def _warms_up(ctx: CheckContext) -> bool:
 def settled(findings: Sequence[Finding], checked: Collection[str]) -> list[Finding]:
     """The findings, not-learning among them only where no other check knows a cause.
 
-    It says what was ruled out; slow-convergence, its milder form, then follows from it.
+    It says what was ruled out; slow-convergence, its milder form, then follows from it. A reward
+    that falls is told unless something is as grave.
     """
-    symptoms = {NAME, slow_convergence.NAME}
-    if any(item.check not in symptoms and item.severity > Severity.INFO for item in findings):
+    own = [item for item in findings if item.check == NAME]
+    others = [item for item in findings if item.check not in (NAME, slow_convergence.NAME)]
+    if not own:
+        return list(findings)
+    if any(Severity.INFO < item.severity >= own[0].severity for item in others):
         return [item for item in findings if item.check != NAME]
+    if own[0].severity is Severity.CRITICAL:
+        return list(findings)
     named = {item.check for item in findings}
-    known = [words for check, words in RULED_OUT.items() if check in checked and check not in named]
+    known = [text for check, text in RULED_OUT.items() if check in checked and check not in named]
     cause = "None of the known causes fits" + (f": {', '.join(known)}." if known else ".")
     return [replace(item, cause=cause) if item.check == NAME else item for item in findings]

@@ -116,7 +116,7 @@ def of_rising(ctx: CheckContext, curve: Curve) -> TrainingOutcome:
     up, down = agreement(curve.values), agreement(-curve.values)
     if len(curve) < FEWEST:
         learning = Learning.UNKNOWN
-    elif top is not None and late >= HIGH * top and not any(map(at_chance, ctx.judged)):
+    elif _high(ctx, late, top) or _rose_at_once(curve):
         learning = Learning.WORKS
     elif up >= _sure(curve) and gained >= FEEBLE:
         learning = Learning.WORKS if gained >= SHOWN else Learning.IMPROVES
@@ -127,6 +127,21 @@ def of_rising(ctx: CheckContext, curve: Curve) -> TrainingOutcome:
     else:
         learning = Learning.STANDS
     return TrainingOutcome(learning, curve.name, early, late)
+
+
+def _high(ctx: CheckContext, late: float, top: float | None) -> bool:
+    """Near its top, and not by guessing the class that is most frequent."""
+    return top is not None and late >= HIGH * top and not any(map(at_chance, ctx.judged))
+
+
+def _rose_at_once(curve: Curve) -> bool:
+    """Whether nearly all values lie above the first five: learnt quickly, and held since."""
+    if len(curve) < 2 * LEAST:
+        return False
+    first, later = curve.values[:5], curve.values[5:]
+    low, usual = float(np.median(first)), float(np.median(later))
+    clearly = usual - low >= SHOWN * max(abs(low), abs(usual))
+    return clearly and float((later[:, None] > first[None, :]).mean()) >= SURE
 
 
 def at_chance(loss: Curve) -> bool:

@@ -35,11 +35,10 @@ def check(
 ) -> Outcome:  # fmt: skip
     """Yield a finding that names the discriminator's layers."""
     ctx = context(run)
-    loss, opponent = _loss_of(ctx, DISCRIMINATOR), _loss_of(ctx, GENERATOR)
-    if loss is None or opponent is None or len(loss) < least or loss.below_zero:
+    pair = opponents(ctx)
+    if pair is None or len(pair[0]) < least or pair[0].below_zero:
         return
-    if any(words(name) & (AGENT | REWARD) for name in run.scalars):
-        return  # the critic of a policy is no opponent
+    loss, opponent = pair
     start = max(loss.start, math.log(2))
     left = _gradient_left(ctx, _side(ctx, opponent, loss))
     second_half = opponent.values[len(opponent) // 2 :]
@@ -70,6 +69,14 @@ def check(
             "Use a gradient penalty, or spectral normalisation in the discriminator.",
         ),
     )
+
+
+def opponents(ctx: CheckContext) -> tuple[Curve, Curve] | None:
+    """The losses of a discriminator and of its generator, by their names."""
+    if any(words(name) & (AGENT | REWARD) for name in ctx.run.scalars):
+        return None  # the critic of a policy is no opponent
+    loss, opponent = _loss_of(ctx, DISCRIMINATOR), _loss_of(ctx, GENERATOR)
+    return None if loss is None or opponent is None else (loss, opponent)
 
 
 def _loss_of(ctx: CheckContext, side: frozenset[str]) -> Curve | None:
