@@ -109,7 +109,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     ),
     "dead-units": (*LOOP, *SCALE, *STEPS, "weight-collapse"),
     "saturation": (*LOOP, *SCALE, *STEPS, "output-range"),
-    "bad-init": ("input-scale", "symmetric-weights"),
+    "bad-init": ("input-scale", "target-scale", "symmetric-weights"),
     "symmetric-weights": ("no-gradient", "not-updated"),
     "update-ratio-too-large": (*LOOP, *SCALE, "exploding-gradient", "weight-collapse"),
     "update-ratio-too-small": (
