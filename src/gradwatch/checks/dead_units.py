@@ -32,7 +32,7 @@ from gradwatch.text import percent, several
 NAME = "dead-units"
 NEEDS = frozenset({Stat.GRAD_DEAD_ROWS})
 _UNITS = (
-    "Lower the learning rate.",
+    "Lower the learning rate. It helped if fewer units are silent at the end.",
     "Use LeakyReLU, GELU or SiLU, or a normalisation layer in front.",
     "Check the biases and the scale of the inputs.",
 )
@@ -76,7 +76,8 @@ def _dead_rows(
     series = ctx.run.series[each][rows, worst] / heights[worst]
     steps = ctx.steps[rows[since(np.nan_to_num(series) >= limit) :]]
     rows_of = f"{heights[worst]:.0f} rows of {layers[0]}"
-    what = f"{rows_of} got no gradient" if never else f"units of {layers[0]} are silent"
+    units_of = f"{heights[worst]:.0f} units of {layers[0]}"
+    what = f"{rows_of} got no gradient" if never else f"{units_of} fired for no sample"
     more = f"; {len(layers)} layers in all" if len(layers) > 1 else ""
     measured, most = values[worst] * heights[worst], limit * heights[worst]
     borne = never and not _wasteful(ctx, values, columns)
@@ -85,7 +86,8 @@ def _dead_rows(
         Severity.WARNING if limit == share and not borne else Severity.INFO,
         layers,
         steps,
-        f"{percent(values[worst])} of the {what} since step {steps[0]}{more}",
+        f"{percent(values[worst])} of the {what} since step {steps[0]} "
+        f"(limit {percent(limit)}){more}",
         Evidence(stat, ctx.run.names[worst], steps[-1], measured, most),
         cause=(
             f"The batches hold nothing that these rows of {several(layers)} stand for."

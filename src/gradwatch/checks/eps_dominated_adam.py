@@ -41,8 +41,12 @@ def check(run: Run, *, share: float = 0.5, moved: float = 0.3, least: int = 8) -
         Severity.WARNING if hindered else Severity.INFO,
         layers,
         ctx.steps[rows],
-        f"{percent(late[worst])} of {name} has √v̂ < ε",
+        f"in {percent(late[worst])} of the elements of {name} the gradient that Adam remembers is "
+        f"smaller than its ε (limit {percent(share)})",
         Evidence(Stat.OPTIM_EPS_FRACTION, name, last, late[worst], share),
         cause=f"The gradients of {several(layers)} are smaller than Adam's ε.",
-        advice=("Lower eps to 1e-8 or less.", "Do not divide the loss by more than the batch."),
+        advice=(
+            "Lower eps to 1e-8 or less. It helped if the loss falls faster.",
+            "Do not divide the loss by more than the batch.",
+        ),
     )

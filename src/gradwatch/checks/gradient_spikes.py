@@ -76,13 +76,15 @@ def check(
         Severity.WARNING if clear else Severity.INFO,
         layers,
         run.steps[rows[spikes]],
-        f"{len(spikes)} {'step' if len(spikes) == 1 else 'steps'} with a gradient "
-        f"{number(ratio[worst])} times the usual, worst at step {step} in {several(layers, 1)}",
+        f"{len(spikes)} {'step' if len(spikes) == 1 else 'steps'} with a gradient norm of up to "
+        f"{number(ratio[worst])} times the median of the 30 steps before, worst at step {step} "
+        f"in {several(layers, 1)}",
         Evidence(Stat.GRAD_NORM, run.names[column], step, norms[column], limit),
         cause="One batch, or one unstable layer, gave a far larger gradient than the rest.",
         advice=(
-            "Look at the batches of those steps.",
-            "Clip the gradient norm at a few times its usual value.",
+            "Look at the batches of those steps: log(batch=ids) names them.",
+            "Clip the gradient norm at a few times its usual value. "
+            "It helped if the loss stays level.",
             "Lower the learning rate or Adam's β2.",
         ),
     )

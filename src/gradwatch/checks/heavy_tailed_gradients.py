@@ -34,7 +34,8 @@ def check(run: Run, *, kurtosis: float = 1000.0, least: int = 20) -> Outcome:
         Severity.INFO,
         layers,
         ctx.steps[rows[len(rows) // 2 :]],
-        f"the gradient of {name} has kurtosis {number(late[worst])}",
+        f"the gradient of {name} has a kurtosis of {number(late[worst])} (a Gaussian has 0, limit "
+        f"{number(kurtosis)})",
         Evidence(Stat.GRAD_KURTOSIS, name, last, late[worst], kurtosis),
         cause=f"A few elements of {several(layers)} carry almost all of the gradient.",
         advice=("Clip per layer or by value.", "Use Adam and a larger batch."),

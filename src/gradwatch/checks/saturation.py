@@ -23,7 +23,7 @@ import numpy as np
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, context, since
 from gradwatch.stats.medians import Array
-from gradwatch.text import number, percent, several
+from gradwatch.text import percent, several
 
 NAME = "saturation"
 NEEDS = frozenset({Stat.ACT_FLAT_FRACTION})
@@ -66,22 +66,29 @@ def _beyond(ctx: CheckContext, values: Array, limit: float, weak: float, stat: S
     worst = columns[np.argmax(values[columns])]
     series = sign * ctx.run.series[stat][rows, columns[0]]
     below = np.isfinite(series) & (series < limit)
-    level = abs(values[worst])
+    level, steps = abs(values[worst]), ctx.steps[rows[since(~below) :]]
     yield finding(
         NAME,
         severity,
         layers,
-        ctx.steps[rows[since(~below) :]],
-        f"attention entropy of {names[worst]} is {number(level)} of its maximum"
+        steps,
+        f"the attention of {names[worst]} looks at hardly more than one place: its entropy is "
+        f"{percent(level)} of the highest possible (limit {percent(abs(limit))}) "
+        f"since step {steps[0]}"
         if attention
-        else f"{percent(level)} of the outputs of {names[worst]} are in the flat part",
+        else f"{percent(level)} of the outputs of {names[worst]} are in the flat part of the "
+        f"activation (limit {percent(limit)}) since step {steps[0]}",
         Evidence(stat, names[worst], ctx.steps[rows[-1]], level, abs(limit)),
         cause=f"What {several(layers)} feeds into the activation is too large.",
         advice=(
-            ("Normalise queries and keys; check the 1/√d scaling.", "Lower the learning rate.")
+            (
+                "Normalise queries and keys; check the 1/√d scaling. "
+                "It helped if the entropy rises.",
+                "Lower the learning rate.",
+            )
             if attention
             else (
-                "Scale the inputs to about one.",
+                "Scale the inputs to about one. It helped if fewer outputs are flat.",
                 "Use Xavier initialisation or a normalisation layer in front.",
                 "Use ReLU-like activations in hidden layers.",
             )

@@ -45,11 +45,15 @@ def check(run: Run, *, limit: float = 2.3, lead: int = 10, settle: int = 20) -> 
         Severity.WARNING if rises else Severity.INFO,
         ctx.layers([column]),
         steps,
-        f"g/√v̂ of {name} is {number(value)} at step {steps[0]}"
+        f"the gradient of {name} is {number(value)} times the size that Adam remembers of it "
+        f"at step {steps[0]} (limit {number(limit)}, about 1 is usual)"
         + ("; the loss rose after it" if rises else ""),
         Evidence(Stat.OPTIM_RATIO_RMS, name, steps[0], value, limit),
-        cause="The second moment had adapted to smaller gradients.",
-        advice=("Lower β2 to 0.95.", "Clip updates (StableAdamW) or gradients."),
+        cause="Adam's second moment had adapted to smaller gradients, so the step is too large.",
+        advice=(
+            "Lower β2 to 0.95. It helped if the loss no longer jumps.",
+            "Clip updates (StableAdamW) or gradients.",
+        ),
     )
 
 

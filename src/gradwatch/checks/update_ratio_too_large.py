@@ -65,12 +65,16 @@ def check(
             _since(ctx, columns, limit, int(ctx.steps[rows[over.argmax()]])),
             ctx.steps[rows[over]][-1],
         ],
-        f"a step changes {name} by up to {number(highest)} of its norm, "
+        f"a step changes {name} by up to {number(highest)} times its norm, "
         f"by more than {number(limit)} on {percent(often[worst])} of steps; "
-        f"{len(columns)} of {counted} weights move as far, {number(1e-3)} is usual",
+        f"{len(columns)} of {counted} weights move as far; about 0.001 is usual",
         Evidence(Stat.UPDATE_RATIO, name, ctx.steps[rows[peak]], highest, limit),
         cause=f"The learning rate is too large for {several(layers)}.",
-        advice=("Lower the learning rate by ten.", "Add warm-up.", "Clip the gradient norm."),
+        advice=(
+            "Lower the learning rate by ten. It helped if a step changes weights by about 0.1 %.",
+            "Add warm-up.",
+            "Clip the gradient norm.",
+        ),
         tensors=[run.names[column] for column in columns],
     )
 

@@ -59,12 +59,13 @@ def check(
         Severity.WARNING if strong else Severity.INFO,
         (),
         steps,
-        f"since step {steps[0]} a step changes the weights by {number(typical)} of their norm "
-        f"(median of {len(columns)} weights); {number(1e-3)} is usual",
+        f"since step {steps[0]} a step changes the weights by {number(typical)} times their norm "
+        f"(median of {len(columns)} weights, limit {number(limit)}); about 0.001 is usual",
         Evidence(Stat.UPDATE_RATIO, run.names[middle], steps[-1], typical, limit),
         cause="The learning rate is far too small for these gradients.",
         advice=(
-            "Raise the learning rate by ten, and again, until the ratio is near 1e-3.",
+            "Raise the learning rate by ten, and again, until that is near 0.001. "
+            "It helped if the loss falls.",
             "Check the scheduler and the warm-up.",
         ),
     )

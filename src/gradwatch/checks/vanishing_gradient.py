@@ -61,7 +61,8 @@ def check(
             Evidence(Stat.GRAD_NORM, run.names[worst], step, norm, limit),
             cause=cause,
             advice=(
-                "Use ReLU-like activations or put normalisation layers between.",
+                "Use ReLU-like activations or put normalisation layers between. It helped if the "
+                "gradients of the first and last layers come within a factor of 100.",
                 "Add residual connections.",
                 "Use He or Xavier initialisation.",
             ),

@@ -42,11 +42,12 @@ def check(run: Run, *, share: float = 0.1, weak: float = 0.5, least: int = 3) ->
         Severity.WARNING if limit == share else Severity.INFO,
         layers,
         ctx.steps[rows[since(beyond) :]],
-        f"the norm of {name} fell from {number(start)} to {percent(ratio[worst])} of it",
+        f"the norm of {name} fell from {number(start)} to {number(end)}, "
+        f"{percent(ratio[worst])} of its start (limit {percent(limit)})",
         Evidence(Stat.WEIGHT_NORM, name, last, end, limit * start),
         cause=f"Decay or the gradient pulls {several(layers)} to zero faster than it learns.",
         advice=(
-            "Lower the weight decay; leave norm gains and biases out of it.",
+            "Lower the weight decay; leave norm gains and biases out. It helped if the norm stays.",
             "Check that decay is not applied twice.",
             "Lower the learning rate.",
         ),

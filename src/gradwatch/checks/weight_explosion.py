@@ -52,12 +52,12 @@ def check(
         layers,
         ctx.steps[rows[since(beyond) :]],
         f"the norm of {name} grew from {number(first)} to {number(end)}, "
-        f"{number(ratio[worst])} times its start"
+        f"{number(ratio[worst])} times its start (limit {number(limit)})"
         + (f"; {len(columns)} of {judged} weights grew as far" if len(columns) > 1 else ""),
         Evidence(Stat.WEIGHT_NORM, name, last, end, limit * first),
         cause=f"The updates of {several(layers)} keep pushing the same way.",
         advice=(
-            "Lower the learning rate.",
+            "Lower the learning rate. It helped if the norm levels off.",
             "Add weight decay or clip the gradient norm.",
             "Check the scale of inputs and targets.",
         ),
