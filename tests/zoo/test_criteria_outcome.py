@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from gradwatch.zoo.criteria_outcome import moving, overpowering
+from gradwatch.zoo.criteria_outcome import moving, overpowering, runaway
 from gradwatch.zoo.recipes.odd import looped
 from gradwatch.zoo.recipes.reinforcement import dqn, td3
 from gradwatch.zoo.training import Draw, Length, Training, Turn, train
@@ -67,6 +67,21 @@ def test_a_discriminator_overpowers_when_it_wins_and_the_generator_gets_nothing(
 ) -> None:
     found = list(overpowering(scripted(judge, maker, pull)))
     assert [label.strong for label in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("judge", "expected"),
+    [
+        (lambda step: -2.0 * step, [Label("divergence", True, frozenset(), 5)]),
+        (lambda step: step / 6, [Label("divergence", False)]),
+        (lambda step: 100.0 + step, []),
+    ],
+)
+def test_a_loss_without_a_level_runs_away_when_it_grows_twentyfold(
+    judge: Callable[[int], float], expected: list[Label]
+) -> None:
+    found = runaway(scripted(judge, lambda step: 1.0, lambda step: 1.0))
+    assert list(found) == expected
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,6 @@ ODD: tuple[Family, ...] = (
 BY_NAME = {family.name: family for family in ODD}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def test_there_are_enough_of_them() -> None:
     assert sum(family.sick for family in ODD) >= 18
     assert sum(not family.sick for family in ODD) >= 22

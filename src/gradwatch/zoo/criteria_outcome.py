@@ -2,6 +2,8 @@
 
 - overpowering-discriminator: starts are medians of the first five steps, ends of the last tenth;
   a loss rises through the second half if each third of it is above the one before, by 5 % in all.
+- divergence, of a loss whose level means nothing: the last five values are, up or down, 20 times
+  the first five (of one at least); 5 times is weak.
 - moving-targets: an information, so never strong.
 """
 
@@ -46,6 +48,19 @@ def overpowering(seen: Witness) -> Iterator[Label]:
         yield Label("overpowering-discriminator", False)
 
 
+def runaway(seen: Witness) -> Iterator[Label]:
+    """A loss without a level that grows and grows, above or below zero."""
+    worst, onset = 0.0, 0
+    for values in seen.by_turn.values() if not seen.training.level else ():
+        sizes = [abs(value) for value in finite(values)]
+        start = max(1.0, median(sizes[:5])) if sizes else 1.0
+        if len(sizes) >= 20 and median(sizes[-5:]) / start > worst:
+            worst = median(sizes[-5:]) / start
+            onset = next((i for i, size in enumerate(sizes) if size > 2 * start), 0)
+    if worst >= 5:
+        yield Label("divergence", worst >= 20, frozenset(), onset if worst >= 20 else 0)
+
+
 def moving(seen: Witness) -> Iterator[Label]:
     """What the loss aims at changes with the network on every step."""
     flags = seen.training.moving
@@ -53,4 +68,4 @@ def moving(seen: Witness) -> Iterator[Label]:
         yield Label("moving-targets", False)
 
 
-OUTCOME = (overpowering, moving)
+OUTCOME = (overpowering, runaway, moving)

@@ -24,7 +24,7 @@ FAMILIES = (
     family("contrastive", "unscaled", "Inputs in the hundreds.", partial(simclr, scale=300),
            culprits=["encoder.0"]),
     family("contrastive", "collapsed", "Nothing keeps the codes of two networks apart.",
-           partial(byol, guarded=False)),
+           partial(byol, guarded=False), rate_times(4)),
     family("contrastive", "forgotten-tower", "The optimizer has the pictures only.",
            clip, leave_out("texts*"), culprits=["texts.*"]),
     family("contrastive", "shuffled-pairs", "Texts of other pictures.",
