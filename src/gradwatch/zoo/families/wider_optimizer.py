@@ -132,7 +132,8 @@ HEALTHY = (
     family("words", "adam", "The linear model with Adam.",
            bag_of_words, optimizer(Adam, lr=0.02), sick=False),
     family("unet", "cosine-to-zero", "Segmentation with warm-up and a rate that ends at zero.",
-           unet, schedule(lambda share: min(1.0, 10 * share) * (1 - share**2)), sick=False),
+           unet, rate_times(1.5), schedule(lambda share: min(1.0, 10 * share) * (1 - share**2)),
+           sick=False),
 )  # fmt: skip
 
 FAMILIES = SICK + HEALTHY

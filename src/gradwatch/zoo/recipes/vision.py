@@ -160,7 +160,7 @@ class UNet(nn.Module):
 def unet(draw: Draw) -> Training:
     """Segmentation with a small U-Net and Adam."""
     model = UNet(draw.pick((4, 6)))
-    return training(draw, disks(), model, plainly(Adam, draw.rate(3e-3, 1e-2)), 80, 8)
+    return training(draw, disks(), model, plainly(Adam, draw.rate(8e-3, 2e-2)), 80, 8)
 
 
 def audio(draw: Draw) -> Training:
