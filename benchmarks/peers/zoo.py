@@ -23,7 +23,7 @@ from benchmarks.peers.diagnosers import Diagnoser, available, quiet
 from benchmarks.peers.names import TABLES, Names, claims
 from gradwatch.zoo.families import half
 from gradwatch.zoo.score import TAXONOMY, Row, attempt, prepare, row_of
-from gradwatch.zoo.training import Family, Training, Turn, train
+from gradwatch.zoo.training import Training, Turn, ZooFamily, train
 
 OURS = "gradwatch"
 OUR_TABLE: Names = {name: (name,) for name in TAXONOMY}
@@ -110,7 +110,7 @@ def main(families: int | None, seeds: Sequence[int], *, verbose: bool = False) -
         print(line)
 
 
-def spread(families: Sequence[Family], at_most: int | None) -> Sequence[Family]:
+def spread(families: Sequence[ZooFamily], at_most: int | None) -> Sequence[ZooFamily]:
     """Evenly over the list, so that sick and healthy keep their shares."""
     if at_most is None or at_most >= len(families):
         return families
@@ -130,7 +130,7 @@ def elsewhere() -> Iterator[None]:
 
 
 def one(
-    family: Family,
+    family: ZooFamily,
     seed: int,
     tallies: Mapping[str, Tally],
     makers: Mapping[str, object],

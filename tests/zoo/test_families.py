@@ -4,7 +4,7 @@ import pytest
 
 from gradwatch.zoo.families import EVERY, WIDER, half
 from gradwatch.zoo.score import prepare
-from gradwatch.zoo.training import Family, Length, train
+from gradwatch.zoo.training import Length, ZooFamily, train
 
 
 def test_there_are_sixty_sick_and_sixty_healthy_families_more() -> None:
@@ -23,17 +23,17 @@ def test_the_halves_of_the_wider_zoo() -> None:
 
 
 @pytest.mark.parametrize("family", WIDER[::5], ids=lambda family: family.name)
-def test_a_fifth_of_the_families_can_be_made_and_trained(family: Family) -> None:
+def test_a_fifth_of_the_families_can_be_made_and_trained(family: ZooFamily) -> None:
     trains(family)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", WIDER, ids=lambda family: family.name)
-def test_every_family_can_be_made_and_trained(family: Family) -> None:
+def test_every_family_can_be_made_and_trained(family: ZooFamily) -> None:
     trains(family)
 
 
-def trains(family: Family) -> None:
+def trains(family: ZooFamily) -> None:
     training = prepare(family, 0, Length.SHORT)
     assert training.steps == 60
     layers = {name for name, _ in training.model.named_modules()}

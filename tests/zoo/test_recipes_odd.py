@@ -17,10 +17,10 @@ from gradwatch.zoo.recipes.generative import Coupling
 from gradwatch.zoo.recipes.odd import Mixture, copied, energy_distance, fixed
 from gradwatch.zoo.recipes.reinforcement import LIMIT, play, pushed
 from gradwatch.zoo.score import prepare
-from gradwatch.zoo.training import Draw, Family, Length, train
+from gradwatch.zoo.training import Draw, Length, ZooFamily, train
 from gradwatch.zoo.witness import Witness
 
-ODD: tuple[Family, ...] = (
+ODD: tuple[ZooFamily, ...] = (
     *wider_adversarial.FAMILIES,
     *wider_reinforcement.FAMILIES,
     *wider_generative.FAMILIES,
@@ -35,7 +35,7 @@ def test_there_are_enough_of_them() -> None:
     assert len(BY_NAME) == len(ODD)
 
 
-def witnessed(family: Family, seed: int, length: Length = Length.DEFAULT) -> Witness:
+def witnessed(family: ZooFamily, seed: int, length: Length = Length.DEFAULT) -> Witness:
     training = prepare(family, seed, length)
     witness = Witness(training)
     train(training, [witness])
@@ -43,7 +43,7 @@ def witnessed(family: Family, seed: int, length: Length = Length.DEFAULT) -> Wit
     return witness
 
 
-def strong(family: Family, seed: int) -> set[str]:
+def strong(family: ZooFamily, seed: int) -> set[str]:
     return {label.fault for label in labels(witnessed(family, seed)) if label.strong}
 
 

@@ -20,7 +20,7 @@ from gradwatch.live import watch
 from gradwatch.store import open_run
 from gradwatch.zoo.criteria import labels
 from gradwatch.zoo.families import EVERY
-from gradwatch.zoo.training import Draw, Family, Length, Training, train
+from gradwatch.zoo.training import Draw, Length, Training, ZooFamily, train
 from gradwatch.zoo.witness import Label, Witness
 
 
@@ -36,14 +36,14 @@ class Trial:
     diagnosis: Diagnosis
 
 
-def prepare(family: Family, seed: int, length: Length = Length.DEFAULT) -> Training:
+def prepare(family: ZooFamily, seed: int, length: Length = Length.DEFAULT) -> Training:
     """The training of a family, a seed and a length, the same each time."""
     torch.manual_seed(zlib.crc32(f"{family.name}/{seed}".encode()))
     return family.make(Draw(zlib.crc32(f"{seed}/{family.name}".encode()), length))
 
 
 def attempt(
-    family: Family,
+    family: ZooFamily,
     seed: int,
     folder: Path | None = None,
     *,
@@ -88,7 +88,7 @@ TAXONOMY = frozenset(
 
 
 Job = tuple[str, int, str]
-"""Family, seed and length of a trial."""
+"""ZooFamily, seed and length of a trial."""
 
 
 @dataclass(frozen=True)

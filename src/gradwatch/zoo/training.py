@@ -331,7 +331,7 @@ Change = Callable[[Training, Draw], None]
 
 
 @dataclass(frozen=True)
-class Family:
+class ZooFamily:
     """`make` plants the fault; what a trial really has is measured from its tensors."""
 
     name: str
@@ -347,7 +347,7 @@ class Family:
 
 
 def family(kind: str, what: str, about: str, recipe: Make, *changes: Change, sick: bool = True,
-           culprits: Sequence[str] = ()) -> Family:  # fmt: skip
+           culprits: Sequence[str] = ()) -> ZooFamily:  # fmt: skip
     """A recipe and what is changed in it; `culprits` are patterns of layers' names."""
 
     def make(draw: Draw) -> Training:
@@ -361,13 +361,13 @@ def family(kind: str, what: str, about: str, recipe: Make, *changes: Change, sic
             training.culprits = tuple(n for c in culprits for n in fnmatch.filter(names, c))
         return training
 
-    return Family(f"{kind}/{what}", about, sick, make)
+    return ZooFamily(f"{kind}/{what}", about, sick, make)
 
 
-def _of_functions(kind: str, makers: Iterable[Make], is_sick: bool) -> tuple[Family, ...]:
+def _of_functions(kind: str, makers: Iterable[Make], is_sick: bool) -> tuple[ZooFamily, ...]:
     """Families written as functions: their names and docstrings say what they are."""
     return tuple(
-        Family(
+        ZooFamily(
             f"{kind}/{make.__name__.replace('_', '-')}",
             (make.__doc__ or "").strip().partition("\n")[0],
             is_sick,
@@ -377,11 +377,11 @@ def _of_functions(kind: str, makers: Iterable[Make], is_sick: bool) -> tuple[Fam
     )
 
 
-def sick(kind: str, *makers: Make) -> tuple[Family, ...]:
+def sick(kind: str, *makers: Make) -> tuple[ZooFamily, ...]:
     """Families whose makers plant a fault."""
     return _of_functions(kind, makers, True)
 
 
-def healthy(kind: str, *makers: Make) -> tuple[Family, ...]:
+def healthy(kind: str, *makers: Make) -> tuple[ZooFamily, ...]:
     """Families that train well, some of them in ways that look like a fault."""
     return _of_functions(kind, makers, False)

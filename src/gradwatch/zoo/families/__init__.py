@@ -21,9 +21,9 @@ from gradwatch.zoo.families import (
     wider_reinforcement,
     wider_representation,
 )
-from gradwatch.zoo.training import Family, Length
+from gradwatch.zoo.training import Length, ZooFamily
 
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: tuple[ZooFamily, ...] = (
     *mlp_scale.FAMILIES,
     *mlp_loop.FAMILIES,
     *mlp_healthy.FAMILIES,
@@ -37,7 +37,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-WIDER: tuple[Family, ...] = (
+WIDER: tuple[ZooFamily, ...] = (
     *wider_optimizer.FAMILIES,
     *wider_model.FAMILIES,
     *wider_data.FAMILIES,
@@ -53,18 +53,18 @@ OF = {"first": FAMILIES, "wider": WIDER, "all": EVERY}
 """The sets that can be asked for by name."""
 
 
-def half(name: str, families: Sequence[Family] = FAMILIES) -> tuple[Family, ...]:
+def half(name: str, families: Sequence[ZooFamily] = FAMILIES) -> tuple[ZooFamily, ...]:
     """Every other sick family and every other healthy one, in the order of the list."""
     if name == "all":
         return tuple(families)
     wanted = {"calibrate": 0, "report": 1}[name]
-    chosen: list[Family] = []
+    chosen: list[ZooFamily] = []
     for is_sick in (True, False):
         chosen.extend([f for f in families if f.sick is is_sick][wanted::2])
     return tuple(chosen)
 
 
-def chosen(of: str, half_of_it: str, length: Length) -> tuple[Family, ...]:
+def chosen(of: str, half_of_it: str, length: Length) -> tuple[ZooFamily, ...]:
     """A half of a set; for long trainings every third family of the set, in its order."""
     families = OF[of]
     long = set(families[::3])
