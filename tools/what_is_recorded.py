@@ -61,6 +61,7 @@ SCALARS: tuple[tuple[str, str, str], ...] = (
     ("evaluations", "where seen", "calls of the model without gradients since the step before"),
     ("evaluations_in_training", "where seen", "those with dropout or BatchNorm in training mode"),
     ("clip_factor", "every k steps", "what the user's clipping multiplied the gradient by"),
+    ("outside_change", "where seen", "largest change of a weight by another than the optimizer"),
     ("backwards", "every k steps", "backward passes since the step before"),
     ("stale", "every k steps", "1 where gradients were not zero before the first backward"),
     ("skipped", "every step", "1 where a gradient scaler left the step out"),
