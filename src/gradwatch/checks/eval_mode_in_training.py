@@ -34,8 +34,8 @@ def check(run: Run, *, share: float = 0.9, least: int = 3) -> Outcome:
         return
     rows, whole = ctx.rows(Stat.PROBE_TRAINING), len(layers) == len(often)
     typical = min(often[name] for name in layers)
-    which = f"the model's {len(layers)} dropout layers" if whole else several(layers)
-    verb = "were" if whole or len(layers) > 1 else "was"
+    which = "dropout, everywhere in the model," if whole else several(layers)
+    verb = "was" if whole or len(layers) == 1 else "were"
     yield finding(
         NAME,
         Severity.WARNING,

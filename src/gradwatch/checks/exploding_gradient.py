@@ -110,10 +110,10 @@ def _scale_of_loss(
     if loss is None or item.rule is Rule.SUDDEN or not from_the_start or gains.max() > 4.0:
         return None
     start = abs(float(loss.values[0]))
-    typical = float(np.nanmedian(ctx.total_gradient[first_rows]))
+    beginning = float(ctx.total_gradient[first_rows[0]])
     known = targets(ctx)
     usual = max(10.0, known.rms if known is not None else 0.0)
-    if start < _LARGE_LOSS or highest > _GROWN * typical or not _first_output(ctx) <= usual:
+    if start < _LARGE_LOSS or highest > _GROWN * beginning or not _first_output(ctx) <= usual:
         return None  # also where large outputs make the loss large: those were amplified
     size = f"The loss itself is large from the first step ({number(start)})"
     if known is not None and known.rms > 10.0:
