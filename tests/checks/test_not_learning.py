@@ -23,8 +23,10 @@ NOISE = np.random.default_rng(0).standard_normal(300)
 CHANCE = math.log(5)
 
 
-def run_of(steps: int = 100, info: Any = None, lr: Any = None, **numbers: Any) -> Run:
-    ratio = {"grad_norm": 1.0, "update_ratio": 2e-3}
+def run_of(
+    steps: int = 100, info: Any = None, lr: Any = None, moves: Any = 2e-3, **numbers: Any
+) -> Run:
+    ratio = {"grad_norm": 1.0, "update_ratio": moves}
     series = {name: table([value, value], steps) for name, value in ratio.items()}
     subjects = [
         Subject(Kind.PARAMETER, f"{n}.weight", n, (4, 4), "float32", 16, 0) for n in ("a", "b")
@@ -118,6 +120,7 @@ QUIET = {
         {"chance": CHANCE},
         loss=CHANCE * np.r_[np.linspace(1, 0.8, 20), np.linspace(0.8, 1.02, 180)],
     ),
+    "tiny steps": run_of(info={"chance": CHANCE}, moves=5e-6, loss=at_chance(100)),
     "noise": run_of(200, loss=np.exp(NOISE[:200]) * np.linspace(1, 0.7, 200)),
 }
 

@@ -42,6 +42,8 @@ from gradwatch.text import number, percent
 
 NAME = "not-learning"
 NEEDS: frozenset[str] = frozenset()
+TINY = 1e-5
+"""Share of a weight that a step changes, below which nothing else needs to be wrong."""
 RULED_OUT = {
     "no-optimizer-step": "the optimizers step",
     "no-gradient": "gradients reach every layer",
@@ -76,6 +78,9 @@ def check(run: Run, *, share: float = 0.05, least: int = 60, unsure: int = 100) 
         return
     if result.learning > Learning.STANDS or len(curve) < least or _warms_up(ctx):
         return
+    movement = ctx.typical(Stat.UPDATE_RATIO, 0.5)
+    if movement is not None and movement < TINY:
+        return  # that is why, and slow-convergence says so
     if ctx.judged:
         losses = [loss for loss in ctx.judged if len(loss) >= least]
         level = bool(losses) and all(_stands(loss, share, unsure) for loss in losses)
