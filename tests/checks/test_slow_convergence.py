@@ -58,6 +58,11 @@ def test_a_fall_from_a_bad_start_to_chance_is_still_chance() -> None:
     assert only("slow-convergence", run_of(loss, math.log(5))).severity is Severity.WARNING
 
 
+def test_a_loss_that_was_lower_in_between_has_left_chance() -> None:
+    loss = math.log(5) * np.r_[np.linspace(1, 0.8, 20), np.linspace(0.8, 1.0, 180)]
+    assert quiet("slow-convergence", run_of(loss, math.log(5)))
+
+
 def test_each_of_several_losses_is_judged() -> None:
     stuck, fell = np.full(100, 1.6), np.geomspace(2, 0.1, 100)
     run = make_run(

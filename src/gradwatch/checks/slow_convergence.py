@@ -74,7 +74,8 @@ def _rose(ctx: CheckContext) -> bool:
 
 def _reason(ctx: CheckContext, loss: Curve, stuck: float) -> str:
     """Why more was possible; empty when nothing says so."""
-    if loss.chance is not None and loss.late > (1 - stuck) * loss.chance:
+    never_lower = loss.chance is not None and float(loss.smooth.min()) > 0.9 * loss.chance
+    if loss.chance is not None and loss.late > (1 - stuck) * loss.chance and never_lower:
         return "The loss never left the level of a constant guess."
     movement = ctx.typical(Stat.UPDATE_RATIO, 1.0)
     if movement is not None and movement < 1e-4 and loss.progress < 0.2:
