@@ -67,8 +67,11 @@ def _waits(ctx: CheckContext) -> Mask:
     if Stat.WEIGHT_NORM not in recorded or Stat.GRAD_NORM not in recorded:
         return np.zeros(len(ctx.parameters), bool)
     zero = (ctx.first(Stat.WEIGHT_NORM) == 0) & (ctx.last(Stat.WEIGHT_NORM) == 0)
-    there = ctx.run.state(Stat.GRAD_NORM)[: ctx.end] != State.NO_GRADIENT
-    norms = np.nan_to_num(ctx.values(Stat.GRAD_NORM, np.arange(ctx.end)))
-    held = zero & there.any(axis=0) & (norms == 0).all(axis=0)
-    factors = [not p.name.endswith("bias") for p in ctx.parameters]
-    return np.asarray(zero & ~(held & ((held & np.array(factors)).sum() >= 2)), bool)
+    columns = np.flatnonzero(zero)
+    there = ctx.run.state(Stat.GRAD_NORM)[: ctx.end, columns] != State.NO_GRADIENT
+    norms = np.nan_to_num(ctx.run.series[Stat.GRAD_NORM][: ctx.end, columns])
+    held = columns[there.any(axis=0) & (norms == 0).all(axis=0)]
+    factors = [column for column in held if not ctx.parameters[column].name.endswith("bias")]
+    if len(factors) >= 2:
+        zero[held] = False
+    return np.asarray(zero, bool)
