@@ -37,3 +37,11 @@ def test_zero_starts_and_frozen_weights_are_not_judged() -> None:
     run = make_run({"weight_norm": table([np.linspace(0, 50, 40), 1.0], 40)}, subjects=subjects)
     assert not said("weight-explosion", run)
     assert not said("weight-collapse", run)
+
+
+def test_a_norm_that_still_grows_is_taken_where_it_is() -> None:
+    grows, swings = np.geomspace(1.5, 16, 12), np.r_[np.geomspace(1.5, 8, 11), 16]
+    swings[-2] = 9.0
+    swings[-3] = 9.5
+    assert only("weight-explosion", norms(grows, 2, 2, steps=12)).severity is Severity.WARNING
+    assert only("weight-explosion", norms(swings, 2, 2, steps=12)).severity is Severity.INFO

@@ -74,9 +74,11 @@ def norms_against_start(ctx: CheckContext, least: int) -> Array:
     if len(rows) < (2 if ctx.went_bad else least):
         return np.full(len(ctx.parameters), np.nan)
     first = ctx.first(Stat.WEIGHT_NORM)
-    # the median of the last three samples, or the last one before the run went bad
+    # the median of the last three samples; the last one before a run went bad, or on the way
     values = ctx.values(Stat.WEIGHT_NORM, rows[-1 if ctx.went_bad else -3 :])
     late = np.array([np.nan if np.isnan(c).all() else float(np.nanmedian(c)) for c in values.T])
+    turns = np.diff(values, axis=0)
+    late = np.where((turns > 0).all(axis=0) | (turns < 0).all(axis=0), values[-1], late)
     counted = np.array([p.count >= 4 or not p.count for p in ctx.parameters], bool)
     judged = (ctx.weights | (ctx.norm_gains & ctx.trainable)) & counted
     with np.errstate(divide="ignore", invalid="ignore"):
