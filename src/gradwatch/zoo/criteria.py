@@ -19,6 +19,7 @@ from statistics import median
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from gradwatch.zoo.criteria_outcome import OUTCOME
 from gradwatch.zoo.criteria_silent import SILENT, not_learning
@@ -355,7 +356,9 @@ def loop(seen: Witness) -> Iterator[Label]:
     if resting:
         yield Label("norm-misuse", True, frozenset(resting))
     name, module = list(seen.modules.items())[-1]
-    if isinstance(module, nn.Softmax) and seen.training.loss is None:
+    logits_wanted = functional.binary_cross_entropy_with_logits
+    sure = isinstance(module, nn.Sigmoid) and seen.training.task.loss is logits_wanted
+    if (sure or isinstance(module, nn.Softmax)) and seen.training.loss is None:
         yield Label("output-misuse", True, frozenset({name, layer_of(weights(seen)[-1])}))
     if seen.validations and seen.losses:
         low = min(seen.validations)
