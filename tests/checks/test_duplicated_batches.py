@@ -10,7 +10,9 @@ from tests.checks.shapes import Severity, make_run, only, said
 from tests.checks.training import trained
 from torch import Tensor, nn
 
+from gradwatch.live import watch
 from gradwatch.run import Run
+from gradwatch.store import open_run
 
 NAME = "duplicated-batches"
 
@@ -53,6 +55,26 @@ def test_batches_that_differ(tmp_path: Path, words: bool) -> None:
 
 def test_full_batch_training_is_meant(tmp_path: Path) -> None:
     assert not said(NAME, run_of(tmp_path, lambda step: 0))
+
+
+def test_a_closure_that_feeds_the_batch_several_times_is_full_batch_training(
+    tmp_path: Path,
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1))
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.8)
+    inputs = torch.linspace(-3, 3, 100)[:, None]
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(inputs), torch.sin(inputs))
+        loss.backward()
+        return loss
+
+    with watch(model, optimizer, run=tmp_path / "run", every=1) as watcher:
+        for _ in range(20):
+            watcher.log(loss=optimizer.step(closure))
+    assert not said(NAME, open_run(tmp_path / "run"))
 
 
 def test_at_the_limit(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Every step: size and finiteness of what the model is fed, and the mode it is evaluated in."""
 
 import math
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 from weakref import ref
@@ -35,6 +36,7 @@ from gradwatch.stats import Family
 
 _READ = ["count", "nan", "pos_inf", "neg_inf", "norm", "abs_max"]
 _DEVICE_SAMPLE = 16_384
+_NOTHING: int | None = 0
 
 
 class InputTotals:
@@ -43,10 +45,19 @@ class InputTotals:
     def __init__(self) -> None:
         self.evaluations = self.evaluations_in_training = 0
         self.fingerprint: int | None = 0
-        """Of all tensors that were fed, in order; None where one cannot be read."""
+        """Of all batches that were fed, in order; None where one cannot be read."""
+        self._batches: set[int] = set()
         self._seen = False
         self._squares = self._largest = 0.0
         self._finite = self._bad = 0.0
+
+    def fed(self, batch: int | None) -> None:
+        """The fingerprint of a batch; fed several times within a step (LBFGS) it counts once."""
+        if batch is None or self.fingerprint is None:
+            self.fingerprint = None
+        elif batch not in self._batches:
+            self._batches.add(batch)
+            self.fingerprint = zlib.crc32(batch.to_bytes(4, "little"), self.fingerprint)
 
     def add(self, count: float, bad: float, norm: float, largest: float) -> None:
         """A tensor or a stretch of one: the norm and the largest magnitude of its finite part."""
@@ -151,11 +162,10 @@ class Inputs(HookedSignal):
 
     def _read(self, given: Any) -> bool:
         """Take in the float tensors; whether there were tensors of any kind that can be read."""
-        seen = False
+        seen, batch = False, _NOTHING
         for tensor in tensors_in(given):
             values = stored(tensor)
-            if self._totals.fingerprint is not None:
-                self._totals.fingerprint = fingerprint(tensor, self._totals.fingerprint)
+            batch = batch if batch is None else fingerprint(tensor, batch)
             if not tensor.is_floating_point():
                 seen = True
             elif readable(values):
@@ -164,6 +174,8 @@ class Inputs(HookedSignal):
             elif device_readable(values):
                 seen = True
                 self._add_on_device(values)
+        if batch != _NOTHING:
+            self._totals.fed(batch)
         return seen
 
     def _add(self, tensor: Tensor) -> None:
