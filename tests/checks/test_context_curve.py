@@ -1,8 +1,12 @@
 """Healthy losses are quiet in every check that reads the loss's curve."""
 
+import math
+
 import numpy as np
 import pytest
-from tests.checks.shapes import falling, quiet, run_of
+from tests.checks.shapes import falling, make_run, quiet, run_of
+
+from gradwatch.checks.context import context
 
 RANDOM = np.random.default_rng(0)
 
@@ -20,3 +24,24 @@ HEALTHY = ["divergence", "loss-spike", "loss-oscillation", "slow-convergence"]
 @pytest.mark.parametrize("make", [lambda: falling(RANDOM), noisy_floor, lambda: falling(RANDOM, 6)])
 def test_healthy_losses_are_quiet(check: str, make: object) -> None:
     assert quiet(check, run_of(make()))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "kind", "known"),
+    [
+        (3.90, 1.0, "cross_entropy", True),  # begins where a constant guess stands
+        (6.40, 3.84, "cross_entropy", True),  # ends there
+        (1.95, 1.0, "cross_entropy", False),  # halved: by how much, nobody knows
+        (3.90, 1.0, "nll", False),
+    ],
+)
+def test_the_level_of_a_constant_guess_that_a_loss_shows_itself(
+    first: float, last: float, kind: str, known: bool
+) -> None:
+    run = make_run(
+        {}, names=["a.weight"], scalars={"loss": np.linspace(first, last, 60)},
+        steps=list(range(60)), info={"loss_kind": kind, "classes": 48},
+    )  # fmt: skip
+    loss = context(run).loss
+    assert loss is not None
+    assert loss.chance == (pytest.approx(math.log(48)) if known else None)

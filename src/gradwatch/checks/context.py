@@ -5,7 +5,7 @@ there. A column is a parameter's place in the run, a row is a step's.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary, ref
 
@@ -410,9 +410,23 @@ class CheckContext:
         rows = np.flatnonzero(np.isfinite(values[: self.end]))
         if len(rows) < 2:
             return None
-        chance = self.run.info.get("chance") if name in ("loss", "val_loss") else None
-        level = float(chance) if isinstance(chance, int | float) and chance > 0 else None
-        return Curve(self.steps[rows], values[rows], level, name)
+        curve = Curve(self.steps[rows], values[rows], None, name)
+        return replace(curve, chance=self._chance(curve)) if name in ("loss", "val_loss") else curve
+
+    def _chance(self, loss: Curve) -> float | None:
+        """As recorded; of a cross-entropy that is one of several terms, where its level shows it.
+
+        What such a loss was multiplied by is unknown; but it stands at ln(classes), at first or at
+        last, only where that is nothing.
+        """
+        chance, classes = self.run.info.get("chance"), self.run.info.get("classes")
+        if isinstance(chance, int | float) and chance > 0:
+            return float(chance)
+        if self.run.info.get("loss_kind") != "cross_entropy" or not isinstance(classes, int):
+            return None
+        guess = float(np.log(classes)) if classes > 1 else np.inf
+        at_guess = any(abs(level - guess) < 0.02 * guess for level in (loss.start, loss.late))
+        return guess if at_guess else None
 
     @cached_property
     def total_gradient(self) -> Array:
