@@ -57,7 +57,12 @@ def seconds(repeats: int = 3) -> list[float]:
     return taken
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the best and the worst of several."""
     taken = seconds()
     size = f"{STEPS} steps × {TENSORS} tensors"
     print(f"diagnose, {size}: best {min(taken):.2f} s, worst {max(taken):.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -212,8 +212,8 @@ class CheckContext:
     def is_output(self, layer: str) -> bool:
         """Whether no layer with weights comes after this one."""
         if self.run.graph.assumed or layer not in self.run.graph.order:
-            here = self.forward_order.get(layer, -1)
-            return not any(self.position(other) > here for other in self.layers_with_weights)
+            last = self.position(self.layers_with_weights[-1]) if self.layers_with_weights else -1
+            return last <= self.forward_order.get(layer, -1)
         after = self.run.graph.downstream(layer) - {layer}
         return not after.intersection(self.layers_with_weights)
 
@@ -295,7 +295,12 @@ class CheckContext:
             if stat in self.run.recorded:
                 one_more = stat.family is Family.WEIGHT and self._weights_finite_at_end
                 states = self.run.state(stat)[: self.end + one_more]
-                self._rows[stat] = np.flatnonzero(HAS_VALUE[states].any(axis=1))
+                whole = not states.any()  # everything measured, as nearly always: no second look
+                self._rows[stat] = (
+                    np.arange(len(states))
+                    if whole
+                    else np.flatnonzero(HAS_VALUE[states].any(axis=1))
+                )
             else:
                 self._rows[stat] = np.empty(0, np.intp)
         return self._rows[stat]

@@ -41,11 +41,11 @@ def unchanged(ctx: CheckContext, least: int = 3) -> Mask | None:
     """Whether each parameter's bits are what they were; None where it cannot be known."""
     rows = ctx.rows(Stat.WEIGHT_HASH)
     if len(rows) >= 2 and ctx.steps[rows[-1]] - ctx.steps[rows[0]] >= least:
-        bits = ctx.run.integers(Stat.WEIGHT_HASH)[rows]
+        bits = ctx.run.integers(Stat.WEIGHT_HASH)
         there = ctx.run.measured(Stat.WEIGHT_HASH)[rows]
         first, last = there.argmax(axis=0), len(rows) - 1 - there[::-1].argmax(axis=0)
         columns = np.arange(bits.shape[1])
-        equal = bits[first, columns] == bits[last, columns]
+        equal = bits[rows[first], columns] == bits[rows[last], columns]
         return np.asarray(equal & (last > first), bool)
     rows = ctx.rows(Stat.UPDATE_NORM)
     if len(rows) >= least:

@@ -30,7 +30,10 @@ def check(run: Run, *, limit: float = 2.3, lead: int = 10, settle: int = 20) -> 
     rows = rows[ctx.steps[rows] >= settle]  # v̂ is young and noisy at first
     if len(rows) < 10:
         return
-    values = np.where(ctx.weights, np.nan_to_num(ctx.values(Stat.OPTIM_RATIO_RMS, rows)), 0.0)
+    ratios = ctx.values(Stat.OPTIM_RATIO_RMS, rows)
+    if not (ratios > limit).any():  # the usual case, and it costs one look
+        return
+    values = np.where(ctx.weights, np.nan_to_num(ratios), 0.0)
     usual = np.median(values, axis=0)
     high = (values > limit) & (usual < limit / 1.5)
     if not high.any():

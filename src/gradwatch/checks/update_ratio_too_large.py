@@ -38,7 +38,10 @@ def check(
     rows = rows[ctx.steps[rows] > after]
     if len(rows) < least:
         return
-    values = np.nan_to_num(against_usual(ctx, rows), posinf=np.inf)
+    ratios = against_usual(ctx, rows)
+    if not (ratios > weak).any():  # the usual case, and it costs one look
+        return
+    values = np.nan_to_num(ratios, posinf=np.inf)
     values[:, ~ctx.weights] = 0.0
     often = (values > ratio).mean(axis=0)
     often[(values > ratio).sum(axis=0) < 3] = 0.0  # one odd sample of few is no habit
