@@ -204,8 +204,9 @@ class Pair(nn.Module):
         self.critic = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
 
 
-@pytest.mark.parametrize("forgotten", [True, False])
-def test_a_generator_that_never_steps(tmp_path: Path, forgotten: bool) -> None:
+@pytest.mark.parametrize("forgotten", ["step", "zero_grad", None])
+def test_a_generator_that_never_steps(tmp_path: Path, forgotten: str | None) -> None:
+    """What its loss leaves in the critic is cleared before the critic's own backward, or not."""
     pair = Pair()
     of_critic = torch.optim.Adam(pair.critic.parameters(), 1e-3)
     of_generator = torch.optim.Adam(pair.generator.parameters(), 1e-3)
@@ -213,7 +214,8 @@ def test_a_generator_that_never_steps(tmp_path: Path, forgotten: bool) -> None:
     def each(watcher: Watcher, step: int) -> None:
         torch.manual_seed(step)
         real, fake = torch.randn(16, 6) + 1, pair.generator(torch.randn(16, 4))
-        of_critic.zero_grad()
+        if forgotten != "zero_grad":
+            of_critic.zero_grad()
         d_loss = pair.critic(fake.detach()).mean() - pair.critic(real).mean()
         d_loss.backward()
         of_critic.step()
@@ -221,11 +223,12 @@ def test_a_generator_that_never_steps(tmp_path: Path, forgotten: bool) -> None:
         g_loss = -pair.critic(fake).mean()
         g_loss.backward()
         watcher.log(d_loss=d_loss, g_loss=g_loss)
-        if not forgotten:
+        if forgotten is None:
             of_generator.step()
 
     run = record(tmp_path, pair, of_generator, of_critic, each=each)
     assert [item.layers for item in said(NAME, run)] == ([("generator",)] if forgotten else [])
+    assert bool(said("stale-gradients", run)) is (forgotten == "zero_grad")
 
 
 def test_optimizers_that_a_file_made_up_do_not_break_it() -> None:

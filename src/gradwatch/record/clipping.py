@@ -309,6 +309,10 @@ class GradientSampler:
         # torch counts in `_version` how often a tensor was changed in place: by a step it was.
         if parameter._version == sampled.version and _is_cleared(parameter.grad):
             sampled.discarded += 1
+            # What was left is gone too, so nobody forgot it: a generator's loss leaves gradients in
+            # the discriminator, which clears them before its own backward.
+            if self._sampling:
+                self.stale, self.left_over = False, None
             self._on_thrown_away(sampled.scale)
 
     def _look_for_left_over(self, gradient: Tensor | None) -> None:
