@@ -187,6 +187,7 @@ def test_one_of_two_optimizers(tmp_path: Path, delay: int) -> None:
     run = record(tmp_path, model, first, second, each=each)
     if delay:
         assert not said(NAME, run)
+        assert not said("not-updated", run)
         return
     finding = only(NAME, run)
     assert finding.severity is Severity.CRITICAL
@@ -194,6 +195,8 @@ def test_one_of_two_optimizers(tmp_path: Path, delay: int) -> None:
     assert "60 gradients" in finding.message
     assert "Adam, number 2 of 2" in finding.message
     assert headline(run).check == NAME
+    (follows,) = headline(run).consequences
+    assert (follows.check, follows.layers) == ("not-updated", ("2",))
 
 
 class Pair(nn.Module):

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradwatch.checks.check import Evidence, Finding, Outcome, Run, Severity, Skipped, finding
+from gradwatch.checks.ownership import silent_optimizers
 from gradwatch.text import number, several
 
 NAME = "no-optimizer-step"
@@ -31,9 +32,8 @@ def check(run: Run, *, least: int = 20, rest: int = 200) -> Outcome:
     told = without_step(run)
     if told and not told.get("strangers"):  # those are foreign-optimizer's
         yield from _never(run, told, least)
-    silent = run.info.get("silent_optimizers")
-    for entry in silent if isinstance(silent, list) else []:
-        passes = _count(entry, "backwards") if isinstance(entry, Mapping) else 0
+    for entry in silent_optimizers(run):
+        passes = _count(entry, "backwards")
         if passes >= (least if run.info.get("complete") else rest):
             yield from _silent(run, entry, passes)
 

@@ -1,9 +1,9 @@
 """A weight does not change, although it should.
 
 What is seen: a parameter whose bits (their hash) are the same at the end as before the
-first update, although it receives gradients, or because no optimizer was given it; or a
-frozen parameter that was handed to the optimizer. Frozen and not in the optimizer is
-deliberate and not mentioned.
+first update, although it receives gradients, because no optimizer was given it or because
+its optimizer never steps; or a frozen parameter that was handed to the optimizer. Frozen
+and not in the optimizer is deliberate and not mentioned.
 
 Why it hurts: the loss may still fall, because other layers make up for it; nothing else
 shows the fault.
@@ -23,7 +23,7 @@ import numpy as np
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Skipped, finding
 from gradwatch.checks.context import CheckContext, Mask, context
 from gradwatch.checks.learning_rate_zero import always_zero
-from gradwatch.checks.ownership import foreign_optimizers, handed, unchanged
+from gradwatch.checks.ownership import foreign_optimizers, handed, left_alone, unchanged
 from gradwatch.stats import Kind, Stat
 from gradwatch.text import several
 
@@ -79,10 +79,12 @@ def _why_unknown(run: Run) -> str:
 
 def _reasons(ctx: CheckContext, same: Mask) -> list[_Reason]:
     owned = handed(ctx)
-    # with an optimizer that holds nothing of the model the fault is foreign-optimizer
-    unknown = ~owned & ctx.trainable & (owned.any() and not foreign_optimizers(ctx.run))
+    unknown = ~owned & ctx.trainable
+    # where an optimizer is another model's, something may copy its results back
+    unknown &= same if foreign_optimizers(ctx.run) else owned.any()
     gradient = _has_gradient(ctx)
-    rested = same & ctx.trainable & owned & gradient
+    alone = left_alone(ctx) & ctx.trainable & bool(ctx.run.info.get("complete"))
+    rested = same & ctx.trainable & owned & gradient & ~alone
     rate_zero = rested & _rate_zero(ctx)
     unmoved = rested & ~rate_zero
     rate_zero &= not always_zero(ctx)  # then the fault is learning-rate-zero
@@ -110,6 +112,12 @@ def _reasons(ctx: CheckContext, same: Mask) -> list[_Reason]:
                 "Check that optimizer.step() is reached and holds this very tensor.",
                 "In bfloat16 or float16 keep float32 master weights.",
             ),
+        ),
+        _Reason(
+            alone & (ctx.matrices | ~_beside_matrix(ctx, alone)),
+            "its optimizer never stepped, although it has gradients",
+            "step() of the optimizer that holds it is never reached.",
+            ("Call step() of its optimizer after backward().",),
         ),
         _Reason(
             ~ctx.trainable & owned & same,

@@ -37,6 +37,22 @@ def foreign_optimizers(run: Run) -> list[int]:
     return [at for at, item in noted if 0 < item["parameters"] <= item["foreign"]]
 
 
+def silent_optimizers(run: Run) -> list[Mapping[str, Any]]:
+    """What the recorder noted of those that never stepped although they have gradients."""
+    noted = run.info.get("silent_optimizers")
+    return [item for item in noted if isinstance(item, Mapping)] if isinstance(noted, list) else []
+
+
+def left_alone(ctx: CheckContext) -> Mask:
+    """Parameters of optimizers that never stepped, unless they were seen to change."""
+    held = [item.get("parameters") for item in silent_optimizers(ctx.run)]
+    names = {name for some in held if isinstance(some, list) for name in some}
+    alone = np.array([p.name in names for p in ctx.parameters], bool)
+    if Stat.UPDATE_NORM in ctx.run.recorded:  # another optimizer has them too
+        alone &= ~(np.nan_to_num(ctx.run.series[Stat.UPDATE_NORM]) > 0).any(axis=0)
+    return alone
+
+
 def unchanged(ctx: CheckContext, least: int = 3) -> Mask | None:
     """Whether each parameter's bits are what they were; None where it cannot be known."""
     rows = ctx.rows(Stat.WEIGHT_HASH)

@@ -100,6 +100,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "nonfinite",
     ),
     "not-updated": (
+        "no-optimizer-step",
+        "foreign-optimizer",
         *RATE,
         "update-lost-to-rounding",
         "no-gradient",
