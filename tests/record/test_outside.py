@@ -58,6 +58,23 @@ def test_how_much_a_layer_was_changed(write: str) -> None:
     assert (entry["step"], entry["names"], entry["compared"]) == (6, ["2.weight"], 3)
 
 
+@pytest.mark.parametrize("layer", [0, 7, 29])
+def test_any_layer_of_a_deep_network(layer: int) -> None:
+    torch.manual_seed(0)
+    model, sink = nn.Sequential(*[nn.Linear(16, 16) for _ in range(30)]), MemorySink()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    watcher = watch_into(sink, model, optimizer, every=1)
+    for step in range(6):
+        optimizer.zero_grad()
+        model(torch.ones(2, 16)).sum().backward()
+        optimizer.step()
+        if step == 3:
+            nn.init.normal_(model[layer].weight)
+    watcher.close()
+    assert seen(sink) == [4]
+    assert sink.info["outside_changes"][0]["names"] == [f"{layer}.weight"]
+
+
 def test_what_is_put_back_before_the_next_step_is_no_change() -> None:
     def change(model: nn.Sequential, step: int) -> None:
         kept = {name: value.clone() for name, value in model.state_dict().items()}

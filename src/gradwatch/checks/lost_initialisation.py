@@ -11,8 +11,8 @@ What helps: find what writes to the weights after the first step; initialise and
 loop, once.
 
 Threshold: a quarter of the weight's norm; where weights change on more than `habit` of the steps
-(clipped weights, projections), it is meant. Compared are a few tensors before each recorded step,
-by turns: a change of the whole model is seen wherever two steps lie next to each other. Before the
+(clipped weights, projections), it is meant. Compared are up to 64 tensors of each optimizer before
+each recorded step, of more by turns: seen is what happens right before such a step. Before the
 first step it is an information, and where the training works and its loss did not rise.
 """
 

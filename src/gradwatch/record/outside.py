@@ -1,7 +1,8 @@
 """Weights that change between two steps: somebody else than the optimizer has set them.
 
-When the hooks for a recorded step are put up, right after the step before it, 64 elements of a few
-tensors are kept; just before the optimizer steps they are compared. The tensors are taken by turns.
+When the hooks for a recorded step are put up, right after the step before it, some elements of up
+to 64 tensors are kept; just before the optimizer steps they are compared. Of more tensors 64 are
+taken by turns: a layer that is set anew once would else mostly be missed.
 Weights on an accelerator are not read: that would have to wait for it.
 """
 
@@ -14,9 +15,10 @@ from gradwatch.record.parameters import ParameterInfo, TrackedOptimizer, Tracked
 from gradwatch.record.recorder import Recorder
 from gradwatch.record.tensors import as_array, sample_bits
 
-TENSORS = 4
+TENSORS = 64
 """Of each optimizer, compared before one step."""
-COORDINATES = 64
+ELEMENTS = 1024
+"""Of these together; of one tensor 16 to 64."""
 _MOST_NOTED = 16
 
 
@@ -28,7 +30,7 @@ class OutsideChanges:
         self._parameters = parameters
         self._turn = 0
         self._chosen: dict[int, tuple[tuple[ParameterInfo, ...], list[ParameterInfo]]] = {}
-        self._kept: list[tuple[ParameterInfo, torch.dtype, bytes]] = []
+        self._kept: list[tuple[ParameterInfo, torch.dtype, bytes, int]] = []
         self._noted: list[dict[str, Any]] = []
         self._compared = False
 
@@ -37,12 +39,13 @@ class OutsideChanges:
         self._kept.clear()
         for tracked in self._parameters.optimizers:
             infos = self._of(tracked)
+            most = _elements(len(infos))
             for place in range(self._turn, self._turn + min(TENSORS, len(infos))):
                 info = infos[place % len(infos)]
                 parameter = info.ref()
-                bits = None if parameter is None else sample_bits(parameter, COORDINATES)
+                bits = None if parameter is None else sample_bits(parameter, most)
                 if parameter is not None and bits is not None:
-                    self._kept.append((info, parameter.dtype, bits))
+                    self._kept.append((info, parameter.dtype, bits, most))
         self._turn += TENSORS
 
     def _of(self, tracked: TrackedOptimizer) -> list[ParameterInfo]:
@@ -61,11 +64,11 @@ class OutsideChanges:
             self._compared = True
             self._recorder.note({"weights_compared": True})
         changes: dict[str, float] = {}
-        for info, dtype, was in kept:
+        for info, dtype, was, most in kept:
             parameter = info.ref()
             if parameter is None or parameter.dtype is not dtype:
                 continue
-            now = sample_bits(parameter, COORDINATES)
+            now = sample_bits(parameter, most)
             if now is not None and now != was and len(now) == len(was):
                 changes[info.name] = _distance(was, now, dtype)
         if not changes:
@@ -77,6 +80,11 @@ class OutsideChanges:
             entry = {"step": step, "change": largest, "names": names, "compared": len(kept)}
             self._noted.append(entry)
             self._recorder.note({"outside_changes": list(self._noted)})
+
+
+def _elements(tensors: int) -> int:
+    """How many of each, where there are so many tensors; the kernel takes multiples of four."""
+    return max(ELEMENTS // TENSORS, min(64, ELEMENTS // max(tensors, 1) // 4 * 4))
 
 
 def _distance(was: bytes, now: bytes, dtype: torch.dtype) -> float:
