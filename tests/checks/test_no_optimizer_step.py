@@ -41,7 +41,9 @@ def test_a_forgotten_step_is_found(tmp_path: Path, caplog: pytest.LogCaptureFixt
     first, last = loss_of(model, 0).item(), loss_of(model, 199).item()
     assert run.info["without_step"]["first_loss"] == pytest.approx(first)
     assert run.info["without_step"]["last_loss"] == pytest.approx(last)
-    assert loud(run) == {NAME}
+    assert loud(run) == {NAME, "slow-convergence"}
+    (follows,) = finding.consequences
+    assert "after 200 batches" in follows.message
 
 
 def test_the_backward_pass_is_forgotten_as_well(tmp_path: Path) -> None:

@@ -71,3 +71,17 @@ def test_each_of_several_losses_is_judged() -> None:
         scalars={"mask_loss": fell, "box_loss": stuck},
     )
     assert "box_loss went from 1.6 to 1.6" in only("slow-convergence", run).message
+
+
+def without_step(**told: object):  # type: ignore[no-untyped-def]
+    known = {"losses": 40, "loss": "loss", "first_loss": 2.0, "last_loss": 1.7, "moved": False}
+    return make_run({}, scalars={"loss": [1.7]}, info={"without_step": known | told})
+
+
+def test_losses_of_a_run_without_a_step() -> None:
+    finding = only("slow-convergence", without_step())
+    assert finding.severity is Severity.WARNING
+    assert "15 % of the way" in finding.message
+    few, fell, moved = {"losses": 39}, {"last_loss": 1.5}, {"moved": True}
+    for told in (few, fell, moved, {"first_loss": "2"}, {"first_loss": -1.0}):
+        assert not said("slow-convergence", without_step(**told))

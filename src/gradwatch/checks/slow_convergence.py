@@ -17,6 +17,7 @@ Threshold: a fifth of the start (half is mentioned), after at least 40 logged st
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, Curve, context
 from gradwatch.checks.logged import adaptive
+from gradwatch.checks.no_optimizer_step import without_step
 from gradwatch.checks.outcome import at_chance, unjudged
 from gradwatch.text import number, percent
 
@@ -28,9 +29,36 @@ def check(run: Run, *, share: float = 0.2, stuck: float = 0.05, least: int = 40)
     """Yield a finding when little was learnt and more was possible."""
     ctx = context(run)
     yield from unjudged(ctx, NAME)
+    yield from _without_step(ctx, share, least)
     for loss in ctx.judged:
         if len(loss) >= least and loss.start > 0 and not loss.below_zero:
             yield from _judge(ctx, loss, share, stuck)
+
+
+def _without_step(ctx: CheckContext, share: float, least: int) -> Outcome:
+    """Where no optimizer steps, losses are no curve over steps: only their ends are known."""
+    match without_step(ctx.run):
+        case {
+            "losses": int(count),
+            "loss": str(name),
+            "first_loss": int(first) | float(first),
+            "last_loss": int(last) | float(last),
+            "moved": False,
+        } if count >= least and first > 0 and last > (1 - share) * first:
+            if name in ctx.no_level:
+                return
+            step = int(ctx.run.steps[0]) if len(ctx.run.steps) else 0
+            yield finding(
+                NAME,
+                Severity.WARNING,
+                (),
+                (step, step),
+                f"{name} was {number(first)} at first and {number(last)} after {count} batches: "
+                f"{percent(max(1 - last / first, 0.0))} of the way to zero",
+                Evidence(name, None, step, last, (1 - share) * first),
+                cause="No optimizer has stepped.",
+                advice=("Make the optimizer step; then the loss should fall.",),
+            )
 
 
 def _judge(ctx: CheckContext, loss: Curve, share: float, stuck: float) -> Outcome:
