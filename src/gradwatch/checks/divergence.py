@@ -1,9 +1,9 @@
 """The loss ends higher than it began, or falls without bound.
 
 What is seen: the late loss above `times` the larger of the first loss and chance; or a loss
-that goes on falling far below zero; or NaN after the loss had grown tenfold. Losses whose
-level says nothing (of a policy, of two networks against each other) are not judged: where a
-reward falls, not-learning says so.
+that goes on falling far below zero; or NaN after the loss had grown tenfold. Of losses whose
+level says nothing (of a policy, of two networks against each other) only one that runs away is
+told, each on its own: at the end `far` times as large as at first, up or down, no reward rising.
 
 Why it hurts: the network is worse than before training.
 
@@ -11,15 +11,18 @@ What helps: a lower learning rate, warm-up, clipping; a look at the sign of the 
 that falls below zero without end is usually maximised); scaled targets.
 
 Threshold: twice (1.3 times, or twice at any time, is mentioned). A loss that may be negative
-has to rise by ten times its usual change from step to step as well.
+has to rise by ten times its usual change from step to step as well. Twenty times its first
+values, and twenty at least, where the level says nothing: losses of two networks move by less, and
+those of a policy grow with its reward. Terms weighed against another loss are left out.
 """
 
 import numpy as np
 
-from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
+from gradwatch.checks.check import Evidence, Finding, Outcome, Run, Severity, finding
 from gradwatch.checks.context import CheckContext, Curve, context
+from gradwatch.checks.logged import PART, words
 from gradwatch.checks.loss_spike import jumped
-from gradwatch.checks.outcome import unjudged
+from gradwatch.checks.outcome import Learning, rewards, unjudged
 from gradwatch.text import number
 
 NAME = "divergence"
@@ -35,12 +38,24 @@ _SIZE = (
     "Clip the gradient norm.",
     "Check the sign of the loss and the scale of the targets.",
 )
+_BOUND = (
+    "Bound what the loss is made of: clip or penalise a critic's gradient, or slow its targets. "
+    "It helped if the loss stays within ten times its first values.",
+    "Lower the learning rates by three.",
+)
 
 
-def check(run: Run, *, times: float = 2.0, weak: float = 1.3, least: int = 8) -> Outcome:
+def check(
+    run: Run, *, times: float = 2.0, weak: float = 1.3, far: float = 20.0, least: int = 8
+) -> Outcome:
     """Yield a finding when the run ends worse than it began."""
     ctx = context(run)
-    yield from unjudged(ctx, NAME)
+    away = [loss for loss in ctx.losses if loss.name in ctx.no_level and _ran_away(loss, far)]
+    if away and all(reward.learning <= Learning.STANDS for reward in rewards(ctx)):
+        for loss in away:
+            yield _runaway(ctx, loss, far)
+    else:
+        yield from unjudged(ctx, NAME)
     for loss in ctx.judged:
         yield from (
             _unbounded(ctx, loss) if _falls_on(loss) else _risen(ctx, loss, times, weak, least)
@@ -99,6 +114,37 @@ def _risen(ctx: CheckContext, loss: Curve, times: float, weak: float, least: int
         Evidence(loss.name, None, loss.steps[-1], value, limit),
         cause="Steps too large, or a loss with the wrong sign.",
         advice=_SIZE,
+    )
+
+
+def _ran_away(loss: Curve, far: float) -> bool:
+    """Whether a loss ends far from zero, on one side of it, and began near it."""
+    if len(loss) < 20 or words(loss.name) & PART:
+        return False
+    last, half = loss.values[-5:], loss.values[len(loss) // 2 :]
+    one_side = abs(float(np.median(half))) > 0.5 * float(np.median(np.abs(half)))
+    return one_side and float(np.median(np.abs(last))) >= far * _first_size(loss)
+
+
+def _first_size(loss: Curve) -> float:
+    return max(1.0, float(np.median(np.abs(loss.values[:5]))))
+
+
+def _runaway(ctx: CheckContext, loss: Curve, far: float) -> Finding:
+    size, limit = Curve(loss.steps, np.abs(loss.values)), far * _first_size(loss)
+    step = _onset(size, 0.1 * limit)
+    below = loss.late < 0
+    return finding(
+        NAME,
+        Severity.CRITICAL,
+        jumped(ctx, step),
+        (step, loss.steps[-1]),
+        f"{loss.name} {'falls' if below else 'rises'} without bound, from {number(loss.start)} to "
+        f"{number(loss.late)}",
+        Evidence(loss.name, None, loss.steps[-1], size.late, limit),
+        cause="What one network gains another must lose, or the targets grow with the estimates; "
+        "here nothing holds them back.",
+        advice=(_SIGN if below else _SIZE)[:1] + _BOUND,
     )
 
 
