@@ -12,15 +12,16 @@ that falls below zero without end is usually maximised); scaled targets.
 
 Threshold: twice (1.3 times, or twice at any time, is mentioned). A loss that may be negative
 has to rise by ten times its usual change from step to step as well. Twenty times its first
-values, and twenty at least, where the level says nothing: losses of two networks move by less, and
-those of a policy grow with its reward. Terms weighed against another loss are left out.
+values, and twenty at least, beside a reward that does not rise where the level says nothing; a
+hundred times without a reward, since losses of agents grow with it. Terms weighed against another
+loss, and losses that `watch` was told to be relative, are left out.
 """
 
 import numpy as np
 
 from gradwatch.checks.check import Evidence, Finding, Outcome, Run, Severity, finding
 from gradwatch.checks.context import CheckContext, Curve, context
-from gradwatch.checks.logged import PART, words
+from gradwatch.checks.logged import PART, LossLevel, words
 from gradwatch.checks.loss_spike import jumped
 from gradwatch.checks.outcome import Learning, rewards, unjudged
 from gradwatch.text import number
@@ -50,8 +51,11 @@ def check(
 ) -> Outcome:
     """Yield a finding when the run ends worse than it began."""
     ctx = context(run)
+    known = rewards(ctx)
+    far *= 1.0 if known else 5.0
     away = [loss for loss in ctx.losses if loss.name in ctx.no_level and _ran_away(loss, far)]
-    if away and all(reward.learning <= Learning.STANDS for reward in rewards(ctx)):
+    told = run.info.get("loss_level") == LossLevel.RELATIVE
+    if away and not told and all(reward.learning <= Learning.STANDS for reward in known):
         for loss in away:
             yield _runaway(ctx, loss, far)
     else:
