@@ -120,6 +120,16 @@ QUIET = {
         {"chance": CHANCE},
         loss=CHANCE * np.r_[np.linspace(1, 0.8, 20), np.linspace(0.8, 1.02, 180)],
     ),
+    "growing batches, noticed": run_of(
+        200,
+        {"classes_are_samples": True},
+        loss=4.1 * np.r_[np.linspace(1, 0.97, 20), np.linspace(0.97, 1.1, 180)],
+    ),
+    "small steps, falling": run_of(
+        info={"chance": CHANCE},
+        moves=3e-5,
+        loss=CHANCE * np.linspace(1.02, 1, 100) * (1 + 0.01 * NOISE[:100]),
+    ),
     "tiny steps": run_of(info={"chance": CHANCE}, moves=5e-6, loss=at_chance(100)),
     "noise": run_of(200, loss=np.exp(NOISE[:200]) * np.linspace(1, 0.7, 200)),
 }
@@ -138,6 +148,13 @@ def test_another_warning_takes_its_place() -> None:
     )  # fmt: skip
     assert only(NAME, run).severity is Severity.WARNING
     assert {item.check for item in warned(run)} == {"no-gradient", "slow-convergence"}
+
+
+def test_easy_batches_at_first_and_a_start_above_chance() -> None:
+    sorted_by_class = CHANCE * np.r_[np.linspace(0.9, 0.3, 10), 1.05 + 0.03 * NOISE[:110]]
+    assert headline(run_of(120, {"chance": CHANCE}, loss=sorted_by_class)).check == NAME
+    towards = CHANCE * np.r_[np.linspace(1.1, 1, 30), 1 + 0.02 * NOISE[:90]]
+    assert headline(run_of(120, {"chance": CHANCE}, loss=towards)).check == NAME
 
 
 def test_a_slow_training_is_not_called_still() -> None:

@@ -107,7 +107,15 @@ def level_says_nothing(
         return "the level of a loss says nothing where two networks work against each other"
     if words(name) & PART:
         return f"{name} is weighed against another loss and may rise for its sake"
+    if info.get("classes_are_samples") and _grew(values):
+        return "samples are told from others of their batch: the loss grows with the batch"
     return "the loss goes back and forth through zero: its level says nothing" * hovers(values)
+
+
+def _grew(values: Array) -> bool:
+    """Whether three of four late values are above early ones."""
+    early, late = values[: len(values) // 5 + 1], values[-(len(values) // 5 + 1) :]
+    return float((late[:, None] > early[None, :]).mean()) >= 0.75
 
 
 def hovers(values: Array, *, both: float = 0.1, clear: float = 5.0, least: int = 20) -> bool:

@@ -3,8 +3,9 @@
 What is seen: after `least` logged steps less than `share` of the starting loss has gone, and
 the loss is where a constant guess would be. Where that level is not known, the loss has to be
 level within its own noise over `unsure` steps; beside a reward, the reward, which may also
-fall. The finding stands only where no other check knows a cause (slow-convergence follows
-from it), and says what was ruled out.
+fall. A loss that goes on falling, or falls a little by small steps, is slow and not still. The
+finding stands only where no other check knows a cause (slow-convergence follows from it), and says
+what was ruled out.
 
 Why it hurts: nothing is learnt, and more steps of the same will not change that.
 
@@ -34,6 +35,7 @@ from gradwatch.checks.outcome import (
     TrainingOutcome,
     agreement,
     at_chance,
+    beyond_noise,
     outcome,
     rewards,
 )
@@ -43,7 +45,9 @@ from gradwatch.text import number, percent
 NAME = "not-learning"
 NEEDS: frozenset[str] = frozenset()
 TINY = 1e-5
-"""Share of a weight that a step changes, below which nothing else needs to be wrong."""
+"""Share of a weight that a step changes, below which nothing else needs to be wrong,"""
+SMALL = 1e-4
+"""and below which a loss that falls, however little, is only slow."""
 RULED_OUT = {
     "no-optimizer-step": "the optimizers step",
     "no-gradient": "gradients reach every layer",
@@ -78,8 +82,7 @@ def check(run: Run, *, share: float = 0.05, least: int = 60, unsure: int = 100) 
         return
     if result.learning > Learning.STANDS or len(curve) < least or _warms_up(ctx):
         return
-    movement = ctx.typical(Stat.UPDATE_RATIO, 0.5)
-    if movement is not None and movement < TINY:
+    if _creeps(ctx, curve):
         return  # that is why, and slow-convergence says so
     if ctx.judged:
         losses = [loss for loss in ctx.judged if len(loss) >= least]
@@ -163,16 +166,33 @@ def _wrong_sign(
     )
 
 
-def _stands(loss: Curve, share: float, unsure: int) -> bool:
-    if loss.progress >= share or loss.trained_before:
+def _creeps(ctx: CheckContext, curve: Curve) -> bool:
+    """Whether the steps are tiny, or small while the loss falls: it is slow, not stuck."""
+    movement = ctx.typical(Stat.UPDATE_RATIO, 0.5)
+    if movement is None or movement >= SMALL:
         return False
-    if float(loss.smooth.min()) < loss.start - 2 * share * abs(loss.start):
-        return False  # it was lower: what is compared has changed meanwhile, or it rose again
+    return movement < TINY or agreement(-curve.values) >= beyond_noise(curve, 2.0)
+
+
+def _stands(loss: Curve, share: float, unsure: int) -> bool:
+    if loss.trained_before:
+        return False
     if loss.chance is not None:
-        return at_chance(loss)
-    first, last = loss.smooth[: len(loss.smooth) // 4], loss.smooth[-len(loss.smooth) // 4 :]
-    still = float(np.median(first) - np.median(last)) < share * abs(float(np.median(first)))
-    return len(loss) >= unsure and still and agreement(-loss.values) < 0.8
+        # a constant reaches chance from any start, and easy batches may have been lower at first
+        half = Curve(loss.steps[len(loss) // 2 :], loss.values[len(loss) // 2 :])
+        lowest = float(loss.smooth[len(loss.smooth) // 2 :].min())
+        return at_chance(loss) and lowest > 0.9 * loss.chance and not _has_trend(half)
+    fifths = [float(np.median(part)) for part in np.array_split(loss.values, 5)]
+    slack = share * abs(loss.start)
+    if loss.progress >= 2 * share or min(fifths) < fifths[0] - slack or len(loss) < unsure:
+        return False  # where it was lower, what is compared has changed meanwhile, or it rose again
+    return fifths[0] - fifths[-1] < slack and agreement(-loss.values) < beyond_noise(loss)
+
+
+def _has_trend(curve: Curve) -> bool:
+    """Whether it falls, or rises: then it is slow, or what is compared changes."""
+    falls = agreement(-curve.values)
+    return max(falls, 1 - falls) >= min(SURE, beyond_noise(curve))
 
 
 def _of_loss(loss: Curve) -> str:

@@ -120,9 +120,9 @@ def of_rising(ctx: CheckContext, curve: Curve) -> TrainingOutcome:
         learning = Learning.WORKS
     elif up >= _sure(curve) and gained >= FEEBLE:
         learning = Learning.WORKS if gained >= SHOWN else Learning.IMPROVES
-    elif up >= _beyond_noise(curve) and gained >= SHOWN:
+    elif up >= beyond_noise(curve) and gained >= SHOWN:
         learning = Learning.IMPROVES
-    elif down >= min(_sure(curve), _beyond_noise(curve)) and gained <= -SHOWN:
+    elif down >= min(_sure(curve), beyond_noise(curve)) and gained <= -SHOWN:
         learning = Learning.WORSE
     else:
         learning = Learning.STANDS
@@ -175,10 +175,11 @@ def _sure(curve: Curve) -> float:
     return SURE if len(curve) >= LEAST else 0.9
 
 
-def _beyond_noise(curve: Curve) -> float:
-    """Agreement four standard deviations from a half, as of a rank test on the two parts."""
+def beyond_noise(curve: Curve, deviations: float = 4.0) -> float:
+    """Agreement so many standard deviations above a half, as of a rank test on the two parts."""
     part = max(3, len(curve) // 5)
-    return float(max(0.7, 0.5 + 4 * np.sqrt((2 * part + 1) / 12) / part))
+    least = 0.7 if deviations >= 4 else 0.5
+    return float(max(least, 0.5 + deviations * np.sqrt((2 * part + 1) / 12) / part))
 
 
 _OUTCOMES: "WeakKeyDictionary[CheckContext, TrainingOutcome]" = WeakKeyDictionary()

@@ -101,6 +101,15 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any]]] = {
             "loss_fed_with": "probabilities",
         },
     ),
+    "samples of a batch": (
+        lambda x: F.cross_entropy(x @ x.T / 0.1, torch.arange(6)),
+        {
+            "loss_kind": "cross_entropy",
+            "classes": 6,
+            "loss_fed_with": "logits",
+            "classes_are_samples": True,
+        },
+    ),
     "mse": (lambda x: F.mse_loss(x, torch.zeros(6, 10)), {"loss_kind": "mse"}),
     "mse by hand": (lambda x: ((x - 1) ** 2).mean(), {"loss_kind": "mse"}),
     "summed mse": (
@@ -127,6 +136,11 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any]]] = {
 def test_losses(case: str) -> None:
     make, expected = CASES[case]
     assert describe_loss(make(logits())) == expected
+
+
+def test_as_many_samples_as_classes() -> None:
+    torch.manual_seed(0)
+    assert describe_loss(F.cross_entropy(nn.Linear(4, 6)(torch.randn(6, 4)), LABELS)) == ce(6)
 
 
 def test_after_the_backward_too() -> None:

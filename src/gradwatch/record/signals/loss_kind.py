@@ -55,6 +55,7 @@ def describe_loss(loss: Any) -> dict[str, Any]:
     """Keys for `run.info`: `loss_kind`, `classes`, `chance`, `loss_fed_with`, where known.
 
     Where the softmax runs over another dimension than the classes, `softmax_over` is its size.
+    Where the samples of a batch are told from each other, `classes_are_samples` stands for chance.
 
     Reads names and shapes of the graph only, so it works before and after the backward.
     """
@@ -104,7 +105,9 @@ def _details(node: Node, factor: float | None) -> dict[str, Any]:
     averaged = getattr(node, "_saved_reduction", 1) != _SUM
     if not averaged:
         details["loss_reduction"] = "sum"
-    if classes is not None and classes >= 2 and averaged and factor is not None:
+    if kind == "cross_entropy" and inner is not None and _among_themselves(inner):
+        details["classes_are_samples"] = True
+    elif classes is not None and classes >= 2 and averaged and factor is not None:
         details["chance"] = math.log(classes) * factor
     return details
 
@@ -114,6 +117,13 @@ def _classes(node: Node) -> int | None:
     shape = _shape(node)
     dim = saved_dim(node, len(shape))
     return int(shape[dim]) if shape and -len(shape) <= dim < len(shape) else None
+
+
+def _among_themselves(node: Node) -> bool:
+    """Whether the classes are the samples of the batch (contrastive): chance grows with it."""
+    shape = _shape(node)
+    made = last_operation(node.next_functions[0][0]) if node.next_functions else ""
+    return len(shape) == 2 and shape[0] == shape[1] and made != "Addmm"
 
 
 def _channel(node: Node) -> int | None:
