@@ -45,6 +45,13 @@ def test_a_discriminator_that_wins() -> None:
     assert "gradient has fallen to" in fades.message
 
 
+def test_a_generator_that_has_lost_for_good() -> None:
+    lost = np.r_[np.geomspace(0.7, 22, 30), 22 + 0.1 * NOISE[30:]]
+    assert "errG has risen, from 0.7" in only(NAME, made(LOW, lost)).message
+    recovers = np.r_[np.geomspace(0.7, 22, 30), np.geomspace(22, 3, STEPS - 30)]
+    assert not said(NAME, made(LOW, recovers))
+
+
 def test_one_that_wins_by_less_is_mentioned() -> None:
     weak = only(NAME, made(np.geomspace(1.4, 0.15, STEPS), RISING))
     assert weak.severity is Severity.INFO

@@ -3,7 +3,7 @@
 What is seen: of two losses logged under such names (`d_loss` and `g_loss`, `loss_D`,
 `errG`, …) the discriminator's ends at or below `share` of its start (or of ln 2), while the
 generator's gradient has fallen to `faint` of what it was, or its loss goes on rising through
-the second half.
+the second half, or has risen to three times its start and does not come down.
 
 Why it hurts: a discriminator that is always right and always sure tells the generator
 nothing about which way to go.
@@ -42,14 +42,17 @@ def check(
     start = max(loss.start, math.log(2))
     left = _gradient_left(ctx, _side(ctx, opponent, loss))
     second_half = opponent.values[len(opponent) // 2 :]
-    rises = agreement(second_half) >= SURE and opponent.late > opponent.start
+    grows = agreement(second_half) >= SURE and opponent.late > opponent.start
+    risen = opponent.late > 3 * max(abs(opponent.start), math.log(2))
+    rises = grows or (risen and agreement(-second_half) < SURE)
     strong = loss.late <= share * start and (left <= faint or rises)
     if not strong and not (loss.late <= weak_share * start and (left <= weak_faint or rises)):
         return
     limit = (share if strong else weak_share) * start
     low = np.flatnonzero(loss.values <= limit)
     follows = (
-        f"{opponent.name} rises, from {number(opponent.start)} to {number(opponent.late)}"
+        f"{opponent.name} {'rises' if grows else 'has risen'}, from {number(opponent.start)} to "
+        f"{number(opponent.late)}"
         if rises
         else f"the generator's gradient has fallen to {percent(left)} of what it was"
     )
