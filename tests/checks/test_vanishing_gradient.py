@@ -16,7 +16,8 @@ from tests.checks.shapes import (
     weight,
 )
 
-from gradwatch.run import Run
+from gradwatch.run import Run, Subject
+from gradwatch.stats import Kind
 
 
 def test_vanishing_names_the_starved_layer_first() -> None:
@@ -158,3 +159,23 @@ def test_a_gradient_at_the_end_of_the_range_is_as_faint_as_any() -> None:
     run = Run.from_arrays({"a": tiny, "b": np.ones((20, 4, 4))})
     assert only("vanishing-gradient", run).layers == ("a",)
     assert only("vanishing-gradient", Run.from_arrays({"a": tiny})).severity is Severity.CRITICAL
+
+
+def test_networks_with_losses_of_their_own_are_not_compared() -> None:
+    levels = {"d.0": 1e-6, "d.1": 2e-6, "g.0": 1.0, "g.1": 1e-5}
+    subjects = [
+        Subject(Kind.PARAMETER, f"{n}.weight", n, (4, 4), "float32", 16, int(n[0] == "g"))
+        for n in levels
+    ]
+    flat = np.ones(50)
+    info = {"optimizers": [{"groups": [{"group": 0}]}, {"groups": [{"group": 1}]}]}
+    series = {"grad_norm": np.tile(list(levels.values()), (50, 1))}
+
+    def layers(**losses: np.ndarray) -> tuple[str, ...]:
+        run = make_run(series, subjects=subjects, scalars=losses, info=info)
+        (found,) = said("vanishing-gradient", run)
+        assert "in g.0" in found.message
+        return found.layers
+
+    assert layers(d_loss=flat, g_loss=flat) == ("g.1",)
+    assert set(layers(loss=flat)) == {"d.0", "d.1", "g.1"}

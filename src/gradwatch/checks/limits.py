@@ -203,10 +203,10 @@ def _level(
     typical = np.where(judged & (norms > 0), norms * ctx.rms_gradient, np.nan)
     if not np.isfinite(typical).any():
         return None
-    strongest = float(np.nanmax(typical))
+    strongest = strongest_beside(ctx, typical)
     rule, degree, limit = Rule.STARVED, Severity.WARNING, ratio * strongest
-    if strongest <= faint:
-        rule, degree, limit = Rule.FAINT, Severity.CRITICAL, faint
+    if np.nanmax(typical) <= faint:
+        rule, degree, limit = Rule.FAINT, Severity.CRITICAL, np.full(len(typical), faint)
     elif not (typical <= limit).any():
         degree, limit = Severity.INFO, weak * strongest
     beyond = typical <= limit
@@ -215,6 +215,28 @@ def _level(
     limits = np.where(beyond, limit / ctx.rms_gradient, np.nan)
     grave = severity(ctx, rule, degree)
     return Judgement(rule, grave, worst_first(beyond, -typical), limits, rows, typical)
+
+
+def strongest_beside(ctx: CheckContext, levels: Array) -> Array:
+    """For every parameter the highest level among those it may be held against.
+
+    Where several losses and several optimizers were seen, networks are trained side by side, each
+    by a loss of its own scale: then those of the same optimizer, else all.
+    """
+    given = ctx.run.info.get("optimizers")
+    owners = np.zeros(len(levels), int)
+    if len(ctx.losses) > 1 and isinstance(given, list):
+        owner = {
+            group.get("group"): number
+            for number, optimizer in enumerate(given)
+            for group in optimizer.get("groups", ())
+        }
+        owners = np.array([owner.get(p.group, -1) for p in ctx.parameters], int)
+    highest = np.full(len(levels), np.nan)
+    for number in np.unique(owners):
+        own = owners == number
+        highest[own] = np.fmax.reduce(levels[own])
+    return highest
 
 
 def _faded(ctx: CheckContext, judged: Mask, fade: float, least: int) -> Judgement | None:

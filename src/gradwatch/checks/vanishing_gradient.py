@@ -73,8 +73,10 @@ def check(
 def _words(ctx: CheckContext, item: Judgement) -> tuple[str, str]:
     """What is seen, and why, in a sentence for each rule."""
     layers = ctx.layers(item.columns)
-    worst, strongest = item.columns[0], int(np.nanargmax(item.levels))
-    level, most = number(item.levels[worst]), number(item.levels[strongest])
+    worst = item.columns[0]
+    highest = limits.strongest_beside(ctx, item.levels)[worst]
+    strongest = int(np.flatnonzero(item.levels == highest)[0])
+    level, most = number(item.levels[worst]), number(highest)
     if item.rule is Rule.FAINT:
         return (
             f"all gradients are next to nothing: the largest RMS is {most}, "
