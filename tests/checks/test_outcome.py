@@ -103,3 +103,8 @@ def test_a_network_trained_before_that_gets_worse_does_not_work() -> None:
     loss, info = np.linspace(0.5, 1.6, 100), {"chance": 1.6}
     run = make_run({}, names=["a.weight"], steps=range(100), scalars={"loss": loss}, info=info)
     assert outcome(context(run)).learning is not Learning.WORKS
+
+
+def test_a_loss_that_falls_without_bound_is_no_success() -> None:
+    assert learning(loss=-np.geomspace(1.6, 900, 100)) is Learning.STANDS
+    assert learning(loss=np.geomspace(6, 1, 100) - 4) is Learning.WORKS

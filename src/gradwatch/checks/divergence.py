@@ -23,7 +23,7 @@ from gradwatch.checks.check import Evidence, Finding, Outcome, Run, Severity, fi
 from gradwatch.checks.context import CheckContext, Curve, context
 from gradwatch.checks.logged import PART, LossLevel, words
 from gradwatch.checks.loss_spike import jumped
-from gradwatch.checks.outcome import Learning, rewards, unjudged
+from gradwatch.checks.outcome import Learning, falls_on, lower_bound, rewards, unjudged
 from gradwatch.text import number
 
 NAME = "divergence"
@@ -62,16 +62,8 @@ def check(
         yield from unjudged(ctx, NAME)
     for loss in ctx.judged:
         yield from (
-            _unbounded(ctx, loss) if _falls_on(loss) else _risen(ctx, loss, times, weak, least)
+            _unbounded(ctx, loss) if falls_on(loss) else _risen(ctx, loss, times, weak, least)
         )
-
-
-def _floor(loss: Curve) -> float:
-    return -20 * max(abs(loss.start), 1.0)
-
-
-def _falls_on(loss: Curve) -> bool:
-    return len(loss) >= 8 and loss.late < _floor(loss) and loss.gain(0.25) > 0
 
 
 def _unbounded(ctx: CheckContext, loss: Curve) -> Outcome:
@@ -82,7 +74,7 @@ def _unbounded(ctx: CheckContext, loss: Curve) -> Outcome:
         jumped(ctx, int(step)),
         (step, loss.steps[-1]),
         f"{loss.called} falls without bound, from {number(loss.start)} to {number(loss.late)}",
-        Evidence(loss.name, None, loss.steps[-1], loss.late, _floor(loss)),
+        Evidence(loss.name, None, loss.steps[-1], loss.late, lower_bound(loss)),
         cause="Something is maximised that has no upper limit: often a loss with the wrong sign.",
         advice=_SIGN,
     )

@@ -95,6 +95,8 @@ def of_falling(loss: Curve, least: int = LEAST) -> TrainingOutcome:
     start, late = loss.start, loss.late
     if len(loss) < least:
         learning = Learning.UNKNOWN
+    elif falls_on(loss):
+        learning = Learning.STANDS  # something is maximised without bound: that is no success
     elif loss.converged or (loss.trained_before and late <= max(start, 0.7 * (loss.chance or 0.0))):
         learning = Learning.WORKS
     elif loss.progress >= SHOWN and agreement(-loss.values) >= _sure(loss):
@@ -104,6 +106,16 @@ def of_falling(loss: Curve, least: int = LEAST) -> TrainingOutcome:
     else:
         learning = Learning.STANDS
     return TrainingOutcome(learning, loss.name, start, late)
+
+
+def lower_bound(loss: Curve) -> float:
+    """Where a loss is that is usually maximised by mistake, not learnt from."""
+    return -20 * max(abs(loss.start), 1.0)
+
+
+def falls_on(loss: Curve) -> bool:
+    """Whether a loss goes on falling far below zero."""
+    return len(loss) >= 8 and loss.late < lower_bound(loss) and loss.gain(0.25) > 0
 
 
 def of_rising(ctx: CheckContext, curve: Curve) -> TrainingOutcome:
