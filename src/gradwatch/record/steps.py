@@ -23,7 +23,7 @@ from gradwatch.record.clock import (
 from gradwatch.record.guard import ErrorGuard
 from gradwatch.record.metadata import LoggedScalar, LogPlacement, RunMetadata, ScalarBuffer
 from gradwatch.record.optimizers import LossScaling
-from gradwatch.record.options import Options
+from gradwatch.record.options import Options, Record
 from gradwatch.record.outside import OutsideChanges
 from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters
 from gradwatch.record.passes import UnansweredPasses, silent_optimizers
@@ -467,7 +467,7 @@ class StepController:
         self._hooked = idle < SHORTEST_IDLE or self.recorder.scaling.known
         for tracked in self.parameters.all:
             tracked.sampler.prepare(sampling=Family.GRAD in due, hooked=self._hooked)
-        if due:
+        if due and Record.WEIGHTS in self.options.record:
             self._outside.keep()
         if due or before:  # signals without hooks need not be disarmed again
             for signal in self.recorder.signals:
