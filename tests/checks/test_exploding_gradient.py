@@ -172,6 +172,22 @@ def test_large_targets_are_named_not_the_layers(tmp_path: Path) -> None:
     assert "standard deviation" in finding.advice[0]
 
 
+@pytest.mark.parametrize(("offset", "expected"), [(2, Severity.WARNING), (0, Severity.INFO)])
+def test_a_loss_that_falls_excuses_large_gradients_but_not_of_unlearnt_targets(
+    tmp_path: Path, offset: int, expected: Severity
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(16, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.03)
+
+    def loss_of(step: int) -> Tensor:
+        given = torch.randn(64, 16)
+        return F.mse_loss(model(given), 2000 * (given[:, :2] + offset * torch.rand(64, 2)))
+
+    run = trained(tmp_path, model, loss_of, steps=150, optimizer=optimizer)
+    assert only("exploding-gradient", run).severity is expected
+
+
 def test_a_sum_is_named(tmp_path: Path) -> None:
     finding = scaled(tmp_path, lambda x, y: F.l1_loss(30 * x, 30 * y, reduction="sum"))
     assert finding.layers == ()

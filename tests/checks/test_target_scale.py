@@ -93,6 +93,27 @@ def test_a_training_that_works_with_large_targets(tmp_path: Path) -> None:
     assert only(NAME, run).severity is Severity.INFO
 
 
+@pytest.mark.parametrize(
+    ("noise", "expected"), [(0.3, Severity.WARNING), (0.0, Severity.INFO)], ids=["noisy", "learnt"]
+)
+def test_tiny_targets_are_learnt_when_less_than_they_is_left(
+    tmp_path: Path, noise: float, expected: Severity
+) -> None:
+    """The first loss is that of the outputs: that it falls says nothing of the targets."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+
+    def loss_of(step: int) -> Tensor:
+        given = torch.randn(32, 6)
+        return F.mse_loss(model(given), 0.003 * (given[:, :1] + noise * torch.randn(32, 1)))
+
+    run = trained(tmp_path, model, loss_of, steps=80, optimizer=optimizer, as_number=True)
+    losses = run.scalars["loss"]
+    assert losses[-2] < 1e-3 * losses[0]
+    assert only(NAME, run).severity is expected
+
+
 def test_absolute_errors_say_how_large_targets_are_at_least(tmp_path: Path) -> None:
     finding = only(NAME, regression(tmp_path, 1000.0, F.l1_loss, as_number=False))
     assert "RMS of at least" in finding.message

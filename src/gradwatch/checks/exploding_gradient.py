@@ -20,7 +20,7 @@ Thresholds: 1e3 and 1e6 as in the published rules (SageMaker Debugger, DeepDiagn
 torchmortem differ between 10 and 1e6), held against one trial of each healthy family of the
 zoo, where the largest norm was 8. A summed loss makes gradients large without harm: where
 loss and gradient are large together from the start, the loss falls and updates stay small,
-only an information is given.
+only an information is given, unless unscaled targets (target-scale) make it large.
 
 Where the gradient is large from the first step on, no weight amplifies and the loss is large
 as well, nothing explodes: the scale of the loss, the targets or the rewards is named.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gradwatch.checks.bearable import BEARABLE
 from gradwatch.checks.context import CheckContext, Mask, Rows, worst_first
 from gradwatch.checks.outcome import outcome
+from gradwatch.checks.target_scale import harmful, targets
 from gradwatch.finding import Severity
 from gradwatch.stats import Stat, State
 from gradwatch.stats.medians import Array, medians, thinned
@@ -115,8 +116,13 @@ def has_fallen(ctx: CheckContext) -> bool:
 
 
 def _summed_loss(ctx: CheckContext) -> bool:
-    """Gradients are large because the loss is a sum, not because anything grows."""
+    """Gradients are large because the loss is a sum, not because anything grows.
+
+    Targets of a scale that hurts are no such excuse: large gradients are how they do.
+    """
     loss = ctx.level
+    if harmful(ctx, targets(ctx)):
+        return False
     if loss is None or len(loss) < 10 or loss.start < 30 or loss.progress < 0.5:
         return False
     if Stat.UPDATE_RATIO in ctx.run.recorded:

@@ -12,7 +12,8 @@ What helps: subtract the mean of the training targets and divide by their standa
 multiply predictions back.
 
 Thresholds: 100 and 0.01; above 10 or below 0.1 it is mentioned, and no more is said where the
-loss falls to a hundredth of its start all the same.
+loss falls to a hundredth of its start all the same, or of what predicting zero would give if that
+is less: with tiny targets the first loss is that of the outputs.
 """
 
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ NEEDS: frozenset[str] = frozenset()
 _TOLERANCE = 2e-3
 _SOLVED = 0.01
 """Part of the first loss: where no more is left, the scale does not matter."""
+LARGE = 100.0
+SMALL = 0.01
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,20 @@ def _from_loss(ctx: CheckContext) -> Targets | None:
     return Targets(int(loss.steps[0]), rms, at_least=True) if rms > 0 else None
 
 
-def check(run: Run, *, large: float = 100.0, small: float = 0.01, weak: float = 10.0) -> Outcome:
+def harmful(
+    ctx: CheckContext, known: Targets | None, large: float = LARGE, small: float = SMALL
+) -> bool:
+    """Whether these targets are far from one, and the network has not learnt them all the same."""
+    if known is None or not (known.rms > large or (not known.at_least and 0 < known.rms < small)):
+        return False
+    if ctx.loss is None:
+        return True
+    averaged = not known.at_least and ctx.run.info.get("loss_reduction") != "sum"
+    of_zero = known.rms**2 if averaged else np.inf
+    return ctx.loss.late > _SOLVED * min(ctx.loss.start, of_zero)
+
+
+def check(run: Run, *, large: float = LARGE, small: float = SMALL, weak: float = 10.0) -> Outcome:
     """Yield a finding for the whole run."""
     ctx = context(run)
     known = targets(ctx)
@@ -96,13 +112,12 @@ def check(run: Run, *, large: float = 100.0, small: float = 0.01, weak: float = 
     if not too_small and known.rms <= large / weak:
         return
     strong = known.rms > large or (too_small and known.rms < small)
-    works = ctx.loss is not None and ctx.loss.late <= _SOLVED * ctx.loss.start
     limit = (small if strong else small * weak) if too_small else large if strong else large / weak
     about = "at least " if known.at_least else ""
     span = "" if known.at_least else f", from {number(known.least)} to {number(known.largest)}"
     yield finding(
         NAME,
-        Severity.WARNING if strong and not works else Severity.INFO,
+        Severity.WARNING if harmful(ctx, known, large, small) else Severity.INFO,
         (),
         (known.step,),
         f"the targets have an RMS of {about}{number(known.rms)}{span}; networks are made for "
