@@ -63,3 +63,50 @@ def test_a_low_first_loss_alone_says_nothing() -> None:
         info={"chance": 7.6, "classes": 2000},
     )
     assert not said("output-misuse", run)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("loss", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "written"])
+@pytest.mark.parametrize("flat", ["targets", "outputs"])
+def test_every_output_compared_with_every_target(tmp_path: Path, loss: str, flat: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def loss_of(step: int) -> Tensor:
+        given = torch.randn(24, 8)
+        outputs, targets = model(given), given[:, :1]
+        outputs, targets = (
+            (outputs, targets[:, 0]) if flat == "targets" else (outputs.squeeze(1), targets)
+        )
+        if loss == "written":
+            return (targets - outputs).pow(2).mean()
+        differences: Tensor = getattr(F, loss)(outputs, targets)
+        return differences
+
+    (finding,) = said("output-misuse", trained(tmp_path, model, loss_of, steps=8))
+    assert "each of 24 outputs with each of 24 targets" in finding.message
+    shapes = ("(24, 1)", "(24,)") if flat == "targets" else ("(24,)", "(24, 1)")
+    assert "shape {} and targets of shape {}".format(*shapes) in finding.message
+    assert ("unsqueeze" if flat == "targets" else "squeeze(1)") in finding.advice[0]
+    assert finding.layers == ("2",)
+
+
+MEANT = {
+    "equal shapes": lambda out, y: F.mse_loss(out, y),
+    "one target for all": lambda out, y: (out - y.mean()).pow(2).mean(),
+    "pairs of outputs": lambda out, y: (out - out.T).pow(2).mean(),
+    "pairs on purpose": lambda out, y: (out[:, 0].unsqueeze(1) - y.T).abs().mean(),
+    "quantiles": lambda out, y: (out.expand(24, 5) - y).abs().mean(),
+}
+
+
+@pytest.mark.parametrize("meant", MEANT)
+def test_broadcasting_that_is_meant(tmp_path: Path, meant: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+
+    def loss_of(step: int) -> Tensor:
+        given = torch.randn(24, 8)
+        return MEANT[meant](model(given), given[:, :1])
+
+    assert not said("output-misuse", trained(tmp_path, model, loss_of, steps=8))

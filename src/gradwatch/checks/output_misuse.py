@@ -1,17 +1,19 @@
-"""The loss is fed with probabilities that it cannot use.
+"""The loss is fed with probabilities that it cannot use, or compares all outputs with all targets.
 
 What is seen: cross-entropy takes a softmax of its input itself, and that input is already a
 softmax; or the softmax runs over another dimension (the batch, the time) than the classes
 the loss chooses between. Both are seen in the autograd graph of the logged loss, or in the
-rows of the output.
+rows of the output. Of a squared or absolute error the graph shows where outputs of shape
+(64, 1) and targets of shape (64,) were broadcast to 64 × 64 differences.
 
 Why it hurts: a softmax of probabilities is almost uniform: for ten classes the loss cannot
 fall below 1.46, and the gradient is small exactly where the network is right. Over the wrong
 dimension samples compete with each other instead of classes: the first loss is the logarithm
-of that dimension, often far below chance, and what it falls to means nothing.
+of that dimension, often far below chance, and what it falls to means nothing. Where every
+output is compared with every target, the best prediction is the mean of the batch.
 
 What helps: remove the softmax in front of CrossEntropyLoss, or use log_softmax with
-NLLLoss, over the dimension of the classes.
+NLLLoss, over the dimension of the classes; give outputs and targets the same shape.
 
 Threshold: none; the structure of the graph decides. How low the first loss is does not: a
 model that was trained before starts below chance, too.
@@ -36,6 +38,9 @@ def check(run: Run) -> Outcome:
     over, classes = run.info.get("softmax_over"), run.info.get("classes")
     if isinstance(over, int) and isinstance(classes, int) and 1 < over != classes:
         yield _wrong_dimension(run, over, classes)
+    match run.info.get("compared"):
+        case [list(outputs), [int(count), int()]]:
+            yield _broadcast(run, outputs, count)
 
 
 def _makers(run: Run, kind: str) -> tuple[str, ...]:
@@ -79,5 +84,28 @@ def _wrong_dimension(run: Run, over: int, classes: int) -> Finding:
         advice=(
             f"Take the softmax over the dimension of the {classes:,} classes, usually dim=-1; the "
             f"first loss should then be about {number(chance)}.",
+        ),
+    )
+
+
+def _broadcast(run: Run, outputs: list[int], count: int) -> Finding:
+    loss = context(run).loss
+    start = loss.start if loss else float("nan")
+    targets = (count,) if len(outputs) == 2 else (count, 1)
+    change = "y.unsqueeze(1)" if len(outputs) == 2 else "y.squeeze(1)"
+    return finding(
+        NAME,
+        Severity.CRITICAL,
+        context(run).output_layer,
+        run.steps,
+        f"the loss compares each of {count:,} outputs with each of {count:,} targets: outputs of "
+        f"shape {tuple(outputs)} and targets of shape {targets} give {count:,} × {count:,} "
+        "differences",
+        Evidence("loss", None, run.steps[0], start, None),
+        cause="Outputs and targets have different shapes and were broadcast: all outputs are "
+        "pulled to the mean of the batch's targets.",
+        advice=(
+            f"Give the targets the shape of the outputs: {change}, or "
+            "y.view_as(outputs). The loss should then fall below the variance of the targets.",
         ),
     )

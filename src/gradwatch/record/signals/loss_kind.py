@@ -31,6 +31,7 @@ _KINDS = {
     "SoftMarginLossBackward0": "soft_margin",
     "MultiMarginLossBackward0": "multi_margin",
 }
+_DIFFERENCES = ("mse", "smooth_l1", "huber")
 _NLL = ("NllLossBackward0", "NllLoss2DBackward0")
 _LOG_SOFTMAX = "LogSoftmaxBackward0"
 _SQUASHED = ("SoftmaxBackward0", "SafeSoftmaxBackward0", "SigmoidBackward0")
@@ -55,7 +56,11 @@ def describe_loss(loss: Any) -> dict[str, Any]:
     """Keys for `run.info`: `loss_kind`, `classes`, `chance`, `loss_fed_with`, where known.
 
     Where the softmax runs over another dimension than the classes, `softmax_over` is its size.
-    Where the samples of a batch are told from each other, `classes_are_samples` stands for chance.
+    if kind in _DIFFERENCES:
+        details |= _compared(node)
+    if kind == "cross_entropy" and inner is not None and _among_themselves(inner):
+        details["classes_are_samples"] = True
+    elif classes is not None and classes >= 2 and averaged and factor is not None:
 
     Reads names and shapes of the graph only, so it works before and after the backward.
     """
@@ -105,11 +110,33 @@ def _details(node: Node, factor: float | None) -> dict[str, Any]:
     averaged = getattr(node, "_saved_reduction", 1) != _SUM
     if not averaged:
         details["loss_reduction"] = "sum"
+    if kind in _DIFFERENCES:
+        details |= _compared(node)
     if kind == "cross_entropy" and inner is not None and _among_themselves(inner):
         details["classes_are_samples"] = True
     elif classes is not None and classes >= 2 and averaged and factor is not None:
         details["chance"] = math.log(classes) * factor
     return details
+
+
+def _compared(node: Node) -> dict[str, Any]:
+    """The shapes of n outputs and of the n × n differences that broadcasting made of them.
+
+    Nobody means that who did not add the dimension himself; and of two tensors that both depend on
+    the network the pairs are meant.
+    """
+    children = [child for child, _ in node.next_functions if child is not None]
+    if len(children) != 1:
+        return {}
+    expanded = _stem(children[0]) == "Expand"
+    both = _shape(children[0] if expanded else node)
+    child = next((c for c, _ in children[0].next_functions), None) if expanded else children[0]
+    if child is None or _stem(child) == "Unsqueeze":
+        return {}
+    given = _shape(child)
+    count = math.prod(given)
+    pairs = count > 1 and 1 <= len(given) <= 2 and both == (count, count) != given
+    return {"compared": [list(given), list(both)]} if pairs else {}
 
 
 def _classes(node: Node) -> int | None:
@@ -237,13 +264,15 @@ def _number(node: Node) -> float | None:
 
 def _from_arithmetic(start: Node) -> dict[str, Any]:
     """Losses people write out: the mean of squared or absolute differences."""
-    stems = [_stem(node) for node in _arithmetic(start)][:6]
+    nodes = [node for node, _ in zip(_arithmetic(start), range(6), strict=False)]
+    stems = [_stem(node) for node in nodes]
     before = stems[: stems.index("Sub")] if "Sub" in stems else []
     kind = "mse" if "Pow" in before else "l1" if "Abs" in before else None
     if kind is None:
         return {}
     summed = "Sum" in before and not {"Mean", "Div", "Mul"}.intersection(before)
-    return {"loss_kind": kind, **({"loss_reduction": "sum"} if summed else {})}
+    reduction = {"loss_reduction": "sum"} if summed else {}
+    return {"loss_kind": kind, **reduction, **_compared(nodes[stems.index("Sub")])}
 
 
 # -- where only a number is logged ---------------------------------------------------------------
