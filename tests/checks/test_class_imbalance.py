@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.checks.shapes import Severity, only, said
+from tests.checks.shapes import Severity, make_run, only, said, weight
 from tests.checks.training import trained
 from torch import Tensor, nn
 
+from gradwatch.checks.context import context
 from gradwatch.run import Run
 
 NAME = "class-imbalance"
@@ -55,3 +57,24 @@ def test_classes_of_equal_share(tmp_path: Path) -> None:
 
 def test_a_loss_that_still_falls(tmp_path: Path) -> None:
     assert not said(NAME, classifier(tmp_path, 0.06, learns=True, steps=20))
+
+
+@pytest.mark.parametrize(("late", "expected"), [("scattered", [Severity.WARNING]), ("falling", [])])
+def test_scatter_of_few_rare_targets_is_no_fall(late: str, expected: list[Severity]) -> None:
+    """The medians of 60 losses differ by a tenth where they only scatter."""
+    scatter = np.array([0.09, 0.16, 0.21] * 15 + [0.09, 0.14, 0.21] * 5)
+    slope = np.concatenate([np.full(30, 0.2), np.linspace(0.2, 0.13, 30)])
+    loss = scatter if late == "scattered" else slope
+    one = [1.0] * 60
+    run = make_run(
+        {}, subjects=[weight("a")], scalars={
+            "loss": loss, "predicted_share": one, "predicted_classes": one,
+            "predicted_class": [0.0] * 60,
+        },
+        info={"loss_kind": "cross_entropy", "classes": 2,
+              "target_classes": {"seen": 192, "most": 0, "share": 0.97, "classes": 2}},
+    )  # fmt: skip
+    curve = context(run).loss
+    assert curve is not None
+    assert curve.gain(0.5) > 0.05
+    assert [item.severity for item in said(NAME, run)] == expected

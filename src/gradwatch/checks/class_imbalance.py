@@ -20,6 +20,7 @@ import numpy as np
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
 from gradwatch.checks.context import CheckContext, context
+from gradwatch.checks.outcome import agreement
 from gradwatch.text import number, percent
 
 NAME = "class-imbalance"
@@ -30,7 +31,9 @@ _KNOWN = 30
 _LEARNT = 0.6
 """Below this part of the loss that the shares alone give, something was learnt."""
 _STOPPED = 0.05
-"""Relative fall within the second half of the run."""
+"""Relative fall within the second half of the run,"""
+_FALLING = 0.7
+"""if so many pairs of an early and a late value of it agree: few rare targets make much noise."""
 
 
 def check(run: Run, *, strong: float = 0.95, weak: float = 0.8, least: int = 4) -> Outcome:
@@ -53,7 +56,8 @@ def check(run: Run, *, strong: float = 0.95, weak: float = 0.8, least: int = 4) 
     same = float(np.mean(predicted[late] == most))
     if often < weak or of_targets < weak or same < strong:
         return
-    if loss.late < _LEARNT * alone or loss.gain(0.5) > _STOPPED:
+    falls = loss.gain(0.5) > _STOPPED and agreement(-loss.values[len(loss) // 2 :]) > _FALLING
+    if loss.late < _LEARNT * alone or falls:
         return
     yield finding(
         NAME,
