@@ -100,6 +100,29 @@ def test_nan_made_between_two_layers_names_what_holds_both() -> None:
     assert origin(run).layers == ("net.attn", "net.attn.out")
 
 
+@pytest.mark.parametrize(
+    ("sizes", "named"),
+    [((2.0, 200.0), ("spread", "decoder")), ((2.0, 20.0), ("decoder",)), ((99, 99), ("decoder",))],
+)
+def test_an_exponential_of_a_large_output(
+    sizes: tuple[float, float], named: tuple[str, ...]
+) -> None:
+    """Between two layers: the one to open is the one whose output is too large."""
+    names = ("mean", "spread", "decoder")
+    series = {name: np.zeros((20, 3)) for name in ("probe_nonfinite", "probe_input_nonfinite")}
+    for table_ in series.values():
+        table_[7:, 2] = 1
+    series["act_abs_max"] = np.tile([*sizes, np.nan], (20, 1))
+    graph = Graph(tuple(Node(name) for name in names), (("mean", "decoder"), ("spread", "decoder")))
+    run = make_run(
+        series,
+        subjects=[layer(name) for name in names],
+        scalars={"loss_nonfinite": (np.arange(20) >= 7).astype(float)},
+        graph=graph,
+    )
+    assert origin(run).layers == named
+
+
 def test_nan_in_the_input() -> None:
     finding = origin(broken(input_nonfinite=7, probe_nonfinite=EVERYWHERE, loss_nonfinite=7))
     assert "input" in finding.message

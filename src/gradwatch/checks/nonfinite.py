@@ -31,7 +31,7 @@ from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, findi
 from gradwatch.checks.context import CheckContext, Mask, context
 from gradwatch.checks.limits import Rule
 from gradwatch.stats.medians import Array
-from gradwatch.text import several
+from gradwatch.text import number, several
 
 NAME = "nonfinite"
 NEEDS: frozenset[str] = frozenset()
@@ -58,6 +58,8 @@ _UNREAD = (
     "What this layer was fed with could not be read (its type or layout): either the batch held "
     "NaN or Inf, or the layer made it."
 )
+_EXP = 80.0
+"""Beyond e⁸⁸ float32 is infinite; a sample of the outputs may have missed the largest."""
 _ADVICE = {
     StepPhase.INPUT: ("Look at that batch; drop or repair rows that are not finite.",),
     StepPhase.FORWARD: (
@@ -98,11 +100,21 @@ def check(run: Run, *, mask_share: float = limits.MASK) -> Outcome:
         (origin.step, ctx.steps[ctx.nonfinite_rows][-1]),
         f"NaN or Inf first appears at step {origin.step}, in the {phase}{where}",
         Evidence(origin.stat, origin.subject, origin.step, origin.measured, 0.0),
-        cause=_UNREAD if origin.unread else _CAUSE[origin.phase],
+        cause=_cause(origin),
         advice=(*_ADVICE[StepPhase.INPUT] * origin.unread, *_ADVICE[origin.phase]),
         tensors=[run.names[column] for column in columns if ctx.layer(column) in began],
     )
     yield from _reached(ctx, began, bad)
+
+
+def _cause(origin: "Origin") -> str:
+    if origin.too_large:
+        first, then = origin.layers
+        return (
+            f"{first} gave up to {number(origin.too_large)}, which is finite, and what was made of "
+            f"it on the way to {then} is not: the exponential of more than 88 is infinite."
+        )
+    return _UNREAD if origin.unread else _CAUSE[origin.phase]
 
 
 def _reached(ctx: CheckContext, began: set[str], bad: Mask) -> Outcome:
@@ -172,6 +184,8 @@ class Origin:
     measured: float
     unread: bool = False
     """Nobody knows whether the layer's input was finite."""
+    too_large: float = 0.0
+    """The largest output of the first layer, where an exponential of it would be infinite."""
 
 
 def _origin(ctx: CheckContext, row: int) -> Origin:
@@ -219,9 +233,12 @@ def _input_or_forward(ctx: CheckContext, row: int) -> Origin | None:
     candidates = made_here if len(made_here) else np.flatnonzero(outputs > 0)
     column = min(candidates, key=lambda column: ctx.position(ctx.layer_names[column]))
     layer = ctx.layer_names[column]
+    extreme = None if len(made_here) else _extreme(ctx, row, layer, outputs)
     layers = (_inside(ctx, row, layer),) if len(made_here) else _between(ctx, layer, outputs)
+    layers, too_large = extreme or (layers, 0.0)
     count, unread = float(outputs[column]), _scalar(ctx, "probe_input_unread", row) > 0
-    return Origin(step, StepPhase.FORWARD, layers, Stat.PROBE_NONFINITE, layer, count, unread)
+    stat = Stat.PROBE_NONFINITE
+    return Origin(step, StepPhase.FORWARD, layers, stat, layer, count, unread, too_large)
 
 
 def _inside(ctx: CheckContext, row: int, block: str) -> str:
@@ -235,6 +252,20 @@ def _inside(ctx: CheckContext, row: int, block: str) -> str:
     first = int(outputs.any(axis=1).argmax())
     made_here = [ctx.layer_names[inside[n]] for n in np.flatnonzero((outputs & ~inputs)[first])]
     return min(made_here, key=ctx.position, default=block)
+
+
+def _extreme(
+    ctx: CheckContext, row: int, layer: str, outputs: Array
+) -> tuple[tuple[str, ...], float] | None:
+    """The one feeding layer, and this, whose finite output has no finite exponential any more."""
+    graph = ctx.run.graph
+    if graph.assumed or Stat.ACT_ABS_MAX not in ctx.run.recorded:
+        return None
+    feeding = set(graph.predecessors.get(layer, ()))
+    known = zip(ctx.layer_names, ctx.run.series[Stat.ACT_ABS_MAX][row], outputs, strict=True)
+    large = [(name, float(size)) for name, size, bad in known if size > _EXP and not bad]
+    large = [(name, size) for name, size in large if name in feeding]
+    return ((large[0][0], layer), large[0][1]) if len(large) == 1 else None
 
 
 def _between(ctx: CheckContext, layer: str, outputs: Array) -> tuple[str, ...]:
