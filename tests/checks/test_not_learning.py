@@ -150,6 +150,12 @@ def test_another_warning_takes_its_place() -> None:
     assert {item.check for item in warned(run)} == {"no-gradient", "slow-convergence"}
 
 
+def test_a_noisy_loss_without_a_known_chance() -> None:
+    noisy = np.linspace(1.03, 0.98, 300) * (1 + 0.12 * NOISE)
+    assert only(NAME, run_of(300, loss=noisy)).severity is Severity.WARNING
+    assert not said(NAME, run_of(300, loss=np.linspace(1.06, 0.9, 300) * (1 + 0.05 * NOISE)))
+
+
 def test_easy_batches_at_first_and_a_start_above_chance() -> None:
     sorted_by_class = CHANCE * np.r_[np.linspace(0.9, 0.3, 10), 1.05 + 0.03 * NOISE[:110]]
     assert headline(run_of(120, {"chance": CHANCE}, loss=sorted_by_class)).check == NAME

@@ -108,3 +108,10 @@ def test_a_network_trained_before_that_gets_worse_does_not_work() -> None:
 def test_a_loss_that_falls_without_bound_is_no_success() -> None:
     assert learning(loss=-np.geomspace(1.6, 900, 100)) is Learning.STANDS
     assert learning(loss=np.geomspace(6, 1, 100) - 4) is Learning.WORKS
+
+
+def test_a_fall_to_chance_is_no_improvement() -> None:
+    falls = np.geomspace(6, 3.9, 100)
+    for chance, expected in ((3.9, Learning.STANDS), (5.0, Learning.IMPROVES)):
+        run = make_run({}, names=["a.weight"], scalars={"loss": falls}, info={"chance": chance})
+        assert outcome(context(run)).learning is expected

@@ -183,10 +183,10 @@ def _stands(loss: Curve, share: float, unsure: int) -> bool:
         lowest = float(loss.smooth[len(loss.smooth) // 2 :].min())
         return at_chance(loss) and lowest > 0.9 * loss.chance and not _has_trend(half)
     fifths = [float(np.median(part)) for part in np.array_split(loss.values, 5)]
-    slack = share * abs(loss.start)
-    if loss.progress >= 2 * share or min(fifths) < fifths[0] - slack or len(loss) < unsure:
+    fell = max(loss.start - loss.late, fifths[0] - min(fifths))
+    if fell >= 2 * share * abs(loss.start) or len(loss) < unsure:
         return False  # where it was lower, what is compared has changed meanwhile, or it rose again
-    return fifths[0] - fifths[-1] < slack and agreement(-loss.values) < beyond_noise(loss)
+    return agreement(-loss.values) < beyond_noise(loss)
 
 
 def _has_trend(curve: Curve) -> bool:

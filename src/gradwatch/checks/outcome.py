@@ -99,7 +99,7 @@ def of_falling(loss: Curve, least: int = LEAST) -> TrainingOutcome:
         learning = Learning.STANDS  # something is maximised without bound: that is no success
     elif loss.converged or (loss.trained_before and late <= max(start, 0.7 * (loss.chance or 0.0))):
         learning = Learning.WORKS
-    elif loss.progress >= SHOWN and agreement(-loss.values) >= _sure(loss):
+    elif loss.progress >= SHOWN and agreement(-loss.values) >= _sure(loss) and not at_chance(loss):
         learning = Learning.IMPROVES
     elif late > max(start, loss.chance or start) + 0.3 * max(abs(start), loss.chance or 0.0):
         learning = Learning.WORSE
