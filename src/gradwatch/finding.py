@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 from gradwatch.notebook import cell, items, table
-from gradwatch.text import markup, number
+from gradwatch.text import markup, named, number
 
 _COLOURS = {"critical": "#b3261e", "warning": "#8a5a00", "info": "#44546a"}
 _MOST_LAYERS = 3
@@ -78,7 +78,7 @@ class Finding:
     def html_line(self) -> str:
         """Check, severity, layers and message in one line of HTML."""
         word = self.severity.word
-        where = ", ".join(markup(layer, 60) for layer in self.layers[:_MOST_LAYERS])
+        where = ", ".join(markup(named(layer), 60) for layer in self.layers[:_MOST_LAYERS])
         rest = len(self.layers) - _MOST_LAYERS
         return (
             f'<b style="color:{_COLOURS[word]}">{markup(self.check, 60)}</b> ({word}) '

@@ -56,9 +56,14 @@ def percent(fraction: float) -> str:
     return f"{value:.0f} %"
 
 
+def named(layer: str) -> str:
+    """A layer as a sentence calls it; parameters of the model itself belong to one without name."""
+    return layer or "the model itself"
+
+
 def several(layers: Sequence[str], shown: int = 2) -> str:
     """`a`, `a and b`, `a, b and 3 more`."""
-    names = [layer or "the model itself" for layer in layers]
+    names = [named(layer) for layer in layers]
     if len(names) <= 1:
         return names[0] if names else "the whole run"
     if len(names) <= shown:

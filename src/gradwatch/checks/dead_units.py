@@ -27,7 +27,7 @@ import numpy as np
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Skipped, Stat, finding
 from gradwatch.checks.context import CheckContext, Mask, Rows, context, since, worst_first
 from gradwatch.stats.medians import Array, thinned
-from gradwatch.text import percent, several
+from gradwatch.text import named, percent, several
 
 NAME = "dead-units"
 NEEDS = frozenset({Stat.GRAD_DEAD_ROWS})
@@ -75,8 +75,8 @@ def _dead_rows(
     each = Stat.GRAD_ZERO_ROWS if not never and Stat.GRAD_ZERO_ROWS in recorded else stat
     series = ctx.run.series[each][rows, worst] / heights[worst]
     steps = ctx.steps[rows[since(np.nan_to_num(series) >= limit) :]]
-    rows_of = f"{heights[worst]:.0f} rows of {layers[0]}"
-    units_of = f"{heights[worst]:.0f} units of {layers[0]}"
+    rows_of = f"{heights[worst]:.0f} rows of {named(layers[0])}"
+    units_of = f"{heights[worst]:.0f} units of {named(layers[0])}"
     what = f"{rows_of} got no gradient" if never else f"{units_of} fired for no sample"
     more = f"; {len(layers)} layers in all" if len(layers) > 1 else ""
     measured, most = values[worst] * heights[worst], limit * heights[worst]

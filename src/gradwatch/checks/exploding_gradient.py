@@ -33,7 +33,7 @@ from gradwatch.checks.check import Evidence, Outcome, Run, Stat, finding
 from gradwatch.checks.context import CheckContext, context
 from gradwatch.checks.limits import Rule
 from gradwatch.checks.target_scale import targets
-from gradwatch.text import number, several
+from gradwatch.text import named, number, several
 
 NAME = "exploding-gradient"
 NEEDS = frozenset({Stat.GRAD_NORM})
@@ -61,7 +61,7 @@ def check(
     highest, limit = item.levels[peak], item.limits[peak]
     steps = ctx.steps[item.rows]
     step = steps[int(np.nanargmax(run.series[Stat.GRAD_NORM][item.rows, peak]))]
-    what = f"gradient norm {number(highest)} in {ctx.layer(peak)} at step {step}"
+    what = f"gradient norm {number(highest)} in {named(ctx.layer(peak))} at step {step}"
     if item.rule is Rule.SUDDEN:
         times, past = number(growth * highest / limit), number(limit / growth)
         what += f", {times} times its own past of {past}, and nothing after it is lower"

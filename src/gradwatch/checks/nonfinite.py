@@ -31,7 +31,7 @@ from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, findi
 from gradwatch.checks.context import CheckContext, Mask, context
 from gradwatch.checks.limits import Rule
 from gradwatch.stats.medians import Array
-from gradwatch.text import number, several
+from gradwatch.text import named, number, several
 
 NAME = "nonfinite"
 NEEDS: frozenset[str] = frozenset()
@@ -159,7 +159,7 @@ def _outputs_only(ctx: CheckContext, mask_share: float) -> Outcome:
         limits.severity(ctx, Rule.NON_FINITE, Severity.INFO if masks else Severity.WARNING),
         tuple(dict.fromkeys(layers)),
         ctx.steps[bad.any(axis=1)],
-        f"{layers[0]} gives NaN or Inf from step {step}; loss and gradients are finite",
+        f"{named(layers[0])} gives NaN or Inf from step {step}; loss and gradients are finite",
         Evidence(Stat.PROBE_NONFINITE, layers[0], step, bad[row].sum(), 0.0),
         cause="Looks like a mask." if masks else _CAUSE[StepPhase.FORWARD],
         advice=_ADVICE[StepPhase.FORWARD][:1],

@@ -30,7 +30,7 @@ from gradwatch.checks import limits
 from gradwatch.checks.check import Evidence, Outcome, Run, Stat, finding
 from gradwatch.checks.context import CheckContext, context
 from gradwatch.checks.limits import Judgement, Rule
-from gradwatch.text import number, several
+from gradwatch.text import named, number, several
 
 NAME = "vanishing-gradient"
 NEEDS = frozenset({Stat.GRAD_NORM})
@@ -77,25 +77,26 @@ def _words(ctx: CheckContext, item: Judgement) -> tuple[str, str]:
     highest = limits.strongest_beside(ctx, item.levels)[worst]
     strongest = int(np.flatnonzero(item.levels == highest)[0])
     level, most = number(item.levels[worst]), number(highest)
+    weakest, loudest = named(layers[0]), named(ctx.layer(strongest))
     if item.rule is Rule.FAINT:
         return (
             f"all gradients are next to nothing: the largest RMS is {most}, "
-            f"in {ctx.layer(strongest)}; no step of that size changes a weight",
+            f"in {loudest}; no step of that size changes a weight",
             f"Nothing of the loss reaches {several(layers)}.",
         )
     if item.rule is Rule.FADED:
         together = len(item.columns) == (ctx.weights & ~ctx.embeddings).sum()
-        who = "all gradients fade together" if together else f"the gradient of {layers[0]} fades"
+        who = "all gradients fade together" if together else f"the gradient of {weakest} fades"
         loss = "although the loss has not fallen"
         if ctx.loss is None:
             few = "loss" in ctx.run.scalars
             loss = "and too few losses were logged" if few else "and no loss was logged"
         return (
-            f"{who}, to an RMS of {level} in {layers[0]}, {loss}",
+            f"{who}, to an RMS of {level} in {weakest}, {loss}",
             f"The signal from the loss dies out in {several(layers)} as the training goes on.",
         )
     share = number(item.levels[worst] / item.levels[strongest])
     return (
-        f"gradient RMS {level} in {layers[0]}, {share} of the {most} in {ctx.layer(strongest)}",
+        f"gradient RMS {level} in {weakest}, {share} of the {most} in {loudest}",
         f"The signal from the loss fades before it reaches {several(layers)}.",
     )

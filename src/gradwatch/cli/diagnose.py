@@ -13,7 +13,7 @@ from gradwatch.finding import Finding, Severity
 from gradwatch.jsonio import dumps
 from gradwatch.store import open_run
 from gradwatch.store.places import Place
-from gradwatch.text import plain, shortened
+from gradwatch.text import named, plain, shortened
 
 WIDTH = 80
 Command = Callable[..., Any]
@@ -74,7 +74,7 @@ def _headline(diagnosis: Diagnosis) -> str:
 
 
 def _finding(finding: Finding) -> list[str]:
-    layer = shortened(finding.layers[0] or "(model)", 28) if finding.layers else "whole run"
+    layer = shortened(named(finding.layers[0]), 28) if finding.layers else "whole run"
     head = click.style(f"{finding.severity.word:<8}", fg=_COLOURS[finding.severity], bold=True)
     steps = _steps(finding)
     out = [f"{head} {click.style(f'{finding.check:<22}', bold=True)} {layer}  {steps}"]

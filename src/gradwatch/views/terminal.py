@@ -20,7 +20,7 @@ from rich.text import Text
 
 from gradwatch.run import Run
 from gradwatch.stats.medians import medians
-from gradwatch.text import number, plain, shortened
+from gradwatch.text import named, number, plain, shortened
 from gradwatch.views.model import ViewModel
 from gradwatch.views.model.heat import LEVELS, Code, LevelScale, codes_of, decoded, row_of
 from gradwatch.views.model.layers import worst_first
@@ -96,7 +96,7 @@ def _health(model: ViewModel, width: int) -> Text:
 def _finding(finding: dict[str, Any], width: int) -> list[Text]:
     head = Text(f"{finding['severity']:<8} ", style=STYLES[finding["severity"]])
     head.append(plain(finding["check"]), style="bold default")
-    where = ", ".join(plain(name) for name in finding["layers"][:3])
+    where = ", ".join(plain(named(name)) for name in finding["layers"][:3])
     if len(finding["layers"]) > 3:
         where += f" and {len(finding['layers']) - 3} more"
     since = f"since step {finding['first_step']}"

@@ -16,7 +16,7 @@ from gradwatch.diagnosis.diagnose import Diagnosis
 from gradwatch.diagnosis.verdict import TROUBLES
 from gradwatch.finding import Finding, Severity
 from gradwatch.result import Result, missing
-from gradwatch.text import number
+from gradwatch.text import named, number
 
 DEEP = 4
 """Layers that must vanish together before the architecture is to blame, …"""
@@ -275,7 +275,7 @@ class Reason:
         """What it follows from, if it is no root."""
         if self.finding is self.root:
             return ""
-        where = f" in {self.root.layers[0]}" if self.root.layers else ""
+        where = f" in {named(self.root.layers[0])}" if self.root.layers else ""
         return f"{self.root.check}{where}"
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from gradwatch.finding import Severity
-from gradwatch.text import number, plain, shortened
+from gradwatch.text import named, number, plain, shortened
 from gradwatch.views.colours import BAD, ZERO, Colour, Scheme, colour, ink_on, ramp
 from gradwatch.views.model import ViewModel
 from gradwatch.views.model.heat import LEVELS, Code, LevelScale, codes_of, row_of
@@ -345,7 +345,7 @@ def _headline(model: ViewModel) -> str:
     if not model.findings:
         return f"{model.health['state']}: {model.health['line']}"[:88]
     worst = model.findings[0]
-    where = f" in {shortened(worst['layers'][0], 24)}" if worst["layers"] else ""
+    where = f" in {shortened(named(worst['layers'][0]), 24)}" if worst["layers"] else ""
     return f"{worst['severity']}: {plain(worst['check'])}{where}, since step {worst['first_step']}"
 
 
