@@ -49,6 +49,8 @@ def test_far_beyond_the_limit_nothing_is_bearable() -> None:
 def test_what_was_there_from_the_first_step_was_not_learnt() -> None:
     for check in ("dead-units", "saturation"):
         assert severity_in(WORKS, check, step=0) is Severity.WARNING
+        assert severity_in(WORKS, check, step=4) is Severity.WARNING
+        assert severity_in(WORKS, check, step=6) is Severity.INFO
     assert severity_in(WORKS, "weight-explosion", step=0) is Severity.INFO
 
 

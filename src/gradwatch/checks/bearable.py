@@ -23,6 +23,9 @@ class Bearable(NamedTuple):
     """It must have come about while the network learnt: there from the start, it is a fault."""
 
 
+EARLY = 0.05
+"""Share of the run in which no network has learnt much: what is there by then was not learnt."""
+
 BEARABLE: dict[str, Bearable] = {
     "bad-init": Bearable(Learning.WORKS, times=3.0),
     "clipping-every-step": Bearable(Learning.IMPROVES),
@@ -30,6 +33,7 @@ BEARABLE: dict[str, Bearable] = {
     "eps-dominated-adam": Bearable(Learning.IMPROVES),
     "saturation": Bearable(Learning.IMPROVES, learnt=True),
     "stale-second-moment": Bearable(Learning.IMPROVES),
+    "unused-input": Bearable(Learning.WORKS),
     "update-leads-loss": Bearable(Learning.IMPROVES),
     "update-ratio-too-large": Bearable(Learning.WORKS, times=3.0),
     "vanishing-gradient": Bearable(Learning.WORKS),
@@ -46,7 +50,7 @@ def severity(ctx: CheckContext, finding: Finding) -> Severity:
     if needed is None or outcome(ctx).learning < needed.learning:
         return finding.severity
     beyond = [_beyond(item) for item in finding.evidence]
-    early = ctx.steps[0] + 0.02 * (ctx.steps[-1] - ctx.steps[0])
+    early = ctx.steps[0] + EARLY * (ctx.steps[-1] - ctx.steps[0])
     if max(beyond, default=1.0) > needed.times or (needed.learnt and finding.first_step <= early):
         return finding.severity
     return Severity.INFO

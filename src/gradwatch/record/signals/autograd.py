@@ -37,11 +37,14 @@ class AutogradWalker:
         self._sources: dict[int, Sources] = {}
         self._parameter_layers: dict[int, str] = {}
         """Nodes that only reshape a parameter, and its layer."""
+        self.took_data = False
+        """Whether an operation outside of layers took something that has no gradient."""
 
     def clear(self) -> None:
         """Forget the nodes: those of the next forward pass are others."""
         self._sources.clear()
         self._parameter_layers.clear()
+        self.took_data = False
 
     def has_seen(self, node: Node) -> bool:
         """Whether a walk has passed this node already."""
@@ -78,10 +81,12 @@ class AutogradWalker:
                 continue
             stack.append((node, True))
             stack.extend((child, False) for child, _ in reversed(node.next_functions) if child)
+        self.took_data = self.took_data or bool(stack)  # nobody knows what the rest took
 
     def _settle(self, node: Node, number: int) -> None:
         """All inputs of the node are known: so is the node."""
         children = [child for child, _ in node.next_functions]
+        self.took_data = self.took_data or None in children
         layers = [self._layer(child) for child in children if child is not None]
         if children and len(layers) == len(children) and all(name is not None for name in layers):
             self._parameter_layers[number] = next(name for name in layers if name is not None)

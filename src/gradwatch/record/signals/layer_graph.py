@@ -20,6 +20,7 @@ from gradwatch.record.signals.hooks import (
     owners,
     root_is_compiled,
 )
+from gradwatch.record.signals.input_use import InputUse
 from gradwatch.record.signals.tensors import tensors_in
 from gradwatch.stats import Family
 
@@ -27,6 +28,8 @@ _PATIENCE = 3
 """So many recorded steps without a forward, and the order of registration is assumed."""
 _LAST_STEP = 64
 """Layers that no step has reached by then stay out; a branch may be taken later than step 0."""
+_LOOKS = 3
+"""Steps on which the use of several inputs is followed."""
 _REENTRANT = "CheckpointFunctionBackward"
 
 
@@ -53,7 +56,10 @@ class LayerGraph(HookedSignal):
         self._fed: set[int] = set()
         self._silent = 0
         self._done = False
+        self._looks = 0
         self._unchanged: set[str] = set()
+        self._inputs = InputUse()
+        self._noted: dict[str, Any] = {}
 
     def arm(self, step: int, due: frozenset[Family]) -> None:
         """Listen to one more forward pass, until the graph is complete."""
@@ -88,15 +94,20 @@ class LayerGraph(HookedSignal):
         if torch._C._current_graph_task_id() == -1:
             self._begin()
             self._fed.update(id(tensor) for tensor in tensors_in((args, kwargs)))
+            if torch.is_grad_enabled():
+                self._inputs.begin(module, args, kwargs)
 
     def _look(self, layer: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if torch._C._current_graph_task_id() != -1:
             return  # a checkpoint runs its part again: nothing new
+        given, made = list(tensors_in((args, kwargs))), list(tensors_in(output))
+        self._inputs.layer(layer, module, given, made)
+        if any(self._unknown(tensor) for tensor in given):
+            self._inputs.took_unseen()
         if not torch.is_grad_enabled():
             # A reentrant checkpoint runs its part so, and later shows as one node of the graph.
             self._ran_without_gradients.append(layer)
             return
-        given, made = list(tensors_in((args, kwargs))), list(tensors_in(output))
         changed = nodes_of(made)
         if made and all(any(out is tensor for tensor in given) for out in made):
             changed = [node for node in changed if not self._walker.has_seen(node)]
@@ -134,10 +145,19 @@ class LayerGraph(HookedSignal):
             if reference is not None and reference() is tensor:
                 yield layer
 
+    def _unknown(self, tensor: Tensor) -> bool:
+        """Whether nothing tells where a tensor comes from."""
+        plain = tensor.grad_fn is None and not tensor.requires_grad
+        return plain and id(tensor) not in self._fed and not any(self._without_gradient([tensor]))
+
     def _ended(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """The model has run: what its output passed after the last layer may be a layer too."""
         if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
-            self._walker.sources(nodes_of(tensors_in(output)))
+            made = list(tensors_in(output))
+            self._walker.sources(nodes_of(made))
+            if not made or self._walker.took_data or any(t.grad_fn is None for t in made):
+                self._inputs.took_unseen()
+        self._inputs.end()
 
     def _joined(self, sources: Sources, layer: str) -> None:
         self._seen.setdefault(layer)
@@ -192,7 +212,14 @@ class LayerGraph(HookedSignal):
             self.graph = graph
             self.context.order.update(graph.order)
         placed = {*self._seen, *self._unchanged}
-        self._done = step >= _LAST_STEP or all(name in placed for name in self._layers)
+        complete = all(name in placed for name in self._layers)
+        self._looks += 1
+        self._done = step >= _LAST_STEP or (
+            complete and (self._looks >= _LOOKS or not self._inputs.several)
+        )
+        found = self._inputs.info() if self._looks >= _LOOKS else {}
+        if found != self._noted:
+            self.info = self._noted = found
 
     def _kind(self, name: str) -> str:
         return self._layers[name].kind if name in self._layers else ""
