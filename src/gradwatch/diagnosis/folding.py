@@ -63,7 +63,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     ),
     "loss-oscillation": (*LOOP, "input-scale", *STEPS[:3]),
     "slow-convergence": (
-        *LOOP,
+        *(cause for cause in LOOP if cause != "lost-initialisation"),  # an event, over at once
         *RATE,
         *START,
         "not-updated",
