@@ -199,6 +199,7 @@ OF_WHOLE_RUNS = frozenset(
         "replica-divergence",
         "constant-output",
         "class-imbalance",
+        "unused-input",
     }
 )
 """Checks that cannot judge a run that goes on."""
