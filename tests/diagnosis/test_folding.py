@@ -117,3 +117,11 @@ def test_the_same_fault_seen_twice_explains_no_more() -> None:
         finding("not-updated", 0, "b", severity=grave),
     ]
     assert [item.check for item in fold(findings, CHAIN, 200)] == ["not-updated", "nonfinite"]
+
+
+def test_steps_that_are_small_beside_exploded_weights_are_part_of_it() -> None:
+    small = finding("update-ratio-too-small", 3)
+    (root,) = fold([finding("weight-explosion", 2), small], CHAIN, 200)
+    assert [item.severity for item in root.consequences] == [Severity.INFO]
+    (alone,) = fold([small], CHAIN, 200)
+    assert alone.severity is Severity.WARNING

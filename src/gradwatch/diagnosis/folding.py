@@ -231,14 +231,21 @@ def fold(findings: Sequence[Finding], run: Run) -> tuple[Finding, ...]:
             root = parents[root] or 0
         roots.setdefault(root, [])
         if root != index:
-            roots[root].append(_counted(findings[index], causality))
+            roots[root].append(_counted(findings[index], findings, causality))
     folded = [_root(findings[root], follows) for root, follows in roots.items()]
     return tuple(sorted(folded, key=importance))
 
 
-def _counted(effect: Finding, causality: Causality) -> Finding:
-    """A doubtful symptom whose cause was found is not doubtful; a late silence is part of it."""
-    if effect.check == "no-gradient" and causality.began_late(effect):
+def _counted(effect: Finding, findings: Sequence[Finding], causality: Causality) -> Finding:
+    """A doubtful symptom whose cause was found is not doubtful; a late silence is part of it.
+
+    So are steps that are small only beside weights that have exploded.
+    """
+    late = effect.check == "no-gradient" and causality.began_late(effect)
+    beside = effect.check == "update-ratio-too-small" and any(
+        other.check in STEPS and other.severity > Severity.INFO for other in findings
+    )
+    if late or beside:
         return replace(effect, severity=Severity.INFO)
     if effect.check in SYMPTOMS and effect.severity is Severity.INFO:
         return replace(effect, severity=Severity.WARNING)
