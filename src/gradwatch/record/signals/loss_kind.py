@@ -56,11 +56,8 @@ def describe_loss(loss: Any) -> dict[str, Any]:
     """Keys for `run.info`: `loss_kind`, `classes`, `chance`, `loss_fed_with`, where known.
 
     Where the softmax runs over another dimension than the classes, `softmax_over` is its size.
-    if kind in _DIFFERENCES:
-        details |= _compared(node)
-    if kind == "cross_entropy" and inner is not None and _among_themselves(inner):
-        details["classes_are_samples"] = True
-    elif classes is not None and classes >= 2 and averaged and factor is not None:
+    Where each sample of a batch is a class, `classes_are_samples`; where a difference of every
+    output and every target was taken, `compared` has the shapes.
 
     Reads names and shapes of the graph only, so it works before and after the backward.
     """
