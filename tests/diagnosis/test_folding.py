@@ -125,3 +125,14 @@ def test_steps_that_are_small_beside_exploded_weights_are_part_of_it() -> None:
     assert [item.severity for item in root.consequences] == [Severity.INFO]
     (alone,) = fold([small], CHAIN, 200)
     assert alone.severity is Severity.WARNING
+
+
+def test_what_a_working_training_bears_counts_in_full_under_a_fault() -> None:
+    borne = finding("weight-explosion", 5, "a", severity=Severity.INFO)
+    degrees = {borne.message: Severity.WARNING}
+    names = [f"{node.layer}.weight" for node in CHAIN.nodes]
+    run = make_run({"grad_norm": np.ones((200, 3))}, names=names, graph=CHAIN)
+    (root,) = folding.fold([finding("input-scale"), borne], run, degrees)
+    assert [item.severity for item in root.consequences] == [Severity.WARNING]
+    (alone,) = folding.fold([borne], run, degrees)
+    assert alone.severity is Severity.INFO

@@ -79,7 +79,8 @@ def network(
     if broken_from is not None:
         nan[broken_from:, 4] = 3
         norm[broken_from:, 4] = np.nan
-    loss = 2.3 * np.exp(-np.arange(steps) / 30) + 0.05 * random.random(steps)
+    slowness = 120 if fading else 30  # where the loss is gone, faint gradients are none the worse
+    loss = 2.3 * np.exp(-np.arange(steps) / slowness) + 0.05 * random.random(steps)
     if broken_from is not None:
         loss[broken_from:] = np.nan
     ratio = 1e-3 * np.exp(random.normal(0, 0.3, norm.shape))

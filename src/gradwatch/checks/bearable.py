@@ -19,19 +19,17 @@ class Bearable(NamedTuple):
     learning: Learning
     times: float = math.inf
     """Beyond so many times its limit it is a fault whatever the training shows."""
-    learnt: bool = False
-    """It must have come about while the network learnt: there from the start, it is a fault."""
+    learnt: float | None = None
+    """It must have come about while the network learnt: there within this share of the run, it is a
+    fault."""
 
-
-EARLY = 0.05
-"""Share of the run in which no network has learnt much: what is there by then was not learnt."""
 
 BEARABLE: dict[str, Bearable] = {
     "bad-init": Bearable(Learning.WORKS, times=3.0),
     "clipping-every-step": Bearable(Learning.IMPROVES),
-    "dead-units": Bearable(Learning.WORKS, learnt=True),
+    "dead-units": Bearable(Learning.WORKS, learnt=0.05),
     "eps-dominated-adam": Bearable(Learning.IMPROVES),
-    "saturation": Bearable(Learning.IMPROVES, learnt=True),
+    "saturation": Bearable(Learning.IMPROVES, learnt=0.02),
     "stale-second-moment": Bearable(Learning.IMPROVES),
     "unused-input": Bearable(Learning.WORKS),
     "update-leads-loss": Bearable(Learning.IMPROVES),
@@ -50,9 +48,12 @@ def severity(ctx: CheckContext, finding: Finding) -> Severity:
     if needed is None or outcome(ctx).learning < needed.learning:
         return finding.severity
     beyond = [_beyond(item) for item in finding.evidence]
-    early = ctx.steps[0] + EARLY * (ctx.steps[-1] - ctx.steps[0])
-    if max(beyond, default=1.0) > needed.times or (needed.learnt and finding.first_step <= early):
+    if max(beyond, default=1.0) > needed.times:
         return finding.severity
+    if needed.learnt is not None:
+        early = ctx.steps[0] + needed.learnt * (ctx.steps[-1] - ctx.steps[0])
+        if finding.first_step <= early:
+            return finding.severity
     return Severity.INFO
 
 
@@ -70,5 +71,5 @@ def bearable(check: str) -> str:
         return ""
     words = "works" if needed.learning is Learning.WORKS else "clearly improves"
     but = f", unless it is beyond {needed.times:g} times the limit" * math.isfinite(needed.times)
-    but += ", unless it was there from the first steps on" * needed.learnt
+    but += ", unless it was there from the first steps on" * (needed.learnt is not None)
     return f"Only an information in a training that {words}{but}."

@@ -31,7 +31,7 @@ def check(run: Run, *, share: float = 0.2, least: int = 10) -> Outcome:
     """Yield one finding for the whole run."""
     ctx = context(run)
     rows = ctx.rows(Stat.LR)
-    if len(rows) < least:
+    if len(rows) < least or not run.by_kind[Kind.GROUP]:
         return
     rates = _last_known(ctx.values(Stat.LR, rows))
     largest = np.nanmax(rates, axis=0, initial=0.0)

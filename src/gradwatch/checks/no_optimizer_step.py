@@ -79,7 +79,7 @@ def _never(run: Run, told: Mapping[str, Any], least: int) -> Outcome:
         else "Neither loss.backward() nor optimizer.step() is reached.",
         advice=(
             f"Call step() of the optimizer{f' ({kinds})' if kinds else ''} after loss.backward(), "
-            "with a gradient scaler scaler.step(optimizer); then the number of steps below grows.",
+            "with a gradient scaler scaler.step(optimizer); then the number of steps above grows.",
             "If an optimizer that is not one of torch's steps, call watcher.step() after it.",
         ),
     )

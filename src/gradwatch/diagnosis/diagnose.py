@@ -162,8 +162,9 @@ def diagnose(run: Any, checks: Iterable[Check] | None = None) -> Diagnosis:
     if weights_only(run):  # nothing follows from anything: each tensor has its own faults
         folded = tuple(sorted(findings, key=importance))
     else:
+        degrees = {finding.message: finding.severity for finding in findings}
         findings = settled([_as_borne(run, finding) for finding in findings], checked)
-        folded = fitting(fold(with_batches(findings, run.info), run), run)
+        folded = fitting(fold(with_batches(findings, run.info), run, degrees), run)
     return Diagnosis(
         findings=folded,
         skipped=tuple(skipped),

@@ -4,8 +4,9 @@
 size still have to agree (see `causality`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from gradwatch.diagnosis.causality import Causality
 from gradwatch.finding import Finding, Severity
@@ -220,8 +221,14 @@ def rank(check: str) -> int:
     return ORDER.index(check) if check in ORDER else len(ORDER)
 
 
-def fold(findings: Sequence[Finding], run: Run) -> tuple[Finding, ...]:
-    """Put every finding under its root; roots in order of importance."""
+def fold(
+    findings: Sequence[Finding], run: Run, degrees: Mapping[str, Severity] = MappingProxyType({})
+) -> tuple[Finding, ...]:
+    """Put every finding under its root; roots in order of importance.
+
+    `degrees` are the severities, by message, of findings that weigh less because the training
+    works. Under a root that is a fault nonetheless they count in full.
+    """
     causality = Causality(run)
     parents = _parents(findings, causality)
     roots: dict[int, list[Finding]] = {}
@@ -231,17 +238,23 @@ def fold(findings: Sequence[Finding], run: Run) -> tuple[Finding, ...]:
             root = parents[root] or 0
         roots.setdefault(root, [])
         if root != index:
-            roots[root].append(_counted(findings[index], findings, causality))
+            effect = _counted(findings[index], findings[root], findings, causality)
+            if findings[root].severity > Severity.INFO and effect is findings[index]:
+                degree = degrees.get(effect.message, effect.severity)
+                effect = replace(effect, severity=max(degree, effect.severity))
+            roots[root].append(effect)
     folded = [_root(findings[root], follows) for root, follows in roots.items()]
     return tuple(sorted(folded, key=importance))
 
 
-def _counted(effect: Finding, findings: Sequence[Finding], causality: Causality) -> Finding:
+def _counted(
+    effect: Finding, root: Finding, findings: Sequence[Finding], causality: Causality
+) -> Finding:
     """A doubtful symptom whose cause was found is not doubtful; a late silence is part of it.
 
     So are steps that are small only beside weights that have exploded.
     """
-    late = effect.check == "no-gradient" and causality.began_late(effect)
+    late = effect.check == "no-gradient" != root.check and causality.began_late(effect)
     beside = effect.check == "update-ratio-too-small" and any(
         other.check in STEPS and other.severity > Severity.INFO for other in findings
     )

@@ -1,5 +1,6 @@
 """What a recorded step costs a device: counted on shapes of GPT-2 and Llama, without memory."""
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ class Model:
     def measure(self, **kind: Any) -> tuple[Counting, set[int]]:
         """What it cost, and the tensors that were measured."""
         rows = None if kind.get("hashes") else self.rows
+        gc.collect()  # what others left in circles must not go or stay in the middle of it
         with Counting() as counting:
             sent = self.engine.measure(self.tensors, self.places, Wanted(rows=rows, **kind))
         found = sent.finish([np.zeros(part.numel()) for part in sent.parts])
