@@ -19,7 +19,7 @@ from gradwatch.record.device.engine import MOST_MEMORY
 from gradwatch.record.device.slabs import CHUNK, Layout
 from gradwatch.record.device.transfer import cleaned, sent_to
 
-WORK = MOST_MEMORY - 5_000_000
+WORK = MOST_MEMORY - 6_000_000
 """Bytes for a slab and all that is made of it."""
 _INFINITY = float("inf")
 
