@@ -15,19 +15,17 @@ meant. Where a reward is logged or the loss goes below zero, several steps on on
 usual (policy gradients), and only mentioned.
 """
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
 from gradwatch.checks.context import context
+from gradwatch.checks.logged import REWARD, words
 from gradwatch.stats.medians import Array
 from gradwatch.text import percent
 
 NAME = "duplicated-batches"
 NEEDS = frozenset({"batch_fingerprint"})
-_POLICY = re.compile(r"reward|return|episod", re.IGNORECASE)
 
 
 def check(run: Run, *, share: float = 0.5, least: int = 10) -> Outcome:
@@ -44,7 +42,7 @@ def check(run: Run, *, share: float = 0.5, least: int = 10) -> Outcome:
         yield from _same_order(prints, steps)
         return
     loss = context(run).loss
-    policy = any(_POLICY.search(name) for name in run.scalars)
+    policy = any(words(name) & REWARD for name in run.scalars)
     several_steps = policy or (loss is not None and loss.values.min() < 0)
     yield finding(
         NAME,

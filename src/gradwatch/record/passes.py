@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gradwatch.checks.logged import HELD_OUT, is_loss, words
 from gradwatch.record.clipping import Sample, are_equal, sample
 from gradwatch.record.guard import log
 from gradwatch.record.metadata import LoggedScalar
@@ -17,7 +18,6 @@ from gradwatch.run import Event, EventKind
 
 LEAST = 20
 """Backward passes or losses without a step before anything is noted."""
-_EVALUATED = ("val", "eval", "test")
 
 
 class UnansweredPasses:
@@ -58,7 +58,7 @@ class UnansweredPasses:
     def logged(self, items: Iterable[LoggedScalar]) -> None:
         """The user has logged these."""
         for _, name, value in items:
-            if "loss" in name and not name.startswith(_EVALUATED):
+            if is_loss(name) and not words(name) & HELD_OUT:
                 seen = self._losses.setdefault(name, [0.0, value, value])
                 seen[0] += 1
                 seen[2] = value
