@@ -10,10 +10,9 @@ from gradwatch.record.signals.compiled_activations import CompiledActivations
 from gradwatch.record.signals.hooks import ModelContext, is_compiled, watched_layers
 from gradwatch.record.signals.inputs import Inputs
 from gradwatch.record.signals.layer_graph import LayerGraph
-from gradwatch.record.signals.loss_kind import LossGuess, describe_loss
+from gradwatch.record.signals.loss_kind import LossGuess, describe_loss, parts_reached
 from gradwatch.record.signals.outputs import Outputs
 from gradwatch.record.signals.probe import Probe
-from gradwatch.record.signals.reach import parts_reached
 
 __all__ = [
     "Activations",
