@@ -1,14 +1,58 @@
-"""Parameters of the model itself have a layer without a name; sentences say so."""
+"""Names cut and guessed; parameters of the model itself have a layer without a name."""
 
 from pathlib import Path
 
+import pytest
 import torch
 from tests.checks.shapes import only
 from tests.checks.training import trained
 from torch import Tensor, nn
 
 from gradwatch.finding import Finding, Severity
-from gradwatch.text import named, several
+from gradwatch.text import cut, markup, named, nearest, several, shortened
+
+LAYER = "transformer.encoder.layers.11.self_attn.out_proj"
+
+
+@pytest.mark.parametrize(
+    ("width", "wanted"),
+    [
+        (48, LAYER),
+        (47, "…encoder.layers.11.self_attn.out_proj"),
+        (28, "…11.self_attn.out_proj"),
+        (22, "…11.self_attn.out_proj"),
+        (21, "…self_attn.out_proj"),
+        (19, "…self_attn.out_proj"),
+        (18, "…elf_attn.out_proj"),  # the last two parts do not fit
+        (5, "…proj"),
+        (1, "…"),
+        (0, ""),
+    ],
+)
+def test_names_are_cut_from_the_left_with_the_last_two_parts_whole(width: int, wanted: str) -> None:
+    assert shortened(LAYER, width) == wanted
+
+
+def test_what_is_cut_is_always_as_short_as_asked() -> None:
+    for name in (LAYER, "a..b", "x" * 99, "a." * 50, "." * 50, "\x1b" * 20):
+        for width in range(60):
+            assert len(shortened(name, width)) <= width
+            assert "\x1b" not in shortened(name, width)
+
+
+def test_sentences_are_cut_at_their_end() -> None:
+    assert cut("the loss rises", 8) == "the los…"
+    assert cut("the loss", 8) == "the loss"
+    assert markup("the <loss> rises", 9) == "the &lt;los…"
+    assert markup(LAYER, 22) == "…11.self_attn.out_proj"
+
+
+def test_three_names_are_like_a_word() -> None:
+    known = ["dead-units", "divergence", "no-gradient", "vanishing-gradient", "input-scale"]
+    assert nearest("dead-unit", known).startswith("dead-units, ")
+    assert nearest("gradient", known).startswith("no-gradient, vanishing-gradient or ")
+    assert nearest("nosuch", ["one"]) == "one"
+    assert nearest("a", ["b\x1b[2J", "a"]) == "a or b\\x1b[2J"
 
 
 def test_the_model_itself() -> None:

@@ -1,21 +1,31 @@
 """`watch`, the one line in a training loop: recording, judging and forwarding joined."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.nn import Module
 
+from gradwatch.checks import Check, checks_for
 from gradwatch.checks.logged import LossLevel
-from gradwatch.diagnosis import LiveDiagnosis
+from gradwatch.diagnosis import Diagnosis, LiveDiagnosis, diagnose
 from gradwatch.finding import Finding
 from gradwatch.forward import Outbox, open_outbox
+from gradwatch.mode import Mode, mode
+from gradwatch.notebook import show_card
 from gradwatch.record import ALL, Disabled, StepMonitor, StepRows, Watcher
 from gradwatch.record import watch as start_recording
+from gradwatch.record.watch import Models, rank_and_world
 from gradwatch.run import Subject
 from gradwatch.stats import Family, Stat
+from gradwatch.store import open_run
+from gradwatch.text import plain
 
 FORWARDED = ("loss", "val_loss", "clip_factor")
 
@@ -85,7 +95,7 @@ def summary(batch: StepRows) -> dict[str, float]:
 
 
 def watch(
-    model: Module,
+    model: Models,
     *optimizers: Any,
     run: str | os.PathLike[str] | None = None,
     step: int | None = None,
@@ -102,6 +112,8 @@ def watch(
 ) -> Watcher | Disabled:
     """Record the training of `model`; call it once, after model and optimizers are made.
 
+    Networks that are trained together go into a list or a dict, `watch([G, D], opt_g, opt_d)`, and
+    are named by their place or key. At the end one line tells where the run is and what to type.
     `run` is a name (`runs/NAME`) or a path; `step` the coming step's number when a training is
     resumed. `include` and `exclude` choose parameters or layers by name, with `*` and `?`; `record`
     chooses among gradients, weights, updates, histograms, activations. Give the GradScaler as
@@ -137,9 +149,56 @@ def watch(
     )
     if isinstance(watcher, Watcher):
         monitor.run_dir = str(watcher.run_dir)
+        if rank_and_world()[0] == 0 and mode() is not Mode.QUIET:
+            watcher.on_closed = partial(say_where, watcher.run_dir.absolute())
         if forward is not None and forwarding is not None:
             _open(forwarding, forward, watcher)
     return watcher
+
+
+LONGEST_JUDGED = 0.5
+"""Seconds that judging a run may take at its end."""
+MOST_JUDGED = 2_000_000
+"""Values of one statistic up to which it is tried: these alone take half of that time."""
+
+
+def say_where(run_dir: Path) -> None:
+    """One line on standard error, or a card in a notebook: the run, the verdict, what to type."""
+    home = Path("runs")
+    inside = run_dir.parent == home.absolute()
+    name = run_dir.name if inside else _shortest(run_dir)
+    diagnosis = _judged(run_dir)
+    verdict = f"{diagnosis.verdict}, {diagnosis.counted}" if diagnosis is not None else ""
+    place = plain(str(home / name if inside else name))
+    command = f"gradwatch diagnose {plain(shlex.quote(name))}"
+    if not show_card(place, verdict, command):
+        said = f"gradwatch: {place}{': ' * bool(verdict)}{verdict}. Next: {command}"
+        sys.stderr.write(said + "\n")
+
+
+def _shortest(path: Path) -> str:
+    """Below the current folder as one would type it there; elsewhere in full."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _judged(run_dir: Path) -> Diagnosis | None:
+    """The diagnosis, where it takes no longer than it may."""
+    until = time.monotonic() + LONGEST_JUDGED
+    run = open_run(run_dir)
+    if len(run.steps) * len(run.names) > MOST_JUDGED:
+        return None
+
+    def while_there_is_time() -> Iterator[Check]:
+        for check in checks_for(run):
+            if time.monotonic() > until:
+                raise TimeoutError
+            yield check
+
+    try:
+        return diagnose(run, while_there_is_time())
+    except TimeoutError:
+        return None
 
 
 def _both(

@@ -10,6 +10,7 @@ everything. Runs, findings and diagnoses use the same pieces. `as_outline` (what
 import dataclasses
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from html import escape
@@ -252,3 +253,17 @@ def _words(name: str) -> str:
 
 def _title(name: str) -> str:
     return markup(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).capitalize(), WIDTH)
+
+
+def show_card(place: str, verdict: str, command: str) -> bool:
+    """In a notebook, a small card on where a run is and what to type; elsewhere nothing, False."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is None or not hasattr(shell, "kernel"):
+        return False
+    from IPython.display import HTML, display
+
+    style = "border:1px solid #8884;border-radius:6px;padding:6px 10px;display:inline-block"
+    said = f": <b>{markup(verdict, WIDTH)}</b>" if verdict else ""
+    text = f"gradwatch <code>{markup(place, LINE)}</code>{said}"
+    display(HTML(f'<div style="{style}">{text}<br><code>!{markup(command, LINE)}</code></div>'))
+    return True

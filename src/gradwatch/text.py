@@ -2,7 +2,8 @@
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
 from html import escape
 
 _ODD = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -19,19 +20,27 @@ def plain(name: str) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """A name in at most `width` characters, cut in the middle, where names differ least."""
+    """A name in at most `width` characters: its last parts, two or more of them whole if they fit.
+
+    `bert.embeddings.token_type_embeddings` in 35 is `…embeddings.token_type_embeddings`.
+    """
     name = plain(name)
     if len(name) <= width:
         return name
-    if width < 4:
-        return name[:width]
-    tail = (width - 1) * 2 // 3
-    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
+    end = name[len(name) - max(width, 1) :]  # what is left out ends in its first character
+    parts = end.partition(".")[2]
+    return f"…{parts if '.' in parts else end[1:]}"[:width]
+
+
+def cut(text: str, width: int) -> str:
+    """A sentence in at most `width` characters; what is too much of it is left out at the end."""
+    text = plain(text)
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def markup(text: str, width: int) -> str:
-    """A text inside HTML: nothing in it is markup, invisible or endless."""
-    return escape(shortened(text, width))
+    """A name or a sentence inside HTML: nothing in it is markup, invisible or endless."""
+    return escape(cut(text, width) if " " in text else shortened(text, width))
 
 
 def number(value: float) -> str:
@@ -69,6 +78,21 @@ def several(layers: Sequence[str], shown: int = 2) -> str:
     if len(names) <= shown:
         return f"{', '.join(names[:-1])} and {names[-1]}"
     return f"{', '.join(names[:shown])} and {len(names) - shown} more"
+
+
+def many(count: int, word: str) -> str:
+    """`1 step`, `12 000 steps`."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}".replace(",", " ")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`a, b or c`: the three names most like a word; those that contain it before the others."""
+
+    def unlikeness(name: str) -> tuple[bool, float]:
+        return word not in name, -SequenceMatcher(None, word, name).ratio()
+
+    *first, last = sorted(known, key=unlikeness)[:3]
+    return f"{', '.join(map(plain, first))} or {plain(last)}" if first else plain(last)
 
 
 def listed(numbers: Sequence[int], shown: int = 4) -> str:

@@ -64,7 +64,7 @@ def test_a_run_that_opens_says_how_far_and_shows_what_there_is(tab: Any, tmp_pat
         assert "maps=update_ratio&sections=window,heat" in asked
         tab.page.unroute_all()
         tab.page.wait_for_selector(".coming", state="detached")  # the real server has it all
-        assert tab.page.inner_text("#health-line").endswith("could not look")
+        assert tab.page.inner_text("#health-line").endswith("had nothing to look at")
         assert tab.page.locator(".working").count() == 0
         assert not tab.seen.outside
 

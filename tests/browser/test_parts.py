@@ -163,7 +163,7 @@ def test_the_live_page_shows_every_run(tab: Any, tmp_path: Path) -> None:
             row.locator("a").click()
             tab.page.wait_for_selector("#map .cells canvas")
             run = RUNS[kind]()[0]
-            many = f"{len(run.steps)} recorded step{'' if len(run.steps) == 1 else 's'}"
+            many = f"{len(run.steps)} step{'' if len(run.steps) == 1 else 's'}"
             assert many in tab.page.inner_text("#health")
             assert steps_shown(tab.page)[1] == run.steps[-1]
             low = tab.page.inner_text("#map [data-scale=low]")

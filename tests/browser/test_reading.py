@@ -113,7 +113,7 @@ def test_the_steps_under_the_map_stand_where_they_are(tab: Any) -> None:
 
 def test_only_parts_that_are_there_are_listed_and_their_keys_lead_there(tab: Any) -> None:
     page = tab.open(report(build(weights_only(), Told(healthy=None))))
-    assert page.locator("nav a").all_inner_texts() == ["health", "map", "analyses", "notes"]
+    assert page.locator("nav a").all_inner_texts() == ["health", "map", "analyses", "recording"]
     page = tab.open(report(build(network(4, 30), Told())))
     listed = page.locator("nav a").all_inner_texts()
     for part in listed:
@@ -179,7 +179,7 @@ def test_tab_reaches_everything_and_leaves_again(tab: Any) -> None:
         "flow",
         "analyses",
         "activations",
-        "notes",
+        "recording",
         "end",
     ]
     tab.quiet()

@@ -27,7 +27,7 @@ def test_every_run_is_shown_in_light_and_dark_wide_and_narrow(tab: Any, kind: st
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert page.locator("section#notes h2").count() == 1
+    assert page.locator("section#recording h2").count() == 1
     tab.quiet()
 
 

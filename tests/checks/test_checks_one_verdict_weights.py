@@ -169,7 +169,7 @@ def test_no_door_contradicts_another(asked: list[Diagnosis]) -> None:
 
 
 def test_the_healthy_are_healthy(asked: list[Diagnosis]) -> None:
-    assert all(diagnosis.verdict == "healthy" for diagnosis in asked[::5])
+    assert all(diagnosis.verdict in ("healthy", "notes") for diagnosis in asked[::5])
 
 
 def test_every_check_that_can_fire_did(asked: list[Diagnosis]) -> None:

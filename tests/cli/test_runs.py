@@ -92,6 +92,26 @@ def test_prune_removes_the_oldest_rows_and_leaves_rollups(folder: Path) -> None:
     assert "nothing to prune" in called(folder, "--prune", "--keep", "7d", "--yes").stderr
 
 
+def test_the_list_keeps_its_headings_and_states_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "a-run-of-a-long-name-with-learning-rate-3e-4"
+    (folder / "one").rename(folder / name)
+    with sealing_at(100_000):
+        trial = Trial(folder / "growing", tensors=4).steps(range(6), flush_every=3)
+    titles = ["run", "begun", "steps", "size", "ranks", "attempts", "state", "verdict"]
+    for columns in (60, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = called(folder).stdout.splitlines()
+        assert max(map(len, lines)) <= columns
+        shown = lines[0].split()
+        assert shown == [title for title in titles if title in shown]
+        assert ("open or killed" in lines[1], "complete" in lines[2]) == (True, True)
+        assert lines[2].startswith(name if columns == 200 else "…")
+    assert shown == titles
+    trial.close()
+
+
 def test_prune_by_age(folder: Path) -> None:
     assert "nothing to prune" in called(folder, "--prune", "--keep", "7d", "--yes").stderr
     age(folder, 8)
@@ -108,7 +128,7 @@ def test_only_whole_names_are_taken(folder: Path) -> None:
     shutil.copytree(folder / "one", folder / "one-more")
     before = size(folder / "one-more")
     for wrong in ("o", "on*", "one-", ".", ""):
-        assert "Expected the name of one run" in refused(
+        assert "Expected the whole name of a run's folder" in refused(
             folder, wrong, "--prune", "--keep", "1MB", "--yes"
         )
     called(folder, "one", "--prune", "--keep", "1MB", "--yes")
@@ -152,7 +172,7 @@ def test_a_damaged_run_is_never_called_complete(how: str, folder: Path) -> None:
 
 
 def test_delete_takes_whole_names_and_asks(folder: Path) -> None:
-    assert "Expected the name of one run" in refused(folder, "--delete", "on")
+    assert "Expected the whole name of a run's folder" in refused(folder, "--delete", "on")
     called(folder, "--delete", "one", asked="n\n")
     assert (folder / "one").is_dir()
     called(folder, "--delete", "one", "--yes")

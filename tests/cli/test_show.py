@@ -137,4 +137,4 @@ def test_follow_shows_a_run_while_it_grows(tmp_path: Path) -> None:
     finally:
         following.kill()
     assert following.returncode == 0
-    assert "3 layers, 30 recorded steps" in " ".join(out.split())
+    assert "3 layers, 30 steps" in " ".join(out.split())

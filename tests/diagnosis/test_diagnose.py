@@ -1,6 +1,7 @@
 """`diagnose` from runs made by hand."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from tests.making import make_run
 
 from gradwatch.checks import TRAINING_CHECKS
 from gradwatch.cli.diagnose import lines
-from gradwatch.diagnosis import diagnose
+from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.errors import GradwatchError
 from gradwatch.finding import Finding, Severity
 from gradwatch.jsonio import dumps
@@ -35,6 +36,7 @@ def test_a_healthy_run_is_healthy_and_says_what_was_checked() -> None:
     assert found.findings == ()
     assert "exploding-gradient" in found.checked
     assert {item.check for item in found.skipped} >= {"overfitting", "saturation"}
+    assert (found.verdict, found.counts) == ("healthy", {"findings": 0, "notes": 0})
     assert not set(found.checked) & {item.check for item in found.skipped}
 
 
@@ -48,11 +50,42 @@ def test_plain_data_is_judged_like_the_run_it_makes() -> None:
             diagnose(data)
 
 
-def test_every_check_either_looked_or_says_why_not() -> None:
+def test_every_check_that_concerns_a_training_either_looked_or_says_why_not() -> None:
     found = diagnose(healthy_run())
-    assert set(found.checked) | {s.check for s in found.skipped} == {
-        c.NAME for c in TRAINING_CHECKS
-    }
+    silent = {c.NAME for c in TRAINING_CHECKS} - set(found.checked)
+    silent -= {item.check for item in found.skipped}
+    assert silent == {"loss-scale-overflow"}  # no scaler, nothing to scale
+
+
+def test_checks_of_what_a_training_does_not_have_are_not_listed() -> None:
+    """Adam's checks without Adam, flat activations where there are none: they never apply."""
+    series = {"grad_norm": np.ones((60, 3)), "update_norm": np.ones((60, 3))}
+    bare = make_run(series, names=NAMES, scalars={"loss": np.geomspace(2, 0.1, 60)})
+    named = {"eps-dominated-adam", "stale-second-moment", "loss-scale-overflow"}
+    assert not named & {item.check for item in diagnose(bare).skipped}
+    without = make_run({"grad_norm": np.ones((60, 3))}, names=NAMES)
+    assert {"eps-dominated-adam", "saturation"} <= {s.check for s in diagnose(without).skipped}
+
+
+@pytest.mark.parametrize(
+    ("severities", "verdict", "counted"),
+    [
+        ((), "healthy", "no finding"),
+        ((Severity.INFO, Severity.INFO), "notes", "no finding, 2 notes"),
+        ((Severity.WARNING,), "sick", "1 finding"),
+        ((Severity.CRITICAL, Severity.WARNING, Severity.INFO), "sick", "2 findings, 1 note"),
+    ],
+)
+def test_one_counting(severities: tuple[Severity, ...], verdict: str, counted: str) -> None:
+    items = tuple(Finding("low-rank", s, (), 0, 0, "text") for s in severities)
+    healthy = all(s is Severity.INFO for s in severities)
+    found = Diagnosis(items, (), (), healthy, steps=500, layers=3)
+    assert (found.verdict, found.counted) == (verdict, counted)
+    assert found.line == f"{counted} in 3 layers, 500 steps"
+    assert found.to_dict()["verdict"] == verdict
+    assert f"<b>{verdict}</b>: {counted}" in found._repr_html_()
+    unknown = replace(found, healthy=None, reason="no loss was logged")
+    assert (unknown.verdict, unknown.line) == ("unknown", f"{found.line}; no loss was logged")
 
 
 def test_without_a_loss_health_is_unknown() -> None:
@@ -168,7 +201,7 @@ def test_a_check_that_cannot_look_says_why_in_words() -> None:
     """A name of a number is no reason a person can act on."""
     found = diagnose(healthy_run())
     reasons = {item.check: item.reason for item in found.skipped}
-    assert reasons["loss-scale-overflow"] == "no gradient scaler was seen in this training"
+    assert reasons["overfitting"] == "no validation loss was logged: watcher.log(val_loss=…)"
     assert not [reason for reason in reasons.values() if reason.startswith("not recorded: s")]
 
 

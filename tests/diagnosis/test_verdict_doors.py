@@ -252,7 +252,7 @@ def terminal(seed: int) -> Iterator[str]:
     """What is named first; and no word of health where something is critical."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gradwatch.cli.analyze.opened", lambda _: (made(seed), None))
-        done = CliRunner().invoke(gradwatch, ["analyze", "made"], env={"COLUMNS": "80"})
+        done = CliRunner().invoke(gradwatch, ["analyze", "."], env={"COLUMNS": "80"})
     if done.exception:
         yield f"run {seed}: {done.exception!r}"
         return

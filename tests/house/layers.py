@@ -1,7 +1,7 @@
 """The direction of imports, from the ground up: a module imports only from rows before its own."""
 
 LAYERS = [
-    {"errors", "version", "text"},
+    {"errors", "version", "text", "mode"},
     {"jsonio", "files", "isolated", "notebook", "kernel"},
     {"stats"},
     {"graph", "finding", "result"},

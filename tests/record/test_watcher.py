@@ -17,6 +17,7 @@ from torch import nn
 from gradwatch.errors import GradwatchError
 from gradwatch.live import watch
 from gradwatch.record import Disabled, Watcher
+from gradwatch.record.guard import Overhead
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, Stat
 from gradwatch.store import open_run
@@ -185,8 +186,7 @@ def test_a_log_takes_anything_and_reads_no_scalar_that_is_on_a_device() -> None:
     assert counts[1] == counts[0]
     found = sink.logged[0]
     assert found["half"] == 1.5
-    assert np.isnan(found["many"])
-    assert np.isnan(found["word"])
+    assert not {"many", "word", "nothing"} & found.keys()
     assert watcher.recording
 
 
@@ -314,8 +314,11 @@ def test_a_second_watch_closes_the_first_and_says_so(
     assert "watched again" in last[-1].text
 
 
-def test_disabled_does_nothing_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADWATCH_MODE", "disabled")
+@pytest.mark.parametrize("word", ["off", "0", "False", "DISABLED"])
+def test_off_does_nothing_at_all(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADWATCH_MODE", word)
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with watch(model, optimizer, run=tmp_path / "r") as watcher:
@@ -514,3 +517,158 @@ def test_a_wrapper_that_is_an_optimizer_itself_is_unwrapped() -> None:
     assert bare_optimizer(Wrapper()) is inner
     assert bare_optimizer(inner) is inner
     assert bare_optimizer(object()) is None
+
+
+def test_an_unknown_mode_records_and_warns_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("GRADWATCH_MODE", "offf")
+    model = mlp()
+    with watch(model, torch.optim.SGD(model.parameters(), 0.1), run=tmp_path / "r") as watcher:
+        assert watcher.recording
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "'offf'" in message
+    assert "quiet, off, 0, false, disabled" in message
+
+
+# -- several networks ------------------------------------------------------------------------------
+
+
+def pair() -> tuple[nn.Module, nn.Module, Any, Any]:
+    generator, critic = nn.Linear(4, 2), nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+    adam = torch.optim.Adam
+    return generator, critic, adam(generator.parameters()), adam(critic.parameters())
+
+
+def train_pair(generator: Any, critic: Any, of_generator: Any, of_critic: Any) -> Any:
+    """One step of each; the losses."""
+    of_critic.zero_grad()
+    critic_loss = critic(generator(torch.ones(3, 4)).detach()).mean()
+    critic_loss.backward()
+    of_critic.step()
+    of_generator.zero_grad()
+    loss = -critic(generator(torch.ones(3, 4))).mean()
+    loss.backward()
+    of_generator.step()
+    return {"G": {"loss": loss}, "D": {"loss": critic_loss}}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_several_networks_are_named_by_place_or_key(named: bool, tmp_path: Path) -> None:
+    networks = pair()
+    generator, critic, *optimizers = networks
+    both: Any = {"G": generator, "D": critic} if named else [generator, critic]
+    given = [optimizers] if named else optimizers
+    with watch(both, *given, run=tmp_path / "gan") as watcher:
+        for _ in range(12):
+            watcher.log(train_pair(*networks))
+    run = open_run(tmp_path / "gan")
+    first, second = ("G", "D") if named else ("0", "1")
+    assert run.names[:2] == (f"{first}.weight", f"{first}.bias")
+    assert run.names[2:] == tuple(f"{second}.{name}" for name, _ in critic.named_parameters())
+    assert run.step_count == 12
+    assert np.isfinite(run.scalars["G.loss"][:12]).all()
+    assert np.isfinite(run.scalars["D.loss"][:12]).all()
+    assert np.isfinite(run.series[Stat.GRAD_NORM][:12]).all()
+    assert np.isfinite(run.scalars["input_rms"][1:12]).all()
+    assert run.info["model"] == ("G+D" if named else "Linear+Sequential")
+
+
+def test_watching_several_networks_keeps_none_alive(tmp_path: Path) -> None:
+    networks = pair()
+    watcher = watch(list(networks[:2]), *networks[2:], run=tmp_path / "gan")
+    train_pair(*networks)
+    remembered = [weakref.ref(network) for network in networks[:2]]
+    del networks
+    gc.collect()
+    assert [reference() for reference in remembered] == [None, None]
+    assert not watcher.recording
+    watcher.close()  # waits for the files
+    assert open_run(tmp_path / "gan").step_count == 1
+
+
+def test_watching_one_of_several_again_closes_them(tmp_path: Path) -> None:
+    generator, critic, of_generator, of_critic = pair()
+    first = watch([generator, critic], of_generator, of_critic, run=tmp_path / "both")
+    watch(critic, of_critic, run=tmp_path / "one").close()
+    assert not first.recording
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (lambda g, d, og, od: (og, g), "watch(model, optimizer)"),
+        (lambda g, d, og, od: (nn.Linear, og), "watch(model, optimizer)"),
+        (lambda g, d, og, od: (g.parameters(),), "watch(model, optimizer)"),
+        (lambda g, d, og, od: (g, d, og, od), "watch([G, D], opt_g, opt_d)"),
+        (lambda g, d, og, od: ([g, og],), "watch([G, D], opt_g, opt_d)"),
+        (lambda g, d, og, od: ([], og), "watch([G, D], opt_g, opt_d)"),
+        (lambda g, d, og, od: ({"a.b": g}, og), 'watch({"G": G, "D": D}, opt_g, opt_d)'),
+        (lambda g, d, og, od: (g, torch.amp.GradScaler("cpu")), "scaler=scaler"),
+        (lambda g, d, og, od: (g, print), "watcher.step()"),
+    ],
+)
+def test_wrong_arguments_get_the_line_to_type(arguments: Any, line: str, tmp_path: Path) -> None:
+    with pytest.raises(GradwatchError) as caught:
+        watch(*arguments(*pair()), run=tmp_path / "r")
+    assert line in str(caught.value)
+    assert not (tmp_path / "r").exists()
+
+
+# -- logging ---------------------------------------------------------------------------------------
+
+
+def test_log_takes_what_people_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with watch(model, optimizer, run=tmp_path / "r") as watcher:
+        for step in range(4):
+            optimizer.zero_grad()
+            loss = loss_of(model, step)
+            loss.backward()
+            optimizer.step()
+            watcher.log(loss)
+            watcher.log({"G": {"loss": loss, "deep": {"er": step}}, 7: 0.5}, plain=np.array(2.0))
+            watcher.log(nested={"a": np.float32(3.0)}, one=torch.ones(1, 1))
+            watcher.log(text="3.5", many=torch.ones(2), nothing=None, things=[1.0])
+            watcher.log(loss=float("nan") if step == 3 else loss)
+    run = open_run(tmp_path / "r")
+    logged = {name: run.scalars[name][3] for name in ("G.deep.er", "7", "plain", "nested.a", "one")}
+    assert logged == {"G.deep.er": 3.0, "7": 0.5, "plain": 2.0, "nested.a": 3.0, "one": 1.0}
+    assert np.isfinite(run.scalars["loss"][:3]).all()
+    assert not {"text", "many", "nothing", "things"} & run.scalars.keys()
+    assert run.scalars["loss_nonfinite"][:4] == pytest.approx([np.nan] * 3 + [1.0], nan_ok=True)
+    refused = [e.text for e in run.events if e.kind is EventKind.NOT_RECORDED]
+    assert [text.partition("=")[0] for text in refused] == [
+        "log(text", "log(many", "log(nothing", "log(things"
+    ]  # fmt: skip
+    warned = [record.getMessage() for record in caplog.records]
+    assert warned == [f"gradwatch: {text}" for text in refused]
+
+
+def test_a_bare_number_costs_no_more_than_a_named_one(tmp_path: Path) -> None:
+    """From the second time on both are kept without the long way."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with watch(model, optimizer, run=tmp_path / "r") as watcher:
+        train(model, optimizer, 2, watcher)
+        watcher.log(0.5)
+        watcher.controller.log = None  # type: ignore[method-assign, assignment]
+        watcher.log(0.25)
+        watcher.log({"loss": 0.125})
+        assert watcher.recording
+
+
+def test_the_cost_is_told_in_two_parts(tmp_path: Path) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with watch(model, optimizer, run=tmp_path / "r") as watcher:
+        train(model, optimizer, 3, watcher)
+    assert 0 < watcher.overhead < 1
+    assert 0 < watcher.overhead.free < 2.0
+    assert watcher.overhead.after == 0.0
+    assert str(watcher.overhead).endswith("s of the free ones")
+    spent = Overhead(2.5, 100.0, allowance=2.0, charged=50.0)
+    assert (float(spent), spent.free, spent.after) == (0.025, 2.0, 0.01)
+    assert str(spent) == "2 s of the free ones, then 1 % of the time"
+    assert open_run(tmp_path / "r").info["overhead_after_allowance"] == 0.0

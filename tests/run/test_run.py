@@ -7,7 +7,7 @@ import pytest
 from tests.making import make_run
 
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.run import Run, Subject
+from gradwatch.run import Event, EventKind, Run, Subject
 from gradwatch.run.downsample import downsample
 from gradwatch.stats import Kind, Stat, State
 
@@ -168,3 +168,17 @@ def test_subjects_come_back_from_json():
 def test_a_shape_that_no_tensor_can_have_is_refused(shape):
     with pytest.raises(ValueError, match="no tensor"):
         Subject.from_dict({"kind": "parameter", "name": "w", "shape": shape})
+
+
+def test_steps_are_those_of_the_optimizer() -> None:
+    """A finished recording holds a sample of the weights after the last one; arrays hold none."""
+    made = Run.from_norms({"a": [1.0] * 4}, steps=[0, 10, 20, 30])
+    assert (made.step_count, made.last_step) == (4, 30)
+    series = {"weight_norm": np.ones((4, 1))}
+    closed = [Event(19, EventKind.CLOSED, "closed")]
+    for events, count in ((closed, 20), ([], 21)):  # without that event it was killed
+        run = make_run(series, steps=[0, 5, 10, 20], info={"complete": True}, events=events)
+        assert (run.step_count, run.last_step) == (count, count - 1)
+        assert f"{count} steps" in repr(run)
+    empty = make_run({"weight_norm": np.ones((0, 1))}, info={"complete": False})
+    assert (empty.step_count, empty.last_step) == (0, -1)

@@ -133,7 +133,7 @@ def test_a_finding_carries_its_chart_with_moment_and_limit() -> None:
     assert (first["check"], first["first_step"]) == ("vanishing-gradient", 7)
     assert (chart["step"], chart["limit"], chart["subject"]) == (7, 1e-4, "net.0.weight")
     assert chart["last"][7] == pytest.approx(run.column("grad_norm", "net.0.weight")[7], rel=1e-5)
-    assert model.health["state"] == "critical"
+    assert model.health["state"] == "sick"
     assert model.findings[1]["charts"][0]["title"] == "loss"
 
 
@@ -257,22 +257,18 @@ def test_nearly_equal_values_are_drawn_in_the_middle_of_the_scale(size: float) -
     ("info", "told"),
     [
         ({}, []),
-        ({"overhead": 0.0093}, ["Recording took 0.93 % of the run's time."]),
         (
-            {"overhead": 0.47, "spent": 0.92, "allowance": 2.0},
-            [
-                "Recording took 0.92 s, 47 % of the run's time.",
-                "The first 2 s are free, so that short runs are recorded whole.",
-            ],
+            {"spent": 0.92, "allowance": 2.0, "overhead_after_allowance": 0.0},
+            ["Recording took 0.92 of its 2 free seconds."],
         ),
         (
-            {"overhead": 0.01, "spent": 4.1, "allowance": 2.0},
-            ["Recording took 4.1 s, 1 % of the run's time."],
+            {"spent": 4.1, "allowance": 2.0, "overhead_after_allowance": 0.009},
+            ["Recording took 2 of its 2 free seconds, then 0.9 % of the time."],
         ),
         (
-            {"overhead": 0.01, "background": 0.0042},
+            {"spent": 0.1, "allowance": 2.0, "background": 0.0042},
             [
-                "Recording took 1 % of the run's time.",
+                "Recording took 0.1 of its 2 free seconds.",
                 "Writing took 0.42 % of a processor in a thread of its own.",
             ],
         ),

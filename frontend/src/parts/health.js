@@ -3,10 +3,11 @@
 import { html } from "../html.js";
 import { many, plain, shortened, whole } from "../text.js";
 
-export const SIGNS = { healthy: "✓", info: "i", warning: "▲", critical: "✗", unknown: "?" };
+const SIGNS = { healthy: "✓", notes: "i", sick: "✗", unknown: "?", info: "i", warning: "▲", critical: "✗" };
 
+/** A verdict on a run, or the severity of one finding; an information is called a note. */
 export function Badge({ state }) {
-  return html`<span class=${`badge ${state}`}>${SIGNS[state]} ${state}</span>`;
+  return html`<span class=${`badge ${state}`}>${SIGNS[state]} ${state === "info" ? "note" : state}</span>`;
 }
 
 export function Health({ model, change }) {
@@ -15,7 +16,7 @@ export function Health({ model, change }) {
   return html`<section class=${`health ${health.state}`} id="health" aria-label="health">
     <p class="verdict"><${Badge} state=${health.state} /> <span id="health-line">${health.line}</span></p>
     ${worst &&
-    health.state !== "healthy" &&
+    health.state === "sick" &&
     html`<dl class="facts">
       <div><dt>what</dt><dd>${shortened(worst.message, 600)}</dd></div>
       <div><dt>since</dt><dd>step ${whole(worst.first_step)}</dd></div>
@@ -27,8 +28,7 @@ export function Health({ model, change }) {
       ${worst.advice.length > 0 && html`<div><dt>try</dt><dd>${plain(worst.advice[0])}</dd></div>`}
     </dl>`}
     <p class="soft">
-      ${many(run.steps, "recorded step")} (${whole(run.first_step)} to ${whole(run.last_step)}),${" "}
-      ${many(run.layers, "layer")}, ${many(run.tensors, "tensor")}${run.elements ? `, ${many(run.elements, "parameter")}` : ""}
+      ${many(run.steps, "step")}, ${many(run.layers, "layer")}, ${many(run.tensors, "tensor")}${run.elements ? `, ${many(run.elements, "parameter")}` : ""}
     </p>
   </section>`;
 }

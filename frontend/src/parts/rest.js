@@ -54,8 +54,8 @@ function Told({ data }) {
   </tbody></table>`;
 }
 
-export function Notes({ model }) {
-  return html`<section id="notes">
+export function Recording({ model }) {
+  return html`<section id="recording">
     <h2>Cost, and what was not looked at</h2>
     ${model.cost.map((line) => html`<p id="cost">${plain(line)}</p>`)}
     ${model.skipped.length > 0 &&

@@ -14,7 +14,7 @@ import { LayerSection } from "./layer.js";
 import { Losses, Updates } from "./curves.js";
 import { MapSection } from "./map.js";
 import { Ranks } from "./ranks.js";
-import { Activations, Notes, Weights } from "./rest.js";
+import { Activations, Recording, Weights } from "./rest.js";
 import { hasFlow, viewsOf } from "./views.js";
 
 const EMPTY_MAP = { width: 0, columns: [] };
@@ -156,7 +156,7 @@ export function RunPage({ model, state, change: write, theme, setTheme, detail, 
       <${Updates} model=${model} theme=${theme} />
       <${Activations} ...${shared} />
       <${Weights} model=${model} />
-      <${Notes} model=${model} />
+      <${Recording} model=${model} />
     </main>
   </div>`;
 }

@@ -16,7 +16,7 @@ const PARTS = [
   ["updates", (model) => Boolean(model.updates)],
   ["activations", hasActivations],
   ["weights", (model) => model.ridges.length > 0],
-  ["notes", () => true],
+  ["recording", () => true],
 ];
 
 export function viewsOf(model) {

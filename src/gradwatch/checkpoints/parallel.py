@@ -138,7 +138,7 @@ def _executor(options: ScanOptions, units: int) -> Iterator[Executor]:
         from distributed import Client
     except ImportError:
         raise GradwatchError(
-            "Dask is not installed; `pip install gradwatch[dask]` adds it.", Exit.USAGE
+            "Dask is not installed; `pip install distributed` adds it.", Exit.USAGE
         ) from None
     try:
         client = Client(options.dask, timeout=30, set_as_default=False)

@@ -1,13 +1,24 @@
-"""A check's page: its docstring, its settings and what the zoo measured of it."""
+"""A check's page: its docstring, its settings, what the zoo measured, a program that has it."""
 
 import inspect
 import json
+import textwrap
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradwatch.checks.bearable import bearable
 from gradwatch.checks.check import Check
+
+WIDTH = 80
+
+
+class Block(NamedTuple):
+    """A part of the page that keeps its lines."""
+
+    heading: str
+    language: str
+    lines: str
 
 
 def summary(check: Check) -> str:
@@ -17,13 +28,21 @@ def summary(check: Check) -> str:
 
 def text(check: Check) -> str:
     """A check's whole page in plain text."""
-    lines = (settings(check), bearable(check.NAME), measured(check.NAME))
-    return "\n".join((check.NAME, "", body(check), "", *filter(None, lines)))
+    shown = [f"{block.heading}\n\n{block.lines}" for block in blocks(check.NAME)]
+    ending = textwrap.fill(after(check.NAME), WIDTH)
+    parts = [check.NAME, body(check), facts(check), *shown, ending]
+    return "\n\n".join(filter(None, parts))
 
 
 def body(check: Check) -> str:
     """What is seen, why it hurts, what helps: the docstring."""
     return inspect.cleandoc(check.__doc__ or "")
+
+
+def facts(check: Check) -> str:
+    """Settings, what a training bears, and what the zoo measured: a line each."""
+    lines = (settings(check), bearable(check.NAME), measured(check.NAME))
+    return "\n".join(filter(None, lines))
 
 
 def settings(check: Check) -> str:
@@ -38,21 +57,39 @@ def settings(check: Check) -> str:
 
 def measured(name: str) -> str:
     """False alarms and hits on the zoo's reported half, kept beside this module."""
-    row = _figures()["checks"].get(name)
+    row = _beside("figures.json")["checks"].get(name)
     if row is None:
         return ""
     alarms, hits, sick = row
-    line = (
-        f"Measured on the zoo: a warning in {alarms} of {_figures()['healthy_runs']} healthy runs"
-    )
+    healthy = _beside("figures.json")["healthy_runs"]
+    line = f"Measured on the zoo: a warning in {alarms} of {healthy} healthy runs"
     return f"{line}; found in {hits} of {sick} runs that have it." if sick else f"{line}."
 
 
-@cache
-def _figures() -> dict[str, Any]:
-    """Written by `gradwatch zoo score --figures`.
+def blocks(name: str) -> tuple[Block, ...]:
+    """A program that has the fault, what is said of it, and the fix; empty where none is kept."""
+    page = _beside("pages.json").get(name)
+    if page is None:
+        return ()
+    return (
+        Block("A program that has it:", "python", page["program"]),
+        Block("What gradwatch says:", "text", page["says"]),
+        Block("The fix:", "diff", page["fix"]),
+    )
 
-    For each check: healthy runs with a warning, sick runs found, sick runs that have the fault.
+
+def after(name: str) -> str:
+    """What the mended program gives; empty where none is kept."""
+    return str(_beside("pages.json").get(name, {}).get("after", ""))
+
+
+@cache
+def _beside(file: str) -> dict[str, Any]:
+    """A file beside this one.
+
+    `figures.json` is written by `gradwatch zoo score --figures`; for each check: healthy runs with
+    a warning, sick runs found, sick runs that have the fault. `pages.json` is written by
+    `python -m tools.gallery`, from real runs of the programs in `zoo/programs`.
     """
-    figures: dict[str, Any] = json.loads(Path(__file__).with_name("figures.json").read_text())
-    return figures
+    kept: dict[str, Any] = json.loads(Path(__file__).with_name(file).read_text("utf-8"))
+    return kept

@@ -38,7 +38,8 @@ def check(run: Run, *, large: float = 0.25, habit: float = 0.2, jump: float = 1.
     changes = run.scalars.get("outside_change")
     if changes is None:
         if not run.info.get("weights_compared"):
-            yield Skipped(NAME, "weights were not compared between steps; on the CPU they are")
+            reason = "weights were not compared between steps: they are sharded, or on a device"
+            yield Skipped(NAME, reason)
         return
     changed = np.nan_to_num(changes[: ctx.end]) > 0
     if not changed.any() or changed.sum() > max(1, habit * len(ctx.rows(Stat.GRAD_NORM))):

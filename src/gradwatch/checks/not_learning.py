@@ -78,7 +78,8 @@ def check(run: Run, *, share: float = 0.05, least: int = 60, unsure: int = 100) 
     result = outcome(ctx)
     curve = ctx.curve(result.name)
     if curve is None or result.learning is Learning.UNKNOWN:
-        yield Skipped(NAME, "no loss, reward or accuracy was logged often enough")
+        seldom = "no loss, reward or accuracy was logged often enough"
+        yield Skipped(NAME, next(iter(ctx.no_level.values()), seldom))
         return
     if result.learning > Learning.STANDS or len(curve) < least or _warms_up(ctx):
         return

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from gradwatch.analysis import Rules
 from gradwatch.analysis.animator import GradientFlowAnimator
@@ -24,7 +24,9 @@ from gradwatch.analysis.weights import analyze_weights
 from gradwatch.checkpoints.blocks import arrays_of
 from gradwatch.checkpoints.readers import open_index
 from gradwatch.checks.context import context
-from gradwatch.cli.places import PlaceArgument
+from gradwatch.cli.help import examples
+from gradwatch.cli.places import run_argument
+from gradwatch.cli.progress import waiting
 from gradwatch.diagnosis import verdicts
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.finding import Severity
@@ -33,13 +35,14 @@ from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.store import open_run
 from gradwatch.store.places import Place
-from gradwatch.text import number, plain, several, shortened
+from gradwatch.text import number, plain, several
 from gradwatch.views.colours import HELP, ORIGINAL_NAMES, Scheme
+from gradwatch.views.console import console, prose_width
+from gradwatch.views.tables import FittedTable, fitted
 
 FORMAT = 2
 ARRAYS = ("gradients.npz", "weights.npz")
 """Files of a folder of arrays: by name, the first axis is the step; `steps` may be among them."""
-NAME_WIDTH = 26
 MOST_ROWS = 40
 MOST_TARGETS = 3
 MOST_PAIRS = 6
@@ -99,24 +102,30 @@ def _last_norms(run: Run) -> dict[str, Any]:
 def gradient_tables(analysis: Any) -> Iterator[RenderableType]:
     """What to look at first, the layers (the sick ones first), groups, layers that interact."""
     for place, item in enumerate(_targets(analysis.optimization_priorities), start=1):
-        reasons = ", ".join(map(str, item.reasons[:3]))
-        why = f"{item.urgency_level.value}: {escape(reasons)}"
-        yield f"{place}. [bold]{_name(item.target_name)}[/bold] ({why})"
+        why = f"({item.urgency_level.value}: {', '.join(map(str, item.reasons[:3]))})"
+        name = fitted(item.target_name, prose_width() - len(why) - 4)
+        yield f"{place}. [bold]{escape(name)}[/bold] {escape(why)}"
         for action in item.recommended_actions[:1]:
             yield _indented(action.action_name, 3)
-    table = _table("layer", "health", "mean norm", "trend", "stability", "why")
-    details = sorted(analysis.layer_details.values(), key=_sickness)
+    details, rows = sorted(analysis.layer_details.values(), key=_sickness), []
     for detail in details[:MOST_ROWS]:
         health, flow = detail.health_metrics, detail.flow_characteristics
-        table.add_row(
-            _name(detail.layer_name),
+        cells = (
+            detail.layer_name,
             _level(health.overall_health),
             _number(detail.gradient_statistics.mean),
             _number(flow and flow.trend_strength),
             _number(health.gradient_stability),
             ", ".join([*map(str, health.risk_factors), *map(str, health.traits)]),
         )
-    yield table
+        rows.append(cells)
+    yield FittedTable(
+        ("layer", "health", "mean norm", "trend", "stability", "why"),
+        rows,
+        words=("health",),
+        prose="why",
+        spare=("stability", "trend"),
+    )
     yield from _rest(details)
     yield from _group_table(analysis.gradient_hierarchy)
     yield from _interaction_table(analysis.network_level_analysis)
@@ -138,19 +147,25 @@ def _group_table(hierarchy: Any) -> Iterator[RenderableType]:
     groups = [g for g in hierarchy.layer_groups if len(g.layers) > 1] if hierarchy else []
     if not groups:
         return
-    table = _table("group", "layers", "mean norm", "share", "in step", "difficulty")
+    rows = []
     for group in groups[:MOST_ROWS]:
         traits = group.group_characteristics
         difficulty = traits.optimization_difficulty
-        table.add_row(
-            _name(group.group_name),
+        cells = (
+            group.group_name,
             str(len(group.layers)),
             _number(traits.average_gradient_norm),
             _number(traits.importance),
             _number(traits.gradient_synchronization),
             "–" if difficulty is None else difficulty.value,
         )
-    yield table
+        rows.append(cells)
+    yield FittedTable(
+        ("group", "layers", "mean norm", "share", "in step", "difficulty"),
+        rows,
+        words=("difficulty",),
+        spare=("in step", "layers"),
+    )
     yield from _rest(groups)
 
 
@@ -159,13 +174,13 @@ def _interaction_table(network: Any) -> Iterator[RenderableType]:
     moving = [p for p in pairs if p.interaction_type is not InteractionType.NEUTRAL]
     if not moving:
         return
-    table = _table("layer", "to", "strength", "edge")
     moving.sort(key=lambda pair: -pair.interaction_strength)
-    for pair in moving[:MOST_PAIRS]:
-        names, strength = (_name(pair.layer1), _name(pair.layer2)), pair.interaction_strength
-        table.add_row(*names, _number(strength), pair.interaction_type.value)
-    table.columns[1].header, table.columns[3].header = "and", "they are"
-    yield table
+    rows = [
+        (pair.layer1, pair.layer2, _number(pair.interaction_strength), pair.interaction_type.value)
+        for pair in moving[:MOST_PAIRS]
+    ]
+    titles = ("layer", "and", "strength", "they are")
+    yield FittedTable(titles, rows, names=2, words=("they are",), spare=("strength",))
     yield from _rest(moving, MOST_PAIRS)
 
 
@@ -176,37 +191,50 @@ def flow_tables(analysis: Any) -> Iterator[RenderableType]:
     if len(edges) > MOST_ROWS:
         edges = sorted(edges, key=lambda edge: -_away(edge.flow_strength))
     kinds = {node.layer_name: node.node_type.value for node in network.nodes}
-    table = _table("from", "to", "transmits", "steady", "edge", "the first is a")
-    for edge in edges[:MOST_ROWS]:
-        table.add_row(
-            _name(edge.from_layer, 20),
-            _name(edge.to_layer, 20),
+    rows = [
+        (
+            edge.from_layer,
+            edge.to_layer,
             _number(edge.flow_strength),
             _number(edge.flow_consistency),
             edge.edge_type.value,
             kinds.get(edge.from_layer, ""),
         )
+        for edge in edges[:MOST_ROWS]
+    ]
     if any(edge.assumed for edge in network.edges):
         yield "[dim]Connections are assumed: the order of registration.[/dim]"
-    yield table
+    yield FittedTable(
+        ("from", "to", "transmits", "steady", "edge", "the first is a"),
+        rows,
+        names=2,
+        words=("edge", "the first is a"),
+        spare=("steady", "the first is a"),
+    )
     yield from _rest(network.edges)
 
 
 def weight_tables(analysis: Any) -> Iterator[RenderableType]:
     """One row per tensor, the worst score first; equals stay in order."""
-    table = _table("tensor", "score", "mean", "std", "min", "max", "zeros", "issues")
     layers = sorted(
         analysis.layer_analyses.values(), key=lambda layer: _or_worst(layer.health_score)
     )
+    rows = []
     for layer in layers[:MOST_ROWS]:
         s = layer.statistics
-        table.add_row(
-            _name(layer.name, 22),
+        cells = (
+            layer.name,
             _number(layer.health_score),
             *(_number(value) for value in (s.mean, s.std_dev, s.min, s.max, s.zero_fraction)),
             ", ".join(str(issue.value) for issue in layer.issues),
         )
-    yield table
+        rows.append(cells)
+    yield FittedTable(
+        ("tensor", "score", "mean", "std", "min", "max", "zeros", "issues"),
+        rows,
+        prose="issues",
+        spare=("mean", "min", "max"),
+    )
     yield from _rest(layers)
 
 
@@ -214,17 +242,18 @@ def explosion_tables(analysis: Any) -> Iterator[RenderableType]:
     """The layers above the limit."""
     if not analysis.exploding_layers:
         return
-    table = _table("layer", "norm", "× others", "decades", "health")
-    table.columns[4].header = "how grave"
-    for layer in list(analysis.exploding_layers.values())[:MOST_ROWS]:
-        table.add_row(
-            _name(layer.name),
+    rows = [
+        (
+            layer.name,
             _number(layer.gradient_norm),
             _number(layer.ratio_to_others),
             _number(layer.decades_above_threshold),
             layer.severity.value,
         )
-    yield table
+        for layer in list(analysis.exploding_layers.values())[:MOST_ROWS]
+    ]
+    titles = ("layer", "norm", "× others", "decades", "how grave")
+    yield FittedTable(titles, rows, words=("how grave",), spare=("decades",))
 
 
 def _sickness(detail: Any) -> int:
@@ -244,16 +273,6 @@ def _or_worst(value: float | None) -> float:
     return -math.inf if value is None else float(value)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    words = ("to", "why", "edge", "health", "issues", "difficulty", "the first is a")
-    for i, column in enumerate(columns):
-        wrapped = column in ("issues", "why")
-        left = i == 0 or column in words
-        table.add_column(column, justify="left" if left else "right", no_wrap=not wrapped)
-    return table
-
-
 def _rest(rows: Sequence[Any], shown: int = MOST_ROWS) -> Iterator[str]:
     if len(rows) > shown:
         yield f"[dim]… and {len(rows) - shown} more: --json has them all[/dim]"
@@ -262,21 +281,16 @@ def _rest(rows: Sequence[Any], shown: int = MOST_ROWS) -> Iterator[str]:
 def _indented(text: str, columns: int) -> str:
     """A sentence in lines that start below each other (and without spaces at their ends)."""
     margin = " " * columns
-    width = min(Console().width, 100)
-    return escape(fill(plain(text), width, initial_indent=margin, subsequent_indent=margin))
-
-
-def _name(name: str, width: int = NAME_WIDTH) -> str:
-    return escape(shortened(plain(name), width))
+    lines = fill(plain(text), prose_width(), initial_indent=margin, subsequent_indent=margin)
+    return escape(lines)
 
 
 def _number(value: float | None) -> str:
     return "–" if value is None else number(float(value))
 
 
-def _level(level: Any) -> str:
-    colour = _COLOURS.get(level.value, "")
-    return f"[{colour}]{level.value}[/{colour}]" if colour else str(level.value)
+def _level(level: Any) -> Text:
+    return Text(level.value, _COLOURS.get(level.value, ""))
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -308,8 +322,12 @@ def _part(name: str, text: str) -> Callable[[Any], Any]:
     return click.option(f"--{name}", "parts", flag_value=name, multiple=True, help=text)
 
 
-@click.command("analyze")
-@click.argument("run", type=PlaceArgument())
+@click.command(
+    "analyze",
+    short_help="Say what weights, gradients and their flow show.",
+    epilog=examples("gradwatch analyze", "gradwatch analyze my-run --flow --json"),
+)
+@run_argument
 @_part("weights", "Only the weights.")
 @_part("gradients", "Only the gradients.")
 @_part("flow", "Only the flow.")
@@ -354,26 +372,41 @@ def command(
     """
     if rules != Rules.GRADWATCH and not as_json:
         raise click.UsageError("The original rules have no tables: add --json.")
-    source, elements = opened(run)
-    usual = [name for name, needed in USUAL.items() if needed in source.recorded]
-    wanted = parts or (usual if explosion is None else [*usual, "explosion"])
-    results = {name: _result(name, source, elements, rules, explosion, options) for name in wanted}
+    with waiting("analysing the run"):
+        source, elements = opened(run)
+        results = analyses(source, elements, parts, rules, explosion, options)
+        first = () if as_json else tuple(_first(source))
     if as_json:
         click.echo(dumps({"format": FORMAT, **results}))
         return
-    console = Console(highlight=False)
-    for line in _first(source):
-        console.print(line)
+    out = console()
+    for line in first:
+        out.print(*Text.from_markup(line).wrap(out, prose_width()), sep="\n")
     for name, result in results.items():
         title, health = _TITLES[name]
         word = health(result)
-        console.print(f"\n[bold]{title}[/bold]{'' if word is None else f': {_level(word)}'}")
+        said = () if word is None else (": ", _level(word))
+        out.print(Text.assemble("\n", (title, "bold"), *said))
         for sentence in sentences(result):
-            console.print(_indented(sentence, 2))
+            out.print(_indented(sentence, 2), soft_wrap=True)
         for line in _TABLES[name](result):
-            if isinstance(line, Table):
-                console.print()
-            console.print(line)
+            if isinstance(line, FittedTable):
+                out.print()
+            out.print(line)
+
+
+def analyses(
+    run: Run,
+    elements: dict[str, Any] | None,
+    parts: Sequence[str],
+    rules: str,
+    explosion: float | None,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What is asked for, or else what is usual and the run has numbers for, by name."""
+    usual = [name for name, needed in USUAL.items() if needed in run.recorded]
+    wanted = parts or (usual if explosion is None else [*usual, "explosion"])
+    return {name: _result(name, run, elements, rules, explosion, options) for name in wanted}
 
 
 def _result(

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from gradwatch.cli.places import PlaceArgument
-from gradwatch.cli.progress import share_bar
+from gradwatch.cli.help import examples
+from gradwatch.cli.places import run_argument
+from gradwatch.cli.progress import share_bar, waiting
 from gradwatch.files import refuse_taken
 from gradwatch.store import open_run
 from gradwatch.store.places import Place
@@ -15,8 +16,12 @@ from gradwatch.views.colours import HELP, Scheme
 from gradwatch.views.model import diagnosed
 
 
-@click.command("animate")
-@click.argument("run", type=PlaceArgument())
+@click.command(
+    "animate",
+    short_help="Draw the gradient's flow as a moving picture.",
+    epilog=examples("gradwatch animate", "gradwatch animate my-run -o flow.html --frames 100"),
+)
+@run_argument
 @click.option(
     "-o",
     "--output",
@@ -39,7 +44,9 @@ def command(run: Place, output: Path, frames: int, fps: float, colours: str, for
     """Show the flow of the gradient through the layers as a moving picture."""
     options = AnimationOptions(frames, fps, Scheme.named(colours))
     refuse_taken(output, force)
-    opened = open_run(run)
+    with waiting("reading the run"):
+        opened = open_run(run)
+        diagnosis = diagnosed(opened)
     with share_bar("drawing") as tick:
-        size = animate(opened, diagnosed(opened), output, options, force=force, tick=tick)
+        size = animate(opened, diagnosis, output, options, force=force, tick=tick)
     click.echo(f"Wrote {plain(str(output))} ({size / 1e6:.2f} MB).", err=True)

@@ -4,22 +4,30 @@ from pathlib import Path
 from textwrap import fill
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from gradwatch.analysis.drift import of_checkpoints
 from gradwatch.checkpoints import Drift, ScanOptions, drift
 from gradwatch.cli.diagnose import fail_on
+from gradwatch.cli.help import examples
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.errors import Exit
 from gradwatch.finding import Severity
 from gradwatch.jsonio import dumps
-from gradwatch.text import number, percent, plain, several, shortened
+from gradwatch.text import number, percent, plain, several
+from gradwatch.views.console import console, prose_width
+from gradwatch.views.tables import FittedTable, fitted
 
 _SHOWN = 40
 
 
-@click.command("drift")
+@click.command(
+    "drift",
+    short_help="Say how far each layer moved between two checkpoints.",
+    epilog=examples(
+        "gradwatch drift before.safetensors after.safetensors",
+        "gradwatch drift base.pt adapter --fail-on warning",
+    ),
+)
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Every tensor as JSON.")
@@ -48,12 +56,15 @@ def _show(found: Drift) -> None:
     moved = sum(tensor.moved for tensor in found.tensors)
     click.echo(f"{moved} of {len(found.tensors)} tensors moved")
     if moved:
-        click.echo(fill(_drifted(found), 80))
+        click.echo(fill(_drifted(found), prose_width()))
     for finding in found.findings:
-        click.echo(f"{finding.severity.word:<8} {finding.check}: {plain(finding.message)}")
-        click.echo(f"  Why: {finding.cause}")
+        said = f"{finding.severity.word:<8} {finding.check}: {plain(finding.message)}"
+        for text, margin in ((said, ""), (f"Why: {plain(finding.cause)}", "  ")):
+            click.echo(
+                fill(text, prose_width(), initial_indent=margin, subsequent_indent=f"{margin}    ")
+            )
     if found.tensors:
-        Console(highlight=False).print(_table(found))
+        console().print(_table(found))
     if len(found.tensors) > _SHOWN:
         click.echo(f"… and {len(found.tensors) - _SHOWN} more tensors; --json has all of them.")
     for title, names in (
@@ -76,23 +87,22 @@ def _drifted(found: Drift) -> str:
         return "Drift: not measured in every tensor."
     mean, most = percent(analysis.mean_drift), percent(analysis.max_drift)
     text = f"Drift: {mean} on average, {most} at most ({analysis.severity.value})"
-    affected = [shortened(name, 30) for name in analysis.affected_layers]
+    affected = [fitted(name, prose_width() // 2) for name in analysis.affected_layers]
     return f"{text}; furthest: {several(affected)}." if affected else f"{text}."
 
 
-def _table(found: Drift) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("tensor", no_wrap=True)
-    for title in ("change", "cosine", "flips", "zeros", "then"):
-        table.add_column(title, justify="right", no_wrap=True)
+def _table(found: Drift) -> FittedTable:
     ordered = sorted(found.tensors, key=lambda tensor: -tensor.sums.relative_change)
+    rows = []
     for tensor in ordered[:_SHOWN]:
         sums, count = tensor.sums, max(tensor.sums.count, 1)
         parts = (sums.flipped, sums.zeros_before, sums.zeros_after)
-        table.add_row(
-            shortened(tensor.name, 26),
+        cells = (
+            tensor.name,
             number(sums.relative_change) if tensor.moved else "did not move",
             f"{sums.cosine:.4f}",
             *("–" if tensor.adapted else f"{100 * part / count:.1f} %" for part in parts),
         )
-    return table
+        rows.append(cells)
+    titles = ("tensor", "change", "cosine", "flips", "zeros", "then")
+    return FittedTable(titles, rows, spare=("flips", "then", "zeros"))

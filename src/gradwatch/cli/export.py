@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 
-from gradwatch.cli.places import PlaceArgument
-from gradwatch.cli.progress import share_bar
+from gradwatch.cli.help import examples
+from gradwatch.cli.places import run_argument
+from gradwatch.cli.progress import share_bar, waiting
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import refuse_taken, write_whole
 from gradwatch.run import Run
@@ -14,14 +15,21 @@ from gradwatch.stats import Stat
 from gradwatch.store import open_run
 from gradwatch.store.copying import copy_run
 from gradwatch.store.places import Place, is_url
-from gradwatch.text import plain
+from gradwatch.text import nearest, plain
 from gradwatch.views.export import exported, write_csv, write_json, write_parquet, write_tensorboard
 
 FORMATS = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
 
 
-@click.command("export")
-@click.argument("run", type=PlaceArgument())
+@click.command(
+    "export",
+    short_help="Write a run's numbers as csv, json or parquet, or copy it.",
+    epilog=examples(
+        "gradwatch export my-run -o my-run.csv --stat grad_norm",
+        "gradwatch export my-run --tensorboard events",
+    ),
+)
+@run_argument
 @click.option(
     "-o",
     "--output",
@@ -58,7 +66,8 @@ def command(
     if (output is None) == (tensorboard is None):
         raise click.UsageError("Say either -o FILE or --tensorboard DIR.")
     if tensorboard is not None:
-        path = write_tensorboard(open_run(run), tensorboard)
+        with waiting("writing events"):
+            path = write_tensorboard(open_run(run), tensorboard)
         click.echo(f"Wrote {plain(str(path))}.", err=True)
     elif output is not None and (is_url(output) or output.endswith("/")):
         if form or words or exact_names:
@@ -102,12 +111,13 @@ def _write(
         )
     refuse_taken(output, force)
     write = partial(write_csv, exact_names=exact_names) if form == "csv" else FORMATS[form]
-    opened = open_run(run)
+    with waiting("reading the run"):
+        opened = open_run(run)
     stats = exported(opened, [_stat(opened, word) for word in words])
     with share_bar("exporting") as tick:
         size = write_whole(output, lambda file: write(opened, stats, file, tick), force=force)
     click.echo(
-        f"Wrote {plain(str(output))}: {len(stats)} statistics, {len(opened.steps)} steps, "
+        f"Wrote {plain(str(output))}: {len(stats)} statistics of {opened.step_count} steps, "
         f"{size / 1e6:.2f} MB.",
         err=True,
     )
@@ -117,7 +127,8 @@ def _stat(run: Run, word: str) -> Stat:
     stats = {str(stat): stat for stat in run.series}
     if word not in stats:
         raise GradwatchError(
-            f"Expected a statistic this run has, got {word!r}; it has {', '.join(stats)}.",
+            f"Expected a statistic this run has, got {plain(word)!r}. Did you mean "
+            f"{nearest(word, stats)}? `gradwatch show RUN --signals` lists them all.",
             Exit.USAGE,
         )
     return stats[word]

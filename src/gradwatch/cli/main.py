@@ -6,9 +6,13 @@ import sys
 from importlib import import_module
 
 import click
+from click.shell_completion import CompletionItem
 
+from gradwatch.cli.help import examples
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.text import nearest, plain
 from gradwatch.version import __version__
+from gradwatch.views.console import coloured
 
 COMMANDS: dict[str, str] = {
     "show": "gradwatch.cli.show",
@@ -23,6 +27,9 @@ COMMANDS: dict[str, str] = {
     "animate": "gradwatch.cli.animate",
     "export": "gradwatch.cli.export",
     "runs": "gradwatch.cli.runs",
+    "mcp": "gradwatch.cli.mcp",
+    "doctor": "gradwatch.cli.doctor",
+    "completion": "gradwatch.cli.completion",
 }
 
 
@@ -41,11 +48,31 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that was typed, or say which ones are like it."""
+        if args[0] not in COMMANDS and not (args[0].startswith("-") or ctx.resilient_parsing):
+            like = nearest(args[0], COMMANDS)
+            ctx.fail(f"There is no command {plain(args[0])!r}. Did you mean {like}?")
+        return super().resolve_command(ctx, args)
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands and options that begin so; no command is imported only to be named."""
+        names = [CompletionItem(name) for name in COMMANDS if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples("gradwatch diagnose", "gradwatch show my-run"),
+)
 @click.version_option(__version__, prog_name="gradwatch")
-def gradwatch() -> None:
+@click.pass_context
+def gradwatch(ctx: click.Context) -> None:
     """Finds out why a neural network does not train, and names the layer and the step."""
+    ctx.color = coloured()  # click itself asks only whether it is a terminal
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,5 +1,6 @@
-"""Progress bars on standard error, shown only when a person is watching."""
+"""Progress on standard error, shown only when a person is watching."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,9 @@ from rich.progress import (
     DownloadColumn,
     Progress,
     ProgressColumn,
+    SpinnerColumn,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
@@ -37,6 +40,24 @@ def share_bar(word: str) -> Iterator[Callable[[float], None]]:
         yield lambda share: bar.update(
             task, completed=share, visible=time.monotonic() - begun > PATIENCE
         )
+
+
+@contextmanager
+def waiting(word: str) -> Iterator[None]:
+    """A sign of life and the seconds, for work that cannot say how much of it is done."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    bar = _bar(*columns)
+    bar.add_task(word, total=None)
+    appear = threading.Timer(PATIENCE, bar.start)
+    appear.daemon = True
+    appear.start()
+    try:
+        yield
+    finally:
+        appear.cancel()
+        appear.join()  # it may be just starting the bar
+        if bar.live.is_started:
+            bar.stop()
 
 
 def _bar(*columns: ProgressColumn) -> Progress:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import click
 
-from gradwatch.cli.places import PlaceArgument
+from gradwatch.cli.help import examples
+from gradwatch.cli.places import run_argument
+from gradwatch.cli.progress import waiting
 from gradwatch.files import refuse_taken, write_whole
 from gradwatch.store import open_run
 from gradwatch.store.places import Place
@@ -14,8 +16,12 @@ from gradwatch.views.model import build, diagnosed
 from gradwatch.views.page import report
 
 
-@click.command("report")
-@click.argument("run", type=PlaceArgument())
+@click.command(
+    "report",
+    short_help="Write a run's report: one HTML file, opens from disk.",
+    epilog=examples("gradwatch report", "gradwatch report my-run -o my-run.html --force"),
+)
+@run_argument
 @click.option(
     "-o",
     "--output",
@@ -30,9 +36,10 @@ def command(run: Place, output: Path, colours: str, force: bool) -> None:
     """Write a run's report: one HTML file, no network needed, opens from disk."""
     scheme = Scheme.named(colours)
     refuse_taken(output, force)
-    opened = open_run(run)
-    model = build(opened, diagnosed(opened))
-    text = report(model, scheme).encode()
+    with waiting("reading the run"):
+        opened = open_run(run)
+        model = build(opened, diagnosed(opened))
+        text = report(model, scheme).encode()
     size = write_whole(output, lambda file: file.write(text), force=force)
     click.echo(
         f"{model.health['state']}: {model.health['line']}\n"

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from gradwatch.cli.help import examples
 from gradwatch.cli.places import PlaceArgument
 from gradwatch.cli.progress import share_bar
+from gradwatch.diagnosis import counted, diagnose
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.jsonio import spelled
 from gradwatch.store import (
@@ -25,12 +25,18 @@ from gradwatch.store import (
 )
 from gradwatch.store import prune as prune_files
 from gradwatch.store.places import Place
-from gradwatch.text import plain, shortened
+from gradwatch.text import nearest, plain
+from gradwatch.views.console import console
+from gradwatch.views.tables import FittedTable
 
 FORMAT = 1
 
 
-@click.command("runs")
+@click.command(
+    "runs",
+    short_help="List the runs there are; delete or prune some.",
+    epilog=examples("gradwatch runs", "gradwatch runs --prune --keep 1GB"),
+)
 @click.argument("folder", type=PlaceArgument(), default="runs")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--delete", "victim", metavar="RUN", help="Delete this run, after asking.")
@@ -42,6 +48,7 @@ FORMAT = 1
 )
 @click.option("--keep", metavar="SIZE|AGE", help="With --prune: what stays, such as 1GB or 7d.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--quick", is_flag=True, help="Do not judge the runs, which takes the longest.")
 @click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
 def command(
     folder: Place,
@@ -50,6 +57,7 @@ def command(
     prune: bool,
     keep: str | None,
     yes: bool,
+    quick: bool,
     as_json: bool,
 ) -> None:
     """List the runs in FOLDER (runs, unless told otherwise), newest first; delete or prune some."""
@@ -68,17 +76,24 @@ def command(
         named = {item.path: item for item in (_named(summaries, name) for name in names)}
         _prune(list(named.values()) or summaries, kept, yes)
         return
+    document = as_document(summaries, judged=not quick)
+    listed = document["runs"]
+    if as_json:
+        click.echo(json.dumps(spelled(document)))
+    elif listed:
+        console().print(_table(listed))
+    else:
+        click.echo(f"No runs in {plain(str(folder))}.", err=True)
+
+
+def as_document(summaries: list[RunSummary], *, judged: bool = True) -> dict[str, Any]:
+    """What `--json` says of these runs; the verdict is null where they are not judged."""
     with share_bar("reading runs") as tick:
         listed = []
         for number, summary in enumerate(summaries, start=1):
-            listed.append(_described(summary))
+            listed.append(_described(summary, judged=judged))
             tick(number / len(summaries))
-    if as_json:
-        click.echo(json.dumps(spelled({"format": FORMAT, "runs": listed})))
-    elif listed:
-        Console(highlight=False).print(_table(listed))
-    else:
-        click.echo(f"No runs in {plain(str(folder))}.", err=True)
+    return {"format": FORMAT, "runs": listed}
 
 
 def _kept(
@@ -105,15 +120,16 @@ def _kept(
     return None if keep is None else retention(keep)
 
 
-def _described(summary: RunSummary) -> dict[str, Any]:
-    """One run of the list: its summary, and its steps and state, which need opening it."""
-    steps, state = 0, "cannot be read"
+def _described(summary: RunSummary, *, judged: bool) -> dict[str, Any]:
+    """One run of the list: its summary, and steps, state and verdict, which need opening it."""
+    steps, state, diagnosis = 0, "cannot be read", None
     with suppress(GradwatchError):
         run = open_run(summary.path)
-        steps = len(run.steps)
+        steps = run.step_count
         state = "complete" if run.info["complete"] else "open or killed"
         if any(event.kind == "damage" for event in run.events):
             state = "damaged"
+        diagnosis = diagnose(run) if judged else None
     return {
         "path": str(summary.path),
         "name": summary.name,
@@ -123,20 +139,22 @@ def _described(summary: RunSummary) -> dict[str, Any]:
         "attempts": summary.attempts,
         "steps": steps,
         "state": state,
+        "verdict": diagnosis.verdict if diagnosis else None,
+        "counts": diagnosis.counts if diagnosis else None,
     }
 
 
 def _named(summaries: list[RunSummary], name: str) -> RunSummary:
-    """The one run of this name, whole as it is."""
-    matching = [item for item in summaries if name in (item.path.name, str(item.path), item.name)]
-    if len(matching) != 1:
-        there = ", ".join(plain(item.path.name) for item in summaries) or "none"
-        raise GradwatchError(
-            f"Expected the name of one run, got {plain(name)!r}, which is "
-            f"{'the name of several' if matching else 'no run'}; there are: {there}.",
-            Exit.USAGE,
-        )
-    return matching[0]
+    """The run whose folder has this name, whole as it is: who deletes never guesses."""
+    for item in summaries:
+        if item.path.name == name:
+            return item
+    there = [plain(item.path.name) for item in summaries]
+    raise GradwatchError(
+        f"Expected the whole name of a run's folder, got {plain(name)!r}; there is "
+        f"{nearest(name, there) if there else 'none'}.",
+        Exit.USAGE,
+    )
 
 
 def _delete(item: RunSummary, yes: bool) -> None:
@@ -150,12 +168,9 @@ def _delete(item: RunSummary, yes: bool) -> None:
 
 def _prune(summaries: list[RunSummary], keep: Retention, yes: bool) -> None:
     """List what would go, ask, and remove it."""
-    table = Table(box=None, pad_edge=False)
-    for title in ("run", "files", "size"):
-        table.add_column(title, justify="left" if title == "run" else "right", no_wrap=True)
-    found, total = [], 0
+    rows, found, total = [], [], 0
     for item in summaries:
-        state = _described(item)["state"]
+        state = _described(item, judged=False)["state"]
         if state != "complete":
             click.echo(f"{plain(item.path.name)} is left alone: {state}.", err=True)
             continue
@@ -163,13 +178,13 @@ def _prune(summaries: list[RunSummary], keep: Retention, yes: bool) -> None:
         if gone:
             files = [file for several in gone.values() for file in several]
             size = sum(file.bytes for file in files)
-            table.add_row(shortened(item.path.name, 28), str(len(files)), _size(size))
+            rows.append((item.path.name, str(len(files)), _size(size)))
             found.append(gone)
             total += size
     if not found:
         click.echo("There is nothing to prune.", err=True)
         return
-    Console(highlight=False).print(table)
+    console().print(FittedTable(("run", "files", "size"), rows))
     if not yes and not click.confirm(f"Remove {_size(total)}? It cannot be undone.", err=True):
         click.echo("Nothing was removed.", err=True)
         return
@@ -178,23 +193,34 @@ def _prune(summaries: list[RunSummary], keep: Retention, yes: bool) -> None:
     click.echo(f"Removed {_size(total)}.", err=True)
 
 
-def _table(listed: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("run", "begun", "steps", "size", "ranks", "attempts", "state"):
-        right = title in ("steps", "size", "ranks", "attempts")
-        table.add_column(title, justify="right" if right else "left", no_wrap=True)
+def _table(listed: list[dict[str, Any]]) -> FittedTable:
+    rows = []
     for run in listed:
         begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(_clamped(run["created"])))
-        table.add_row(
-            shortened(Path(run["path"]).name, 28),
+        cells = (
+            Path(run["path"]).name,
             begun if run["created"] else "?",
             str(run["steps"]),
             _size(run["bytes"]),
             str(run["ranks"]),
             str(run["attempts"]),
             run["state"],
+            _judged(run),
         )
-    return table
+        rows.append(cells)
+    return FittedTable(
+        ("run", "begun", "steps", "size", "ranks", "attempts", "state", "verdict"),
+        rows,
+        words=("begun", "state", "verdict"),
+        spare=("attempts", "ranks", "begun", "size"),
+    )
+
+
+def _judged(run: dict[str, Any]) -> str:
+    """The verdict, and how much was found where something was."""
+    if run["verdict"] in (None, "healthy"):
+        return run["verdict"] or "–"
+    return f"{run['verdict']}, {counted(**run['counts'])}"
 
 
 def _clamped(seconds: float) -> float:

@@ -2,12 +2,17 @@
 
 import click
 
+from gradwatch.cli.help import examples
 from gradwatch.cli.places import PlaceArgument
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.store.places import Place
 
 
-@click.command("serve")
+@click.command(
+    "serve",
+    short_help="Show runs on a live page in the browser.",
+    epilog=examples("gradwatch serve", "gradwatch serve runs ../other/runs --port 8080"),
+)
 @click.argument("runs", type=PlaceArgument(), nargs=-1)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port; 0 takes any free one.")

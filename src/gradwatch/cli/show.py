@@ -8,21 +8,27 @@ import click
 from rich.console import Console, Group
 from rich.live import Live
 
-from gradwatch.cli.places import PlaceArgument
+from gradwatch.cli.help import examples
+from gradwatch.cli.places import run_argument
+from gradwatch.cli.progress import waiting
 from gradwatch.run import Run
 from gradwatch.store import follow, open_run
 from gradwatch.store.places import Place
+from gradwatch.views.console import console, terminal_width
 from gradwatch.views.model import ViewModel, build, diagnosed, to_json
 from gradwatch.views.model.titles import shown
 from gradwatch.views.terminal import ranks_table, screen, signals_table
 
-NARROWEST = 40
 SECONDS = 1.0
 """Between two looks at a growing run."""
 
 
-@click.command("show")
-@click.argument("run", type=PlaceArgument())
+@click.command(
+    "show",
+    short_help="Show a run on the terminal: health, findings, curves, map.",
+    epilog=examples("gradwatch show", "gradwatch show my-run --stat update_ratio --last 200"),
+)
+@run_argument
 @click.option(
     "--layers", metavar="PATTERN", help="Only layers that contain this, or match h.*.attn."
 )
@@ -45,21 +51,23 @@ def command(
     """Show a run: health, findings, curves, and the map of layers over steps."""
     if stat is not None:
         shown(stat)  # refuses a wrong name before any work is done
-    console = Console(highlight=False)
-    opened = open_run(run)
-    if as_json:
-        click.echo(to_json(_model(opened, stat, last, 240)))
+    screen_of, width = console(), terminal_width()
+    if follow and not (as_json or signals or ranks):
+        _follow(screen_of, run, stat, layers, last)
+        return
+    with waiting("reading the run"):
+        opened = open_run(run)
+        columns = 240 if as_json else 1 if signals or ranks else 4 * width
+        model = None if ranks and not as_json else _model(opened, stat, last, columns)
+    if model is None:
+        screen_of.print(ranks_table(opened))
+    elif as_json:
+        click.echo(to_json(model))
     elif signals:
-        console.print(signals_table(_model(opened, stat, last, 1)))
-    elif ranks:
-        console.print(ranks_table(opened))
-    elif follow:
-        _follow(console, run, stat, layers, last)
+        screen_of.print(signals_table(model))
     else:
-        width = max(console.width, NARROWEST)
-        model = _model(opened, stat, last, 4 * width)
         for line in screen(model, width, stat=stat, layers=layers):
-            console.print(line, soft_wrap=True)
+            screen_of.print(line, soft_wrap=True)
 
 
 def _model(run: Run, stat: str | None, last: int | None, columns: int) -> ViewModel:
@@ -72,11 +80,11 @@ def _model(run: Run, stat: str | None, last: int | None, columns: int) -> ViewMo
 
 
 def _follow(
-    console: Console, path: Place, stat: str | None, layers: str | None, last: int | None
+    on: Console, path: Place, stat: str | None, layers: str | None, last: int | None
 ) -> None:
-    with Live(console=console, refresh_per_second=4, transient=False) as live:
+    with Live(console=on, refresh_per_second=4, transient=False) as live:
         for run in growing(path):
-            width = max(console.width, NARROWEST)
+            width = terminal_width()
             model = _model(run, stat, last, 4 * width)
             live.update(Group(*screen(model, width, stat=stat, layers=layers)))
 

@@ -1,10 +1,10 @@
 """`gradwatch weights`: what is wrong with trained weights, without building the model."""
 
 from pathlib import Path
+from textwrap import fill
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from gradwatch.analysis.weights import analyze_weights
 from gradwatch.checkpoints import scan
@@ -13,22 +13,32 @@ from gradwatch.checkpoints.measure import TensorStats, overall_casts
 from gradwatch.checkpoints.report import as_dict
 from gradwatch.checkpoints.scanning import Checkpoint
 from gradwatch.checks.tensors import checkpoint_of
-from gradwatch.cli.diagnose import fail_on, lines
-from gradwatch.cli.progress import bytes_bar
+from gradwatch.cli.diagnose import fail_on, lines, verbose_option
+from gradwatch.cli.help import examples
+from gradwatch.cli.progress import bytes_bar, waiting
 from gradwatch.diagnosis import Diagnosis, verdicts
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import refuse_taken, write_whole
 from gradwatch.finding import Severity
 from gradwatch.jsonio import dumps
 from gradwatch.run import Run
-from gradwatch.text import number, plain, shortened
+from gradwatch.text import number, plain
+from gradwatch.views.console import console, prose_width
 from gradwatch.views.model import build
 from gradwatch.views.page import report
+from gradwatch.views.tables import FittedTable, fitted
 
 _SHOWN = 40
 
 
-@click.command("weights")
+@click.command(
+    "weights",
+    short_help="Say what is wrong with trained weights: a checkpoint.",
+    epilog=examples(
+        "gradwatch weights model.safetensors",
+        "gradwatch weights first.pt last.pt --spectrum -o weights.html",
+    ),
+)
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Every tensor and every finding as JSON.")
 @click.option("--spectrum", is_flag=True, help="Singular values too: slower, shows low ranks.")
@@ -39,6 +49,7 @@ _SHOWN = 40
     help="Write the page of this checkpoint: one HTML file.",
 )
 @click.option("--force", is_flag=True, help="Replace the HTML file if it is there.")
+@verbose_option
 @fail_on("warning")
 @click.option("--workers", type=click.IntRange(min=0), help="Processes; 0 does all in this one.")
 @click.option("--dask", metavar="ADDRESS", help="Scheduler of a running Dask cluster.")
@@ -48,6 +59,7 @@ def command(
     spectrum: bool,
     output: Path | None,
     force: bool,
+    verbose: bool,
     limit: Severity,
     workers: int | None,
     dask: str | None,
@@ -61,23 +73,19 @@ def command(
         refuse_taken(output, force)
     with bytes_bar() as progress:
         run = scan(list(paths), spectrum=spectrum, workers=workers, dask=dask, progress=progress)
-    checkpoint, diagnosis = checkpoint_of(run), verdicts(run).diagnosis
+    with waiting("examining the weights"):
+        checkpoint, diagnosis = checkpoint_of(run), verdicts(run).diagnosis
     if not checkpoint.tensors:
         raise GradwatchError(f"{checkpoint.index.path} holds no tensor that can be measured.")
     analysis = None
     if as_json or output is not None:
         # the elements are read again where they can be held: some fields need them
-        analysis = analyze_weights(run, elements=arrays_of(checkpoint.index))
+        with waiting("analysing the weights"):
+            analysis = analyze_weights(run, elements=arrays_of(checkpoint.index))
     if as_json:
-        said = diagnosis.to_dict()
-        data = {
-            **as_dict(checkpoint, run.steps.tolist()),
-            **{key: said[key] for key in ("verdict", "findings", "skipped")},
-            "analysis": analysis,
-        }
-        click.echo(dumps(data, indent=2))
+        click.echo(dumps(as_document(run, analysis), indent=2))
     else:
-        _show(run, checkpoint, diagnosis)
+        _show(run, checkpoint, diagnosis, verbose)
     if output is not None:
         text = report(build(run, diagnosis, weights=analysis)).encode()
         size = write_whole(output, lambda file: file.write(text), force=force)
@@ -85,51 +93,63 @@ def command(
     return Exit.FINDINGS if diagnosis.at_least(limit) else Exit.HEALTHY
 
 
-def _show(run: Run, checkpoint: Checkpoint, diagnosis: Diagnosis) -> None:
-    console = Console(highlight=False)
+def as_document(run: Run, analysis: Any) -> dict[str, Any]:
+    """What `--json` says of a scanned checkpoint."""
+    said = verdicts(run).diagnosis.to_dict()
+    return {
+        **as_dict(checkpoint_of(run), run.steps.tolist()),
+        **{key: said[key] for key in ("verdict", "counts", "findings", "skipped")},
+        "analysis": analysis,
+    }
+
+
+def _show(run: Run, checkpoint: Checkpoint, diagnosis: Diagnosis, verbose: bool) -> None:
     index = checkpoint.index
     elements = sum(tensor.tensor.count for tensor in checkpoint.tensors)
-    click.echo(
-        f"{plain(index.path)}: {index.format}, {len(checkpoint.tensors)} tensors, "
-        f"{elements:,} elements, {index.bytes / 1e6:,.1f} MB"
-    )
-    for line in lines(diagnosis):
+    size = f"{elements:,} elements, {index.bytes / 1e6:,.1f} MB"
+    head = f"{plain(index.path)}: {index.format}, {len(checkpoint.tensors)} tensors, {size}"
+    click.echo(fill(head, prose_width(), subsequent_indent="  ", break_long_words=False))
+    for line in lines(diagnosis, prose_width(), verbose=verbose):
         click.echo(line)
-    console.print(_table(checkpoint, console.width))
-    health = analyze_weights(run).distribution_health
-    if health.score is not None:
-        click.echo(f"Weight analysis: {health.status.value} ({health.score:.0f} of 100)")
-    for target, cast in overall_casts(checkpoint.tensors).items():
-        click.echo(
-            f"As {target:<13} headroom {number(cast.headroom):>7} ×, "
-            f"{100 * cast.subnormal_fraction:.2f} % lose digits, "
-            f"{100 * cast.vanishing_fraction:.2f} % vanish"
-        )
+    click.echo()
+    out = console()
+    out.print(_table(checkpoint))
     rest = len(checkpoint.tensors) - _SHOWN
     if rest > 0:
         click.echo(f"… and {rest} more tensors; --json has all of them.")
+    health = analyze_weights(run).distribution_health
+    if health.score is not None:
+        click.echo(f"Weight analysis: {health.status.value} ({health.score:.0f} of 100)")
+    casts = [
+        (
+            str(target),
+            f"{number(cast.headroom)} ×",
+            f"{100 * cast.subnormal_fraction:.2f} %",
+            f"{100 * cast.vanishing_fraction:.2f} %",
+        )
+        for target, cast in overall_casts(checkpoint.tensors).items()
+    ]
+    if casts:
+        click.echo()
+        out.print(FittedTable(("stored as", "headroom", "lose digits", "vanish"), casts))
     for name, reason in list(index.left_out.items())[:8]:
-        click.echo(f"Left out: {shortened(name, 40)}: {plain(reason)}.")
+        room = prose_width() - len(reason) - 13
+        click.echo(f"Left out: {fitted(name, max(room, 40))}: {plain(reason)}.")
     for note in index.notes:
         click.echo(plain(note))
 
 
-def _table(checkpoint: Checkpoint, width: int) -> Table:
-    """One row per tensor; the names get what the numbers leave of the line."""
-    titles = ["shape", "type", "mean", "std", "min", "max", "zeros"]
-    rows = [_cells(checkpoint, stats) for stats in checkpoint.tensors[:_SHOWN]]
+def _table(checkpoint: Checkpoint) -> FittedTable:
+    """One row per tensor."""
+    numbers = ["mean", "std", "min", "max", "zeros"]
     if checkpoint.spectra is not None:
-        titles = [*titles[:2], "std", "max |x|", "zeros", "rank"]
-    others = sum(
-        max(len(row[place]) for row in [titles, *rows]) + 2 for place in range(len(titles))
+        numbers = ["std", "max |x|", "zeros", "rank"]
+    return FittedTable(
+        ["tensor", "shape", "type", *numbers],
+        [_cells(checkpoint, stats) for stats in checkpoint.tensors[:_SHOWN]],
+        words=("shape", "type"),
+        spare=(numbers[0], "zeros", "type"),
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("tensor", *titles):
-        left = title in ("tensor", "shape", "type")
-        table.add_column(title, justify="left" if left else "right", no_wrap=True)
-    for stats, row in zip(checkpoint.tensors, rows, strict=False):
-        table.add_row(shortened(stats.name, max(12, width - others)), *row)
-    return table
 
 
 def _cells(checkpoint: Checkpoint, stats: TensorStats) -> list[str]:
@@ -140,7 +160,7 @@ def _cells(checkpoint: Checkpoint, stats: TensorStats) -> list[str]:
     wanted = ("mean", "std", "min", "max") if checkpoint.spectra is None else ("std", "abs_max")
     numbers = [number(float(moments[name])) for name in wanted]
     rank = [] if checkpoint.spectra is None else [_rank(checkpoint, tensor.name)]
-    return [shape, kind, *numbers, zeros, *rank]
+    return [stats.name, shape, kind, *numbers, zeros, *rank]
 
 
 def _rank(checkpoint: Checkpoint, name: str) -> str:

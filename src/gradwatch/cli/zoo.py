@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gradwatch.cli.help import examples
+from gradwatch.cli.progress import waiting
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import write_text
+from gradwatch.text import nearest, plain
+from gradwatch.views.console import console, prose_width
+from gradwatch.views.tables import FittedTable
 
 if TYPE_CHECKING:
     from gradwatch.zoo.score import Score
@@ -22,7 +27,12 @@ _LENGTH = click.option(
 )
 
 
-@click.group("zoo", invoke_without_command=True)
+@click.group(
+    "zoo",
+    invoke_without_command=True,
+    short_help="List or run labelled trainings; score the diagnosis.",
+    epilog=examples("gradwatch zoo", "gradwatch zoo run mlp/vanishing-sigmoid --seed 3"),
+)
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """List labelled trainings; run one; score the diagnosis on them. Needs torch."""
@@ -31,10 +41,12 @@ def command(ctx: click.Context) -> None:
 
 
 def _list() -> None:
-    families = _families()
-    for family in families.EVERY:
-        word = "sick" if family.sick else "healthy"
-        click.echo(f"{family.name:<36} {word:<8} {family.about}")
+    rows = [
+        (family.name, "sick" if family.sick else "healthy", family.about)
+        for family in _families().EVERY
+    ]
+    titles = ("family", "label", "about")
+    console().print(FittedTable(titles, rows, words=("label",), prose="about"))
 
 
 def _families() -> ModuleType:
@@ -42,13 +54,20 @@ def _families() -> ModuleType:
         from gradwatch.zoo import families
     except ModuleNotFoundError as error:
         raise GradwatchError(
-            f"The zoo trains networks and needs torch ({error}). Install gradwatch[torch].",
+            f"The zoo trains networks and needs torch ({error}). Install torch.",
             Exit.USAGE,
         ) from None
     return families
 
 
-@command.command("run")
+@command.command(
+    "run",
+    short_help="Train one family and diagnose it.",
+    epilog=examples(
+        "gradwatch zoo run mlp/vanishing-sigmoid",
+        "gradwatch zoo run mlp/vanishing-sigmoid --keep runs/sigmoid",
+    ),
+)
 @click.argument("name")
 @click.option("--seed", default=0, show_default=True, help="Chooses sizes, rates and data.")
 @_LENGTH
@@ -57,28 +76,39 @@ def _families() -> ModuleType:
 )
 def run(name: str, seed: int, length: str, keep: Path | None) -> int:
     """Train one family, show its measured labels and the diagnosis."""
-    found = [f for f in _families().EVERY if f.name == name]
-    if not found:
-        raise GradwatchError(f"There is no family {name!r}; see gradwatch zoo.", Exit.USAGE)
+    families = {family.name: family for family in _families().EVERY}
+    if name not in families:
+        raise GradwatchError(
+            f"There is no family {plain(name)!r}. Did you mean {nearest(name, families)}? "
+            "`gradwatch zoo` lists them all.",
+            Exit.USAGE,
+        )
     if keep is not None and keep.exists():
         raise GradwatchError(f"{keep} exists already; name a new folder.", Exit.USAGE)
     from gradwatch.cli.diagnose import lines
     from gradwatch.zoo.score import attempt
     from gradwatch.zoo.training import Length
 
-    trial = attempt(found[0], seed, keep, length=Length(length))
+    with waiting("training"):
+        trial = attempt(families[name], seed, keep, length=Length(length))
     for label in trial.labels:
         where = ", ".join(sorted(label.layers)) or "whole run"
         click.echo(f"label: {label.fault} ({'strong' if label.strong else 'weak'}) {where}")
     if not trial.labels:
         click.echo("label: healthy")
     click.echo("")
-    for line in lines(trial.diagnosis):
+    for line in lines(trial.diagnosis, prose_width()):
         click.echo(line)
     return Exit.HEALTHY
 
 
-@command.command("score")
+@command.command(
+    "score",
+    short_help="Print precision, recall and false alarms over many trainings.",
+    epilog=examples(
+        "gradwatch zoo score --seeds 2 --jobs 4", "gradwatch zoo score --of wider --verbose"
+    ),
+)
 @click.option(
     "--of",
     type=click.Choice(["first", "wider", "all"]),
@@ -127,7 +157,8 @@ def score(
     names = [family.name for family in families.chosen(of, half, Length(length))]
     chosen = range(first_seed, first_seed + seeds)
     click.echo(f"{len(names)} families × {seeds} seeds …", err=True)
-    result = measure(names, chosen, jobs, Length(length), rows)
+    with waiting("training"):
+        result = measure(names, chosen, jobs, Length(length), rows)
     for line in table(result, verbose=verbose):
         click.echo(line)
     if figures is not None:

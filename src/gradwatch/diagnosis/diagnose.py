@@ -3,7 +3,7 @@
 The result is a `Diagnosis`: findings, what could not be looked at, and the order of events.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from gradwatch.notebook import details, items
 from gradwatch.run import Run, as_run
 from gradwatch.stats import Kind, Stat
 from gradwatch.stats.medians import Array, medians
-from gradwatch.text import markup
+from gradwatch.text import many, markup
 
 FORMAT = 1
 """Number of the JSON's form; it grows when a field changes its meaning or goes."""
@@ -60,8 +60,11 @@ class Diagnosis:
     timeline: tuple[Onset, ...] = ()
     """In which order signals left their usual range, when the run lost its stability."""
     steps: int = 0
+    """Steps that the optimizer has made."""
     layers: int = 0
     name: str = ""
+    reason: str = ""
+    """Why the verdict is unknown, where it is."""
 
     @property
     def worst(self) -> Severity | None:
@@ -70,8 +73,35 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """healthy, sick or unknown."""
-        return {True: "healthy", False: "sick", None: "unknown"}[self.healthy]
+        """healthy, notes (nothing worse was found), sick or unknown: the word every door shows."""
+        if self.healthy is None:
+            return "unknown"
+        if not self.healthy:
+            return "sick"
+        return "notes" if self.counts["notes"] else "healthy"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was found, as every door counts it; what follows from a finding is part of it."""
+        findings = len(self.at_least(Severity.WARNING))
+        return {"findings": findings, "notes": len(self.findings) - findings}
+
+    @property
+    def counted(self) -> str:
+        """`no finding`, `1 finding, 2 notes`."""
+        return counted(**self.counts)
+
+    @property
+    def line(self) -> str:
+        """What was found in how much; where the verdict is unknown, why."""
+        seen = f"{self.counted} in {many(self.layers, 'layer')}, {many(self.steps, 'step')}"
+        return f"{seen}; {self.reason}" if self.reason else seen
+
+    @property
+    def unseen(self) -> str:
+        """`9 checks had nothing to look at`; empty where all could look."""
+        count = len({item.check for item in self.skipped})
+        return f"{many(count, 'check')} had nothing to look at" if count else ""
 
     def everything(self) -> Iterator[Finding]:
         """All findings, consequences included."""
@@ -90,6 +120,8 @@ class Diagnosis:
             "run": self.name,
             "verdict": self.verdict,
             "healthy": self.healthy,
+            "reason": self.reason,
+            "counts": self.counts,
             "steps": self.steps,
             "layers": self.layers,
             "findings": [item.to_dict() for item in self.findings],
@@ -105,8 +137,15 @@ class Diagnosis:
         tail = f"<p>{more} more findings</p>" if more > 0 else ""
         if self.skipped:
             reasons = (f"{markup(s.check, 60)}: {markup(s.reason, SENTENCE)}" for s in self.skipped)
-            tail += details(f"{len(self.skipped)} checks could not look", items(reasons))
-        return f"<div><b>{markup(self.verdict, SENTENCE)}</b><ul>{shown}</ul>{tail}</div>"
+            tail += details(self.unseen, items(reasons))
+        head = f"<b>{self.verdict}</b>: {markup(self.line, SENTENCE)}"
+        return f"<div>{head}<ul>{shown}</ul>{tail}</div>"
+
+
+def counted(*, findings: int, notes: int) -> str:
+    """`no finding`, `1 finding, 2 notes`."""
+    found = many(findings, "finding") if findings else "no finding"
+    return f"{found}, {many(notes, 'note')}" if notes else found
 
 
 def _html_item(finding: Finding) -> str:
@@ -115,11 +154,10 @@ def _html_item(finding: Finding) -> str:
     return f"<li>{finding.html_line()}{advice}{f'<ul>{follows}</ul>' if follows else ''}</li>"
 
 
-_NO_MOMENTS = "no watched parameter is stepped by an optimizer with second moments, such as Adam"
+_NO_MOMENTS = "neither updates nor what the optimizer keeps were recorded"
 _HINTS = {
     "loss": "no loss was logged: add watcher.log(loss=loss) to the training loop",
     "val_loss": "no validation loss was logged: watcher.log(val_loss=…)",
-    "skipped": "no gradient scaler was seen in this training",
     "clip_factor": "it could not be told whether gradients were clipped",
     "stale": "it could not be told what gradients were before backward",
     "input_rms": "the model was fed no floating point numbers that could be read",
@@ -128,7 +166,7 @@ _HINTS = {
     "batch_fingerprint": "the batches could not be compared: they are on a device, or hidden",
     Stat.OPTIM_RATIO_RMS: _NO_MOMENTS,
     Stat.OPTIM_EPS_FRACTION: _NO_MOMENTS,
-    Stat.ACT_FLAT_FRACTION: "no tanh or sigmoid was seen, or activations were not recorded",
+    Stat.ACT_FLAT_FRACTION: "activations were not recorded",
     Stat.GRAD_DEAD_ROWS: "rows of gradients were not followed in this run",
     Stat.WEIGHT_ROW_SPREAD: "rows of weights were not compared; a scan of the file does",
     ELEMENTS: (
@@ -136,6 +174,17 @@ _HINTS = {
         "scan the file"
     ),
 }
+
+
+_FOREIGN: Mapping[str, Callable[[Run], bool]] = {
+    "skipped": lambda run: True,  # marked on every step as soon as a scaler is seen
+    "predicted_share": lambda run: "output_spread" in run.scalars,  # no classes are predicted
+    "input_rms": lambda run: bool(context(run).embeddings.any()),  # fed with numbers of tokens
+    Stat.OPTIM_RATIO_RMS: lambda run: Stat.UPDATE_NORM in run.recorded,
+    Stat.OPTIM_EPS_FRACTION: lambda run: Stat.UPDATE_NORM in run.recorded,
+    Stat.ACT_FLAT_FRACTION: lambda run: Stat.ACT_STD in run.recorded,
+}
+"""What a training may lack because it has no use for it: then the check does not concern it."""
 
 
 def diagnose(run: Any, checks: Iterable[Check] | None = None) -> Diagnosis:
@@ -151,7 +200,9 @@ def diagnose(run: Any, checks: Iterable[Check] | None = None) -> Diagnosis:
     for check in checks_for(run) if checks is None else checks:
         missing = _missing(run, check.NEEDS)
         if missing:
-            skipped.append(Skipped(check.NAME, missing))
+            if not any(_FOREIGN[need](run) for need in missing if need in _FOREIGN):
+                hint = _HINTS.get(missing[0], f"not recorded: {', '.join(missing)}")
+                skipped.append(Skipped(check.NAME, hint))
             continue
         outcome = _outcome(check, run)
         reasons = [item for item in outcome if isinstance(item, Skipped)]
@@ -164,16 +215,19 @@ def diagnose(run: Any, checks: Iterable[Check] | None = None) -> Diagnosis:
     else:
         degrees = {finding.message: finding.severity for finding in findings}
         findings = settled([_as_borne(run, finding) for finding in findings], checked)
+        findings = [_of_steps_made(finding, run.last_step) for finding in findings]
         folded = fitting(fold(with_batches(findings, run.info), run, degrees), run)
+    healthy, reason = _healthy(run, folded)
     return Diagnosis(
         findings=folded,
         skipped=tuple(skipped),
         checked=tuple(checked),
-        healthy=_healthy(run, folded),
+        healthy=healthy,
         timeline=timeline(run, folded[0] if folded else None),
-        steps=len(run.steps),
+        steps=run.step_count,
         layers=len(run.layers),
         name=str(run.info.get("name", "")),
+        reason=reason,
     )
 
 
@@ -192,26 +246,34 @@ def _as_borne(run: Run, finding: Finding) -> Finding:
     return finding if grave is finding.severity else replace(finding, severity=grave)
 
 
-def _missing(run: Run, needs: frozenset[str]) -> str:
-    """Why a check cannot look; empty when it can."""
+def _of_steps_made(finding: Finding, last: int) -> Finding:
+    """The finding, on steps that were made: what the weights show after the last step is its."""
+    if finding.last_step <= last or last < 0:
+        return finding
+    return replace(finding, first_step=min(finding.first_step, last), last_step=last)
+
+
+def _missing(run: Run, needs: frozenset[str]) -> list[str]:
+    """What a check needs and the run does not have; empty when it can look."""
     recorded = run.recorded | run.scalars.keys() | ({ELEMENTS} if has_elements(run) else set())
     recorded |= {"loss"} if losses(run.scalars) else set()  # by whatever name
     recorded |= {"val_loss"} if held_out_losses(run.scalars) else set()
-    absent = sorted(str(need) for need in needs if need not in recorded)
-    if not absent:
-        return ""
-    return _HINTS.get(absent[0], f"not recorded: {', '.join(absent)}")
+    return sorted(str(need) for need in needs if need not in recorded)
 
 
-def _healthy(run: Run, findings: tuple[Finding, ...]) -> bool | None:
+def _healthy(run: Run, findings: tuple[Finding, ...]) -> tuple[bool | None, str]:
+    """Whether the run is healthy; None, and why, where that cannot be said."""
     if any(item.severity > Severity.INFO for item in findings):
-        return False
+        return False, ""
     if weights_only(run):
         seen = bool(run.measured(Stat.WEIGHT_NORM).any())
-    else:
-        told = any(is_loss(name) or rises(name) for name in run.scalars)
-        seen = told and Stat.GRAD_NORM in run.recorded and len(run.steps) > 0
-    return True if seen else None
+        return (True, "") if seen else (None, "no weight could be read")
+    if not run.step_count:
+        return None, "no optimizer step was recorded"
+    if Stat.GRAD_NORM not in run.recorded:
+        return None, "no gradients were recorded"
+    told = any(is_loss(name) or rises(name) for name in run.scalars)
+    return (True, "") if told else (None, _HINTS["loss"])
 
 
 def with_batches(findings: Iterable[Finding], info: Mapping[str, Any]) -> list[Finding]:

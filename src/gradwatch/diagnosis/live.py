@@ -179,7 +179,9 @@ class RecentPast:
         )
 
 
-log = logging.getLogger("gradwatch")
+# Seen by whoever has set up logging, and by nobody else: a training's terminal is its own.
+log = logging.getLogger("gradwatch.live")
+log.addHandler(logging.NullHandler())
 
 OF_WHOLE_RUNS = frozenset(
     {

@@ -52,4 +52,4 @@ class GradwatchLightningCallback(Callback):  # type: ignore[misc]
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Close the run, so that what led to the exception is on disk."""
         if self.watcher is not None:
-            self.watcher.close()
+            self.watcher.__exit__(type(exception), exception, None)

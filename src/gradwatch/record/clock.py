@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch.optim import Optimizer
 
-from gradwatch.record.guard import OverheadTimer
+from gradwatch.record.guard import Overhead, OverheadTimer
 from gradwatch.stats import Cadence, Family
 
 LONGEST_IDLE = 256
@@ -219,6 +219,13 @@ class Pace:
         self._last_spent += excess
         # As if it had been there when the step was taken into account.
         self._cost[known.kind] += known.weight * excess
+
+    @property
+    def overhead(self) -> Overhead:
+        """What recording has cost so far: the free seconds, and the share after them."""
+        wall = self._timer.wall
+        charged = wall - self._charged_from
+        return Overhead(self._timer.spent, wall, allowance=ALLOWANCE, charged=charged)
 
     def _review(self) -> bool:
         self._reviewed = self._last_wall

@@ -9,7 +9,29 @@ from typing import Any
 import torch
 
 log = logging.getLogger("gradwatch")
-log.addHandler(logging.NullHandler())
+
+
+class Overhead(float):
+    """The share of a run's time that was spent inside our code; as text, in its two parts.
+
+    The first seconds are free, so that short runs are recorded whole; the budget holds after them.
+    """
+
+    free: float
+    """How many of the free seconds were used."""
+    after: float
+    """The share of the time since they were used up."""
+
+    def __new__(cls, spent: float, wall: float, *, allowance: float, charged: float) -> "Overhead":
+        """`charged` is for how many seconds by now the budget holds."""
+        self = super().__new__(cls, spent / wall if wall > 0 else 0.0)
+        self.free = min(spent, allowance)
+        self.after = max(spent - allowance, 0.0) / charged if charged > 0 else 0.0
+        return self
+
+    def __str__(self) -> str:
+        free = f"{self.free:.2g} s of the free ones"
+        return f"{free}, then {100 * self.after:.2g} % of the time" if self.after else free
 
 
 class OverheadTimer:
@@ -27,12 +49,6 @@ class OverheadTimer:
     def wall(self) -> float:
         """Seconds since the recording began."""
         return time.perf_counter() - self.started
-
-    @property
-    def overhead(self) -> float:
-        """Share of the run's wall time spent for our hooks."""
-        wall = self.wall
-        return self.spent / wall if wall > 0 else 0.0
 
 
 class ErrorGuard:
@@ -87,9 +103,6 @@ def capturing() -> bool:
 
 
 def _log(error: Exception) -> None:
-    log.warning(
-        "gradwatch stopped recording; the training goes on unchanged (%s: %s)",
-        type(error).__name__,
-        error,
-        exc_info=error,
-    )
+    said = "gradwatch stopped recording; the training goes on unchanged (%s: %s)"
+    log.warning(said, type(error).__name__, error)
+    log.debug("gradwatch: where it happened", exc_info=error)

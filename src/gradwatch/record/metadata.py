@@ -18,7 +18,7 @@ from gradwatch.record.guard import ErrorGuard, log
 from gradwatch.record.parameters import TrackedParameters, named_parameters
 from gradwatch.record.recorder import Recorder
 from gradwatch.record.signals import describe_loss, parts_reached
-from gradwatch.record.tensors import number, on_accelerator
+from gradwatch.record.tensors import is_number, number, on_accelerator
 from gradwatch.run import Event, EventKind
 
 MOST_KEPT = 64
@@ -77,6 +77,8 @@ class ScalarBuffer:
                         return False
                     value = value.item()
                 elif type(value) is not float:
+                    if type(value) is str:
+                        return False
                     value = float(value)
                 if value - value != 0.0:  # NaN or Inf
                     return False
@@ -135,6 +137,19 @@ class LogPlacement:
         return early, late
 
 
+def flattened(values: Any) -> dict[str, Any]:
+    """What was logged, by name: a bare number is the loss, one in a nested dict is `G.loss`."""
+    if not isinstance(values, Mapping):
+        return {"loss": values}
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{inner}": item for inner, item in flattened(value).items()}
+        else:
+            flat[str(name)] = value
+    return flat
+
+
 BATCH = "batch"
 """`log(batch=ids)`: not a number, but which samples the step was fed with."""
 LOOKS = 3
@@ -155,6 +170,21 @@ class RunMetadata:
         self._logged = False
         self._batches = Batches()
         self._optimizers: list[dict[str, Any]] = []
+        self._refused: set[str] = set()
+
+    def numbers_in(self, values: Mapping[str, Any], step: int) -> dict[str, Any]:
+        """What can be recorded; the rest is told of once for each name."""
+        kept: dict[str, Any] = {}
+        for name, value in values.items():
+            if name == BATCH or is_number(value):
+                kept[name] = value
+            elif name not in self._refused and len(self._refused) < MOST_KEPT:
+                self._refused.add(name)
+                what = "text" if isinstance(value, str) else type(value).__name__
+                text = f"log({name}=…) was given {what}, which is no single number: left out"
+                self._recorder.sink.event(Event(step, EventKind.NOT_RECORDED, text))
+                log.warning("gradwatch: %s", text)
+        return kept
 
     def log(self, step: int, values: Mapping[str, Any]) -> set[str]:
         """Numbers of the user for a step; the loss as a tensor also tells what kind it is.

@@ -1,7 +1,7 @@
 """Which parameters are recorded, what they are called, and which optimizer steps each of them."""
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,22 @@ class ParameterInfo:
     """Weak, so that watching keeps no model alive."""
     others: list[str] = field(default_factory=list)
     """Its other names, where layers share it."""
+
+
+class Networks(Module):
+    """Several networks as the parts of one model, which nobody calls.
+
+    They are held weakly: watching keeps no model alive.
+    """
+
+    def __init__(self, networks: Mapping[str, Module]) -> None:
+        super().__init__()
+        self.__dict__["_modules"] = weakref.WeakValueDictionary(networks)
+
+
+def networks_of(model: Module) -> list[Module]:
+    """What the user has handed over: the networks, or the model itself."""
+    return list(model.children()) if isinstance(model, Networks) else [model]
 
 
 def unwrap(model: Module) -> Module:

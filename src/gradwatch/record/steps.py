@@ -21,7 +21,13 @@ from gradwatch.record.clock import (
     takes_sketches,
 )
 from gradwatch.record.guard import ErrorGuard
-from gradwatch.record.metadata import LoggedScalar, LogPlacement, RunMetadata, ScalarBuffer
+from gradwatch.record.metadata import (
+    LoggedScalar,
+    LogPlacement,
+    RunMetadata,
+    ScalarBuffer,
+    flattened,
+)
 from gradwatch.record.optimizers import LossScaling
 from gradwatch.record.options import Options, Record
 from gradwatch.record.outside import OutsideChanges
@@ -183,9 +189,10 @@ class StepController:
         self.state = _ENDED
         self.metadata.end()
         self.sink.event(Event(clock.made, EventKind.CLOSED, text))
-        timer = self.guard.timer
+        timer, overhead = self.guard.timer, self.pace.overhead
         cost = {
-            "overhead": timer.overhead,
+            "overhead": float(overhead),
+            "overhead_after_allowance": overhead.after,
             "spent": timer.spent,
             "allowance": ALLOWANCE,
             "background": self.sink.background / max(timer.wall, 1e-9),
@@ -386,9 +393,10 @@ class StepController:
         if not self.parameters.optimizers:
             self.manual.prepare(step + 1, self.due(step + 1))
 
-    def log(self, values: Mapping[str, Any]) -> None:
+    def log(self, given: Any, named: Mapping[str, Any]) -> None:
         """Numbers from the user."""
         self.scalar_buffer.drain()
+        values = self.metadata.numbers_in({**flattened(given), **flattened(named)}, self.clock.made)
         coming, made = self._log_steps()
         if self._logs_early:
             self.placement.learn(values)

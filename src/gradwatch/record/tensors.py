@@ -206,6 +206,19 @@ def flat_offset(place: Placement | None) -> int:
 # -- single numbers ----------------------------------------------------------------------------
 
 
+def is_number(value: Any) -> bool:
+    """Whether this is a single number; a tensor is not read, it may be on an accelerator."""
+    if isinstance(value, Tensor):
+        return value.numel() == 1
+    if isinstance(value, str | bytes):
+        return False
+    try:
+        float(value)
+    except Exception:
+        return False
+    return True
+
+
 def number(value: Any) -> float:
     """A Python number, numpy scalar or one-element CPU tensor as a float; NaN for anything else.
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,25 +13,28 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gradwatch.checks.logged import LossLevel
+from gradwatch.mode import Mode, doubt, mode
 from gradwatch.record.backend_cpu import cpu_engine
 from gradwatch.record.device.choice import check_forced
+from gradwatch.record.guard import log
 from gradwatch.record.hooks import bare_optimizer
 from gradwatch.record.options import ALL, Options, Patterns, Record, options, usage_error
-from gradwatch.record.parameters import named_parameters, unwrap
+from gradwatch.record.parameters import Networks, named_parameters, unwrap
 from gradwatch.record.rows import StepMonitor
 from gradwatch.record.signals import make_signals
 from gradwatch.record.watcher import Disabled, Watcher, close_previous
 from gradwatch.run import Event, EventKind
 from gradwatch.store import Writer, folder_name
 from gradwatch.store.places import is_url
+from gradwatch.store.runs import next_attempt
 
 HOME = Path("runs")
-VARIABLE = "GRADWATCH_MODE"
-"""Set to `disabled`, nothing is recorded."""
+Models = Module | Sequence[Module] | Mapping[str, Module]
+"""One network, or several that are trained together."""
 
 
 def watch(
-    model: Module,
+    model: Models,
     *optimizers: Any,
     run: str | os.PathLike[str] | None = None,
     step: int | None = None,
@@ -49,9 +52,8 @@ def watch(
     chosen = options(
         record=record, every=every, budget=budget, include=include, exclude=exclude, keep=keep
     )
-    if not isinstance(model, Module):
-        raise usage_error(f"Expected a torch.nn.Module to watch, got {type(model).__name__}.")
-    torch_optimizers = [_optimizer(thing) for thing in optimizers]
+    model = _model(model)
+    torch_optimizers = [_optimizer(thing) for thing in _flat(optimizers)]
     if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
         raise usage_error(f"`step` must be the number of the coming step, 0 or more, got {step!r}.")
     try:
@@ -65,11 +67,19 @@ def watch(
     if not names:
         raise usage_error(_nothing(model, include, exclude))
     check_forced(parameter for parameter in model.parameters() if not is_lazy(parameter))
-    if os.environ.get(VARIABLE, "").lower() == "disabled":
+    if mode() is Mode.OFF:
         return Disabled()
+    if unknown := doubt():  # not by `warnings`: under -W error they raise
+        log.warning("gradwatch: %s", unknown)
     close_previous(model)
-    name, path = _place(run, type(unwrap(model)).__name__)
+    name, path = _place(run, _kind(model))
     rank, world = rank_and_world()
+    if step is None and next_attempt(path, rank):
+        log.warning(
+            "gradwatch: %s is there already: its steps are replaced one by one. Name another run, "
+            "or resume with watch(..., step=N)",
+            path,
+        )
     info = _info(model, torch_optimizers)
     if level is not LossLevel.AUTO:
         info["loss_level"] = level.value
@@ -92,14 +102,63 @@ def watch(
     )
 
 
+def _model(given: Any) -> Module:
+    """The model to watch; several networks become one, each named by its place or key."""
+    if isinstance(given, Module):
+        return given
+    if isinstance(given, Mapping | list | tuple):
+        named = given if isinstance(given, Mapping) else dict(enumerate(given))
+        networks = {str(name): network for name, network in named.items()}
+        wrong = [thing for thing in networks.values() if not isinstance(thing, Module)]
+        if networks and not wrong and not any(not name or "." in name for name in networks):
+            return Networks(networks)
+        what = f"{type(wrong[0]).__name__} among them" if wrong else f"{[*networks]}"
+        raise usage_error(
+            f"Expected networks, named without dots, got {what}. Type "
+            'watch([G, D], opt_g, opt_d) or watch({"G": G, "D": D}, opt_g, opt_d).'
+        )
+    if isinstance(given, type) and issubclass(given, Module):
+        what = f"the class {given.__name__}; make a network of it first"
+    elif bare_optimizer(given) is not None:
+        what = f"the optimizer {type(given).__name__}; the model comes first"
+    else:
+        what = type(given).__name__
+    raise usage_error(
+        f"Expected a torch.nn.Module to watch, got {what}. Type watch(model, optimizer)."
+    )
+
+
+def _kind(model: Module) -> str:
+    """The class of the model; of several networks their names and classes."""
+    if not isinstance(model, Networks):
+        return type(unwrap(model)).__name__.removeprefix("FSDP")  # which FSDP2 puts in front
+    parts = model.named_children()
+    return "+".join(type(net).__name__ if name.isdigit() else name for name, net in parts)
+
+
+def _flat(optimizers: Iterable[Any]) -> Iterator[Any]:
+    """One after the other, also out of lists and dicts of them."""
+    for thing in optimizers:
+        if isinstance(thing, Mapping | list | tuple):
+            yield from _flat(thing.values() if isinstance(thing, Mapping) else thing)
+        else:
+            yield thing
+
+
 def _optimizer(thing: Any) -> Optimizer:
     optimizer = bare_optimizer(thing)
-    if optimizer is None:
-        raise usage_error(
-            f"Expected a torch optimizer, got {type(thing).__name__}. For any other optimizer "
-            "leave it out and call watcher.step() after each of its steps."
+    if optimizer is not None:
+        return optimizer
+    if isinstance(thing, Module):
+        hint = "Several networks go into a list: watch([G, D], opt_g, opt_d)."
+    elif hasattr(thing, "get_scale"):
+        hint = "Name a scaler: watch(model, optimizer, scaler=scaler)."
+    else:
+        hint = (
+            "For any other optimizer leave it out, watch(model), and call watcher.step() after "
+            "each of its steps."
         )
-    return optimizer
+    raise usage_error(f"Expected a torch optimizer, got {type(thing).__name__}. {hint}")
 
 
 def _without_compiled_activations(
@@ -142,7 +201,7 @@ def _info(model: Module, optimizers: list[Optimizer]) -> dict[str, Any]:
     return {
         "versions": {"torch": str(torch.__version__)},
         "engines": cpu_engine(),
-        "model": type(unwrap(model)).__name__,
+        "model": _kind(model),
         "optimizer": ", ".join(type(optimizer).__name__ for optimizer in optimizers),
     }
 

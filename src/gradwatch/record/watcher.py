@@ -5,6 +5,7 @@ There is one per model, none in forked children, and all are closed at the end o
 
 import atexit
 import os
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +17,11 @@ from torch.optim import Optimizer
 
 from gradwatch.record import hooks
 from gradwatch.record.clock import StepClock
-from gradwatch.record.guard import ErrorGuard, log
+from gradwatch.record.guard import ErrorGuard, Overhead, log
 from gradwatch.record.hooks import OptimizerHooks
 from gradwatch.record.optimizers import LossScaling
 from gradwatch.record.options import Options
-from gradwatch.record.parameters import unwrap
+from gradwatch.record.parameters import Networks, networks_of, unwrap
 from gradwatch.record.rows import StepMonitor
 from gradwatch.record.signal import Signal
 from gradwatch.record.steps import StepController
@@ -49,6 +50,8 @@ class Watcher:
         self.run_dir = run_dir
         self._sink = sink
         self._monitor = monitor
+        self.on_closed: Callable[[], None] | None = None
+        """Called once the run is closed, unless by an error."""
         self.guard = ErrorGuard(self._let_go)
         self.controller = StepController(
             model,
@@ -62,8 +65,10 @@ class Watcher:
         )
         self._keep = self.controller.scalar_buffer.take
         self._closed = False
-        # Weak, so that watching keeps no model alive; its end is the end of the recording.
-        self._model = weakref.ref(model, self._orphaned)
+        # Weak, so that watching keeps no model alive; its end is the end of the recording. Several
+        # networks are held together by us alone, and weakly themselves.
+        self._together = model if isinstance(model, Networks) else None
+        self._models = [weakref.ref(network, self._orphaned) for network in networks_of(model)]
         self._hooks = OptimizerHooks(
             self.guard,
             self.controller.clock,
@@ -73,29 +78,41 @@ class Watcher:
         )
         self.guard.run(self.controller.begin, list(optimizers))
         _live.add(self)
-        _by_model[unwrap(model)] = weakref.ref(self)
+        for network in networks_of(model):
+            _by_model[unwrap(network)] = weakref.ref(self)
 
     # -- for the loop ----------------------------------------------------------------------------
 
-    def log(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+    def log(self, values: Any = None, /, **named: Any) -> None:
         """Log numbers or one-element tensors: `log(loss=loss)`, `log({"acc/top1": 0.3})`.
 
+        A bare number is the loss; a number inside a dict of its own is `G.loss`, as in
+        `log({"G": {"loss": loss}})`. What is no number is left out, with a warning.
         They belong to the coming step if a backward ran since the last optimizer step, else to the
         step just made; a number that a loop logs before its first backward pass is taken to be
         logged so every time, and belongs to the coming step.
         """
-        if values is None and self._keep(named):
-            return
-        self.guard.run(self.controller.log, {**(values or {}), **named})
+        if values is None:
+            quick: Mapping[str, Any] | None = named
+        elif named:
+            quick = None
+        else:
+            quick = values if isinstance(values, Mapping) else {"loss": values}
+        if quick is None or not self._keep(quick):  # which keeps names that it has met before
+            self.guard.run(self.controller.log, {} if values is None else values, named)
 
     def step(self) -> None:
         """End the present step: for loops whose optimizer is no torch optimizer."""
         self.guard.run(self.controller.step)
 
     @property
-    def overhead(self) -> float:
-        """Time spent inside gradwatch, as a share of the time since `watch`."""
-        return self.guard.timer.overhead
+    def overhead(self) -> Overhead:
+        """Time spent inside gradwatch, as a share of the time since `watch`.
+
+        Its `free` are the free seconds that were used, `after` is the share of the time since they
+        were used up, which the budget is for; `print` says both.
+        """
+        return self.controller.pace.overhead
 
     @property
     def background(self) -> float:
@@ -123,7 +140,9 @@ class Watcher:
 
     def close(self) -> None:
         """Record the weights a last time, take every hook away and finish the run's files."""
-        self._close("closed")
+        if not self._closed:
+            self._close("closed")
+            self._say()
 
     def __enter__(self) -> "Watcher":
         return self
@@ -134,7 +153,10 @@ class Watcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close("closed" if kind is None else f"closed by {kind.__name__}")
+        if kind is None:
+            self.close()
+        else:
+            self._close(f"closed by {kind.__name__}")
 
     def __repr__(self) -> str:
         state = "recording" if self.recording else "closed" if self._closed else "stopped"
@@ -150,6 +172,10 @@ class Watcher:
         self.guard.run(self.controller.end, text)
         self.guard.switch_off()
         self._let_go()
+
+    def _say(self) -> None:
+        if self.on_closed is not None:
+            _attempt(self.on_closed)
 
     def _let_go(self) -> None:
         """Hooks away, files closed; each in its own right, since one of them may be what failed."""
@@ -186,15 +212,15 @@ class Watcher:
 
 
 class Disabled:
-    """The watcher of `GRADWATCH_MODE=disabled`: answers like one, and does nothing at all."""
+    """The watcher of `GRADWATCH_MODE=off`: answers like one, and does nothing at all."""
 
     run_dir: Path | None = None
-    overhead = 0.0
+    overhead = Overhead(0.0, 0.0, allowance=0.0, charged=0.0)
     background = 0.0
     should_stop = False
     recording = False
 
-    def log(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+    def log(self, values: Any = None, /, **named: Any) -> None:
         """Nothing."""
 
     def step(self) -> None:
@@ -234,16 +260,20 @@ _by_model: weakref.WeakKeyDictionary[Module, weakref.ref[Watcher]] = weakref.Wea
 
 def close_previous(model: Module) -> None:
     """A model has one watcher: an earlier one is closed, and says so."""
-    reference = _by_model.pop(unwrap(model), None)
-    earlier = reference() if reference is not None else None
-    if earlier is not None and earlier.recording:
-        log.warning("gradwatch: the model is watched again; %s is closed", earlier)
-        earlier._close("closed because the model is watched again")
+    for network in networks_of(model):
+        reference = _by_model.pop(unwrap(network), None)
+        earlier = reference() if reference is not None else None
+        if earlier is not None and earlier.recording:
+            log.warning("gradwatch: the model is watched again; %s is closed", earlier)
+            earlier._close("closed because the model is watched again")
 
 
 def _close_all() -> None:
     for watcher in list(_live):
-        watcher._close("closed at the end of the process")
+        if not watcher._closed:
+            watcher._close("closed at the end of the process")
+            if not hasattr(sys, "last_value"):  # which Python sets when an exception ends a program
+                watcher._say()
 
 
 def _silence_all() -> None:

@@ -14,7 +14,7 @@ from gradwatch.run.arrays import source_from_arrays
 from gradwatch.run.downsample import Window
 from gradwatch.run.given import series_by_name, source_from_norms
 from gradwatch.run.source import Loaded, Source
-from gradwatch.run.subject import Event, Histogram, Subject
+from gradwatch.run.subject import Event, EventKind, Histogram, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
 from gradwatch.text import markup
 
@@ -38,6 +38,26 @@ class Run:
     def steps(self) -> NDArray[np.int64]:
         """The recorded training steps in ascending order: the rows of every series."""
         return self.source.steps
+
+    @property
+    def step_count(self) -> int:
+        """How many steps the optimizer has made, those of which nothing was recorded included.
+
+        The last of `steps` may be none of them: a finished recording takes a sample of the weights
+        after the last update, before a step that does not come.
+        """
+        if "complete" not in self.info or not len(self.steps):
+            return len(self.steps)  # arrays, a checkpoint: all there is was handed over
+        return self.last_step - int(self.steps[0]) + 1
+
+    @property
+    def last_step(self) -> int:
+        """The last step that was made; one before the first where none was, -1 of an empty run."""
+        if not len(self.steps):
+            return -1
+        last = int(self.steps[-1])
+        closed = any(e.kind is EventKind.CLOSED and e.step == last - 1 for e in self.events)
+        return last - 1 if closed else last
 
     @property
     def subjects(self) -> Sequence[Subject]:
@@ -168,16 +188,16 @@ class Run:
 
     def __repr__(self) -> str:
         name = self.info.get("name", "in memory")
-        return f"<Run {name!r}: {len(self.steps)} steps, {len(self.names)} parameters>"
+        return f"<Run {name!r}: {self.step_count} steps, {len(self.names)} parameters>"
 
     def _repr_html_(self) -> str:
         """Name, size, what was recorded, and the loss as a line."""
         name = markup(str(self.info.get("name", "run in memory")), 80)
-        extent = f" ({self.steps[0]} to {self.steps[-1]})" if len(self.steps) else ""
+        extent = f" ({self.steps[0]} to {self.last_step})" if self.step_count else ""
         families = sorted({str(stat).partition("_")[0] for stat in self.recorded})
         scalars = ", ".join(markup(scalar, 60) for scalar in sorted(self.scalars)[:12])
         rows = {
-            "steps": f"{len(self.steps)}{extent}",
+            "steps": f"{self.step_count}{extent}",
             "layers, parameters": f"{len(self.layers)}, {len(self.names)}",
             "recorded": ", ".join(families) or "nothing",
             "scalars": scalars or "none",

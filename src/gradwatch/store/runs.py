@@ -16,7 +16,8 @@ import numpy as np
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.jsonio import dumps
 from gradwatch.store.format import FORMAT, JSON_LIMIT, BadPayload, from_json
-from gradwatch.store.places import Place
+from gradwatch.store.places import Place, is_url
+from gradwatch.text import nearest, plain, several
 from gradwatch.version import __version__
 
 _WRITER = re.compile(r"([0-9]{1,6})-([0-9]{1,6})-([0-9a-f]{8})")
@@ -139,6 +140,50 @@ def list_runs(folder: str | os.PathLike[str]) -> list[RunSummary]:
     inside = [root / name for name in root.folders()]
     summaries = [summary(place) for place in inside if is_run(place)]
     return sorted(summaries, key=lambda item: (-item.created, item.name))
+
+
+def find_run(wanted: str, home: Place) -> Place:
+    """The run a person means: a folder, or a run in `home` by its name or a unique part of it.
+
+    Nothing stands for the newest. Who deletes must not ask here: that takes whole names.
+    """
+    if is_url(wanted) or (wanted and is_run(Place.of(wanted))):
+        return Place.of(wanted)
+    runs = {name: place for name in home.folders() if is_run(place := home / name)}
+    if not wanted:
+        newest = max(runs.values(), key=_begun, default=None)
+        if newest is None:
+            raise GradwatchError(
+                f"Expected a run in {plain(str(home))!r}, found none. Record one with "
+                "gradwatch.watch, or name its folder."
+            )
+        return newest
+    named = {place.name for place in runs.values() if wanted in (place.name, _true_name(place))}
+    near = named or {name for name in runs if wanted.lower() in name.lower()}
+    if len(near) == 1:
+        return runs[near.pop()]
+    if Place.of(wanted).exists():  # whoever opens it says what is wrong with it
+        return Place.of(wanted)
+    if near:
+        some = sorted(near, key=lambda name: _begun(runs[name]), reverse=True)
+        raise GradwatchError(
+            f"Expected the name of one run, got {plain(wanted)!r}, which fits {len(near)}: "
+            f"{several([plain(name) for name in some], 3)}. Say more of the name."
+        )
+    hint = f" The nearest: {nearest(wanted, runs)}." if runs else ""
+    raise GradwatchError(
+        f"Expected a run at {plain(wanted)!r}, found none, and none of that name in "
+        f"{plain(str(home))!r}.{hint}"
+    )
+
+
+def _begun(place: Place) -> tuple[float, str]:
+    created = (read_run_json(place) or {}).get("created")
+    return (float(created) if isinstance(created, int | float) else 0.0, place.name)
+
+
+def _true_name(place: Place) -> Any:
+    return (read_run_json(place) or {}).get("name")
 
 
 def is_run(place: Place) -> bool:

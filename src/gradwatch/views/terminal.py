@@ -15,26 +15,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len, set_cell_size
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from gradwatch.run import Run
 from gradwatch.stats.medians import medians
-from gradwatch.text import named, number, plain, shortened
+from gradwatch.text import named, number, plain, several
+from gradwatch.views.console import PROSE
 from gradwatch.views.model import ViewModel
 from gradwatch.views.model.heat import LEVELS, Code, LevelScale, codes_of, decoded, row_of
 from gradwatch.views.model.layers import worst_first
 from gradwatch.views.model.ranks import rank_rows
 from gradwatch.views.model.titles import GRAD_RMS
+from gradwatch.views.tables import FittedTable, fitted
 
 STYLES = {
     "healthy": "bold green",
+    "notes": "bold cyan",
+    "sick": "bold red",
     "info": "bold cyan",
     "warning": "bold yellow",
     "critical": "bold red",
     "unknown": "bold",
 }
-SIGNS = {"healthy": "✓", "info": "i", "warning": "▲", "critical": "✗", "unknown": "?"}
+SIGNS = {
+    "healthy": "✓",
+    "notes": "i",
+    "sick": "✗",
+    "info": "i",
+    "warning": "▲",
+    "critical": "✗",
+    "unknown": "?",
+}
 MOST_FINDINGS = 8
 MOST_ROWS = 24
 """More layers than that are grouped into blocks."""
@@ -82,33 +94,41 @@ def _health(model: ViewModel, width: int) -> Text:
     health = model.health
     state = health["state"]
     text = Text(f"{SIGNS[state]} {state}", style=STYLES[state])
-    text.append(f"  {shortened(model.run['name'], max(width // 2, 20))}", style="bold default")
+    text.append(f"  {fitted(model.run['name'], width - text.cell_len - 2)}", style="bold default")
     rest = f"  {health['line']}"
-    if len(text) + len(rest) > width:
-        text.append(
-            "\n" + textwrap.fill(rest.strip(), width, subsequent_indent="  "), "not bold default"
-        )
-    else:
-        text.append(rest, "not bold default")
-    return text
+    if text.cell_len + len(rest) > width:
+        rest = f"\n{_filled(health['line'], width, '  ')}"
+    return text.append(rest, "not bold default")
 
 
 def _finding(finding: dict[str, Any], width: int) -> list[Text]:
-    head = Text(f"{finding['severity']:<8} ", style=STYLES[finding["severity"]])
-    head.append(plain(finding["check"]), style="bold default")
-    where = ", ".join(plain(named(name)) for name in finding["layers"][:3])
-    if len(finding["layers"]) > 3:
-        where += f" and {len(finding['layers']) - 3} more"
-    since = f"since step {finding['first_step']}"
-    head.append(f"  {where + '  ' if where else ''}{since}", style="not bold default")
-    head.truncate(width, overflow="ellipsis")
-    lines = [head]
+    word = "note" if finding["severity"] == "info" else finding["severity"]
+    head = Text(f"{word:<8} ", style=STYLES[finding["severity"]])
+    head.append(fitted(finding["check"], width - len(head)), style="bold default")
+    margin, rest = " " * 9, f"since step {finding['first_step']}"
+    if finding["layers"]:
+        rest = f"{_where(finding['layers'], width - len(margin) - len(rest) - 2)}  {rest}"
+    fits = head.cell_len + 2 + cell_len(rest) <= width
+    lines = [head.append(f"  {rest}" if fits else f"\n{margin}{rest}", style="not bold default")]
     for mark, text in [("", finding["message"]), *(("try: ", a) for a in finding["advice"][:1])]:
-        filled = textwrap.fill(
-            plain(mark + text), width, initial_indent=" " * 9, subsequent_indent=" " * 9
-        )
+        filled = _filled(plain(mark + text), width, margin)
         lines.append(Text(filled, style="default" if not mark else "dim"))
     return lines
+
+
+def _where(layers: Sequence[str], room: int) -> str:
+    """As many of the layers as fit, up to three; of the first as much as fits."""
+    names = [plain(named(layer)) for layer in layers]
+    for shown in (3, 2, 1):
+        if cell_len(where := several(names, shown)) <= room:
+            return where
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return fitted(names[0], room - len(more)) + more
+
+
+def _filled(text: str, width: int, margin: str) -> str:
+    width = min(width, PROSE[1])
+    return textwrap.fill(text, width, initial_indent=margin, subsequent_indent=margin)
 
 
 def _curves(model: ViewModel, width: int) -> list[Text]:
@@ -116,9 +136,11 @@ def _curves(model: ViewModel, width: int) -> list[Text]:
     lines = []
     curves = [(curve, points) for curve in _chosen(model) if (points := curve.points)]
     ends = [f" {number(points[-1][1])}{_early_end(model, points[-1][0])}" for _, points in curves]
-    room = max(width - 23 - max([9, *map(len, ends)]), 8)
+    titles = max((len(curve.title) for curve, _ in curves), default=0)
+    first, last = model.window
+    room = max(min(width - titles - 10 - max([9, *map(len, ends)]), last - first + 1), 8)
     for (curve, points), ended in zip(curves, ends, strict=True):
-        text = Text(f"{curve.title[:13]:<13} {number(points[0][1]):>8} ")
+        text = Text(f"{curve.title:<{titles}} {number(points[0][1]):>8} ")
         drawn = on_one_axis(curve.steps, curve.values, model.window, room)
         text.append(sparkline(drawn, room, curve.log).ljust(room), style="cyan")
         text.append(ended)
@@ -173,11 +195,13 @@ def heatmap(model: ViewModel, name: str, width: int, pattern: str | None) -> lis
     lines = _rows(model, name, codes, pattern)
     if not lines:
         return [Text(f"no layer matches {pattern!r}" if pattern else "no layer has this series")]
-    names = min(max(len(title) for title, _ in lines), max(12, width // 3))
-    columns = max(width - names - 11, 8)
+    steps = max(codes.shape[1], 8)
+    room = max(width - 10 - steps, width // 3)  # names may take what the map leaves
+    names = min(max(cell_len(plain(title)) for title, _ in lines), room)
+    columns = min(width - names - 10, steps)
     drawn = model.heat["maps"][name]
-    out = [_title(drawn, scale, len(lines), len(model.layers))]
-    out[0].truncate(width, overflow="ellipsis")
+    head = _title(drawn, scale, len(lines), len(model.layers))
+    out = [*head.wrap(Console(width=width), width)]
     for title, part in lines:
         line = Text(label(title, names) + " ")
         line.append_text(row(squeezed(part[None, :], columns)[0]))
@@ -337,41 +361,32 @@ def sparkline(values: Sequence[float | None], width: int, log: bool) -> str:
 
 
 def label(name: str, width: int) -> str:
-    """A name in exactly `width` cells of the terminal, cut in the middle."""
-    short = shortened(name or "(model)", width)
-    while cell_len(short) > width and len(short) > 1:
-        short = shortened(name, len(short) - 1)
-    return set_cell_size(short, width)
+    """A name in exactly `width` cells of the terminal, cut from the left."""
+    return set_cell_size(fitted(name or "(model)", width), width)
 
 
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def signals_table(model: ViewModel) -> Table:
+def signals_table(model: ViewModel) -> FittedTable:
     """Name, what it belongs to, how often, what it means."""
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for title in ("signal", "of", "sampled", "meaning"):
-        table.add_column(title, no_wrap=title == "signal", overflow="fold")
-    for row in model.signals:
-        table.add_row(row["name"], row["of"], row["cadence"], row["meaning"])
-    return table
+    keys = ("name", "of", "cadence", "meaning")
+    return FittedTable(
+        ("signal", "of", "sampled", "meaning"),
+        [[row[key] for key in keys] for row in model.signals],
+        words=("of", "sampled"),
+        prose="meaning",
+        spare=("of",),
+    )
 
 
-def ranks_table(run: Run) -> Table:
+def ranks_table(run: Run) -> FittedTable:
     """One row per rank; what is odd about one stands at its end."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("rank", justify="right")
-    table.add_column("steps", justify="right")
-    table.add_column("loss", justify="right")
-    table.add_column("", no_wrap=True)
-    table.add_column("input RMS", justify="right")
-    table.add_column("activations", justify="right")
-    table.add_column("ms/step", justify="right")
-    table.add_column("")
+    rows = []
     for row in rank_rows(run):
         loss = run.ranks[row.rank].scalars.get("loss", ())
         finite = [float(value) for value in loss if math.isfinite(value)]
-        table.add_row(
+        cells = (
             str(row.rank),
             str(row.steps),
             _or_dash(row.values["loss"]),
@@ -379,7 +394,15 @@ def ranks_table(run: Run) -> Table:
             *(_or_dash(row.values[name]) for name in ("input_rms", "activations", "step_ms")),
             ", ".join(row.notes),
         )
-    return table
+        rows.append(cells)
+    return FittedTable(
+        ("rank", "steps", "loss", "its curve", "input RMS", "activations", "ms/step", "remarks"),
+        rows,
+        names=0,
+        words=("its curve",),
+        prose="remarks",
+        spare=("its curve", "activations", "input RMS"),
+    )
 
 
 def _or_dash(value: float) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gradwatch.record.device.engine import joined_output
 from gradwatch.record.device.launches import MOST_LAUNCHES
 from gradwatch.record.device.torch_engine import output_sums
+from gradwatch.record.parameters import networks_of
 from gradwatch.record.rows import PendingRows, Reading, ReadyRows
 from gradwatch.record.signals.hooks import (
     HookedSignal,
@@ -97,8 +98,9 @@ class Inputs(HookedSignal):
     A fingerprint of the bits of all inputs, whole numbers as well, tells whether two batches are
     the same; nothing of the data is kept. There is none of what lies on a device.
 
-    Programs may call another method of the model than its forward, or feed it with objects of their
-    own. Then what counts is the input of the first layer with weights that is called.
+    Of several networks each one's are, but for what another of them has made. Programs may call
+    another method of the model than its forward, or feed it with objects of their own. Then what
+    counts is the input of the first layer with weights that is called.
     """
 
     what = "inputs"
@@ -125,12 +127,16 @@ class Inputs(HookedSignal):
         if not due:
             self._unhook()
             return
+        networks = networks_of(model) if model is not None else []
         known = self._fed or self._first is not None
-        if known and len(self._handles) > 2 - self._fed:
+        if known and len(self._handles) > len(networks) + 1 - self._fed:
             self._unhook()  # by now fewer will do
-        if model is None or self._handles or self._may_not_hook or root_is_compiled(model):
+        if model is None or self._handles or self._may_not_hook:
             return
-        self._hook_before(model, self._look)
+        if any(root_is_compiled(network) for network in networks):
+            return
+        for network in networks:
+            self._hook_before(network, self._look)
         if not self._fed:
             for module in (
                 _with_weights(model, self.context) if self._first is None else (self._first(),)
@@ -139,6 +145,8 @@ class Inputs(HookedSignal):
                     self._hook_before(module, self._look_at_layer)
 
     def _look(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if module is not self._model():  # one of several: what another of them made is no data
+            args, kwargs = _without_graph(args), _without_graph(kwargs)
         if not torch.is_grad_enabled():
             self._evaluated(module)
         elif self._read((args, kwargs)):
@@ -214,6 +222,10 @@ class Inputs(HookedSignal):
         """Nothing where no forward with gradients was seen, or where the numbers come later."""
         totals, self._totals = self._totals, InputTotals()
         return {} if self.failure is not None else totals.scalars()
+
+
+def _without_graph(given: Any) -> list[Tensor]:
+    return [tensor for tensor in tensors_in(given) if tensor.grad_fn is None]
 
 
 def _with_weights(model: nn.Module, context: ModelContext) -> Iterator[nn.Module]:

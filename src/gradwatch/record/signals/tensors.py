@@ -126,12 +126,15 @@ def nonfinite(tensor: Tensor, *, whole: bool = False) -> int:
 
 
 _PIECES, _PIECE = 16, 256
+_LEAST_SEEN = 64
+"""Bytes other than zero that tell one batch from another."""
 
 
 def fingerprint(tensor: Tensor, before: int = 0) -> int | None:
     """32 bits of shape, type and at most 4,096 bytes of a tensor, chained to those before.
 
-    None where its memory is not ours to read. Whatever its numbers are, only their bits count.
+    None where its memory is not ours to read, and where next to nothing was seen of it but zeros:
+    two batches of words, one-hot, look alike then. Whatever its numbers are, only their bits count.
     """
     if not tensor.is_cpu or type(tensor) not in PLAIN:
         return None
@@ -153,6 +156,8 @@ def fingerprint(tensor: Tensor, before: int = 0) -> int | None:
         # Not at the beginning, which images often leave empty.
         start = int(0.618 * (width - _PIECE))
         seen = seen[: _PIECES * width].reshape(_PIECES, width)[:, start : start + _PIECE]
+        if np.count_nonzero(seen) < _LEAST_SEEN:
+            return None
     return zlib.crc32(seen.tobytes(), before)
 
 

@@ -88,7 +88,7 @@ def _mp4(file: BinaryIO, movie: _Movie) -> None:
         video: Any = import_module("imageio_ffmpeg")
     except ImportError:
         raise GradwatchError(
-            "MP4 needs imageio-ffmpeg: pip install 'gradwatch[video]'. A .gif needs only Pillow.",
+            "MP4 needs imageio-ffmpeg: pip install imageio-ffmpeg. A .gif needs only Pillow.",
             Exit.USAGE,
         ) from None
     size = (painter.plan.width, painter.plan.height)
@@ -119,7 +119,7 @@ def _painter(movie: _Movie) -> "Painter":
         from gradwatch.views.animation.picture import Painter
     except ImportError:
         raise GradwatchError(
-            "Pictures need Pillow: pip install 'gradwatch[pictures]'. .html and .txt do not.",
+            "Pictures need Pillow: pip install pillow. .html and .txt do not.",
             Exit.USAGE,
         ) from None
     return Painter(movie.model, movie.shown, movie.options.scheme)

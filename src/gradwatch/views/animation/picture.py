@@ -342,11 +342,11 @@ class Painter:
 
 def _headline(model: ViewModel) -> str:
     """What is wrong first, or that nothing is."""
-    if not model.findings:
+    if model.health["state"] != "sick":
         return f"{model.health['state']}: {model.health['line']}"[:88]
     worst = model.findings[0]
     where = f" in {shortened(named(worst['layers'][0]), 24)}" if worst["layers"] else ""
-    return f"{worst['severity']}: {plain(worst['check'])}{where}, since step {worst['first_step']}"
+    return f"sick: {plain(worst['check'])}{where}, since step {worst['first_step']}"
 
 
 def _look(code: int, scale: LevelScale, scheme: Scheme) -> tuple[Colour, Colour, str]:

@@ -13,9 +13,10 @@ import numpy as np
 
 from gradwatch.checks import CHECKS
 from gradwatch.diagnosis import Diagnosis
-from gradwatch.finding import Finding, Severity
+from gradwatch.finding import Finding
 from gradwatch.run import EventKind, Run
 from gradwatch.stats import Family, Stat
+from gradwatch.text import many
 from gradwatch.views.model.curves import evidence_chart
 from gradwatch.views.model.titles import rounded
 
@@ -60,27 +61,12 @@ _FAMILY_WORDS = {
 
 
 def health(run: Run, diagnosis: Diagnosis | None) -> dict[str, Any]:
-    """The state in one word, and one line that explains it."""
-    seen = f"{_many(len(run.layers), 'layer')}, {_many(len(run.steps), 'recorded step')}"
+    """The verdict in one word, and one line that explains it."""
     if diagnosis is None:
+        seen = f"{many(len(run.layers), 'layer')}, {many(run.step_count, 'step')}"
         return {"state": "unknown", "line": f"not diagnosed: {seen}", "counts": {}}
-    counts = {
-        level.word: sum(item.severity is level for item in diagnosis.findings)
-        for level in reversed(Severity)
-    }
-    worst = max((item.severity for item in diagnosis.findings), default=Severity.INFO)
-    if not len(run.steps):
-        state, line = "unknown", "nothing was recorded yet"
-    elif diagnosis.healthy:
-        state = "healthy"
-        noted = f", {_many(counts['info'], 'note')}" if counts["info"] else ""
-        line = f"nothing wrong found in {seen}{noted}"
-    else:
-        state = worst.word if diagnosis.healthy is False else "unknown"
-        line = f"{_many(len(diagnosis.findings), 'finding')} in {seen}"
-    if diagnosis.skipped:
-        line += f"; {_many(len(diagnosis.skipped), 'check')} could not look"
-    return {"state": state, "line": line, "counts": counts}
+    line = "; ".join(filter(None, (diagnosis.line, diagnosis.unseen)))
+    return {"state": diagnosis.verdict, "line": line, "counts": diagnosis.counts}
 
 
 def findings(run: Run, diagnosis: Diagnosis | None, first: int, last: int) -> list[dict[str, Any]]:
@@ -148,10 +134,6 @@ def skipped(diagnosis: Diagnosis | None) -> list[dict[str, str]]:
     ]
 
 
-def _many(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}".replace(",", " ")
-
-
 def about(run: Run) -> dict[str, Any]:
     """Name, size and the parts of the info that may be shown."""
     info = {key: _plainly(run.info[key]) for key in SHOWN_INFO if key in run.info}
@@ -159,7 +141,7 @@ def about(run: Run) -> dict[str, Any]:
         "name": str(run.info.get("name", "run")),
         "first_step": int(run.steps[0]) if len(run.steps) else 0,
         "last_step": int(run.steps[-1]) if len(run.steps) else 0,
-        "steps": len(run.steps),
+        "steps": run.step_count,
         "layers": len(run.layers),
         "tensors": len(run.parameters),
         "elements": sum(subject.count for subject in run.parameters),
@@ -185,20 +167,17 @@ def nonfinite_loss(run: Run) -> dict[str, int] | None:
 
 
 def cost(run: Run) -> list[str]:
-    """Sentences of the recorder about its own price."""
+    """Sentences of the recorder about its own price: the free seconds, and what came after."""
     sentences = [event.text for event in run.events if event.kind is EventKind.COST][-1:]
-    overhead, spent, free = (_finite(run.info.get(k)) for k in ("overhead", "spent", "allowance"))
-    if overhead is not None:
-        seconds = "" if spent is None else f"{spent:.2g} s, "
-        sentences.insert(0, f"Recording took {seconds}{100 * overhead:.2g} % of the run's time.")
-    background = _finite(run.info.get("background"))
+    known = ("spent", "allowance", "overhead_after_allowance", "background")
+    spent, free, after, background = (_finite(run.info.get(key)) for key in known)
     if background is not None:
         share = f"{100 * background:.2g} %"
-        sentences.insert(1, f"Writing took {share} of a processor in a thread of its own.")
-    if spent is not None and free is not None and spent <= free:
-        sentences.insert(
-            1, f"The first {free:g} s are free, so that short runs are recorded whole."
-        )
+        sentences.insert(0, f"Writing took {share} of a processor in a thread of its own.")
+    if spent is not None and free is not None:
+        first = f"Recording took {min(spent, free):.2g} of its {free:g} free seconds"
+        then = "" if after is None or spent <= free else f", then {100 * after:.2g} % of the time"
+        sentences.insert(0, f"{first}{then}.")
     return sentences
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.stats import Kind, Stat
+from gradwatch.text import nearest, plain
 
 GRAD_RMS = "grad_rms"
 """The one derived series: gradient norm / √count, so that tensors of all sizes compare."""
@@ -101,7 +102,9 @@ def shown(name: str) -> Shown:
         stat = Stat(name)
     except ValueError:
         raise GradwatchError(
-            f"There is no statistic named {name!r}. Try one of {GRAD_RMS}, {', '.join(Stat)}.",
+            f"There is no statistic named {plain(name)!r}. Did you mean "
+            f"{nearest(name, (GRAD_RMS, *Stat))}? `gradwatch show RUN --signals` lists those of a "
+            "run.",
             Exit.USAGE,
         ) from None
     if stat.width > 1:
