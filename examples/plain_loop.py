@@ -1,6 +1,8 @@
-"""A plain training loop with one line of gradwatch in it, and what the run then holds.
+"""A hand-written training loop under gradwatch, and what the run then holds.
 
-python -m examples.plain_loop
+    python examples/plain_loop.py
+
+Added for gradwatch: the line with `gradwatch.watch` and the one with `watcher.log`.
 """
 
 import numpy as np
@@ -8,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gradwatch.live import watch
-from gradwatch.store import open_run
+import gradwatch
 
 STEPS = 300
 
@@ -20,7 +21,7 @@ def main() -> None:
     model.append(nn.Linear(64, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
-    with watch(model, optimizer) as watcher:
+    with gradwatch.watch(model, optimizer) as watcher:
         for _ in range(STEPS):
             x = torch.randn(128, 2)
             y = (x.norm(dim=1) > 1.18).long()  # inside or outside a circle
@@ -29,13 +30,13 @@ def main() -> None:
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()
-            watcher.log(loss=loss)
+            watcher.log(loss)
 
-    run = open_run(watcher.run_dir)
+    run = gradwatch.open_run(watcher.run_dir)
     print(run)
     print(f"loss {run.scalars['loss'][0]:.3f} → {run.scalars['loss'][STEPS - 1]:.3f}")
     print(f"clipped on {(run.scalars['clip_factor'] < 1).sum()} of {STEPS} steps")
-    print(f"{watcher.overhead:.1%} of the time was ours")
+    print(f"overhead: {watcher.overhead}")
     norms = np.nanmedian(run.series["grad_norm"], axis=0)
     ratios = np.nanmedian(run.series["update_ratio"], axis=0)
     for name, norm, ratio in zip(run.names, norms, ratios, strict=True):

@@ -1,4 +1,9 @@
-"""Hugging Face Trainer under gradwatch: one callback."""
+"""Hugging Face Trainer under gradwatch: one callback.
+
+    python examples/trainer.py
+
+Added for gradwatch: the import of `GradwatchTrainerCallback` and the line with `callbacks`.
+"""
 
 import torch
 from torch import nn
@@ -28,15 +33,17 @@ def main() -> None:
     Trainer(
         Classifier(),
         TrainingArguments(
-            "runs/trainer-output",
-            max_steps=100,
+            "trainer-output",
+            max_steps=200,
+            learning_rate=3e-3,
+            per_device_train_batch_size=32,
             logging_steps=1,
             save_strategy="no",
             report_to="none",
             use_cpu=True,
         ),
         train_dataset=examples(),
-        callbacks=[GradwatchTrainerCallback(run="trainer-example")],
+        callbacks=[GradwatchTrainerCallback()],
     ).train()
 
 

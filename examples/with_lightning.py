@@ -1,4 +1,10 @@
-"""Lightning under gradwatch: one callback."""
+"""Lightning under gradwatch: one callback.
+
+    python examples/with_lightning.py
+
+Added for gradwatch: the import of `GradwatchLightningCallback` and the line with `callbacks`.
+Lightning calls `training_step`, not `forward`: the input of the first layer stands for the inputs.
+"""
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -21,6 +27,7 @@ class Classifier(LightningModule):  # type: ignore[misc]
 
 
 def main() -> None:
+    torch.manual_seed(0)
     inputs = torch.randn(512, 20)
     data = TensorDataset(inputs, inputs[:, :3].argmax(dim=1))
     trainer = Trainer(
@@ -29,7 +36,7 @@ def main() -> None:
         logger=False,
         enable_checkpointing=False,
         gradient_clip_val=1.0,
-        callbacks=[GradwatchLightningCallback(run="lightning-example")],
+        callbacks=[GradwatchLightningCallback()],
     )
     trainer.fit(Classifier(), DataLoader(data, batch_size=32, shuffle=True))
 
