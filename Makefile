@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ok
-EXTRAS := dev,torch,pictures,video,dask
+EXTRAS := dev,docs,torch,pictures,video,dask
 READING := tests/run tests/store tests/checks tests/analysis tests/views tests/cli tests/kernel
 SOURCES_OF_THE_KERNEL := $(wildcard src/gradwatch/kernel/native/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench bench-peers bench-zoo zoo-long wheel lines test-without-torch golden clean browser page page-fresh
+.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench bench-peers bench-zoo zoo-long wheel lines test-without-torch golden clean browser page page-fresh site gallery
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,7 +110,14 @@ docs: $(STAMP) ## write the generated pages anew
 	$(BIN)/python -m tools.checks_page > docs/checks.md
 	$(BIN)/python -m tools.from_trustformers > docs/from-trustformers.md
 
+site: $(STAMP) ## the documentation as a site: open site/index.html
+	rm -rf site
+	$(BIN)/python -m sphinx -q -W --keep-going -E -d build/doctrees docs site
+
+gallery: $(STAMP) ## run every program of the gallery of faults, sick and mended, and write its pages anew
+	$(BIN)/python -m tools.gallery
+
 clean: ## remove everything that make made
-	rm -rf $(VENV) build dist demo src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist demo site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find src -name '*.so' -delete

@@ -1,0 +1,17 @@
+import torch
+from torch import nn
+
+import gradwatch
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+nn.init.constant_(model[0].bias, -8.0)  # fix: nn.init.zeros_(model[0].bias)
+with gradwatch.watch(model, optimizer, run="dead-units") as watcher:
+    for _ in range(150):
+        x = torch.randn(64, 20)
+        loss = nn.functional.cross_entropy(model(x), x[:, :5].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        watcher.log(loss=loss)

@@ -1,0 +1,17 @@
+import torch
+from torch import nn
+
+import gradwatch
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 5))
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+model.eval()  # fix: model.train()
+with gradwatch.watch(model, optimizer, run="eval-mode-in-training") as watcher:
+    for _ in range(150):
+        x = torch.randn(64, 20)
+        loss = nn.functional.cross_entropy(model(x), x[:, :5].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        watcher.log(loss=loss)

@@ -1,0 +1,19 @@
+import torch
+from torch import nn
+
+import gradwatch
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=10)  # fix:
+# fix: schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=300)
+with gradwatch.watch(model, optimizer, run="learning-rate-zero") as watcher:
+    for _ in range(300):
+        x = torch.randn(64, 20)
+        loss = nn.functional.cross_entropy(model(x), x[:, :5].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        watcher.log(loss=loss)
+        schedule.step()
