@@ -37,11 +37,13 @@ def read_alone(wheel: Path, folder: Path) -> None:
     bare = {"PATH": "/nowhere", "CC": "/nowhere/cc", "HOME": str(folder)}
     bare |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     constraints = ["-c", ROOT / "constraints.txt"]
-    say([python, "-m", "pip", "install", "-q", *constraints, f"{wheel}[pictures]"], env=bare)
+    command = folder / "empty" / "bin" / "gradwatch"
+    for what in (f"{wheel}", f"{wheel}[pictures]"):  # help needs nothing that is optional
+        say([python, "-m", "pip", "install", "-q", *constraints, what], env=bare)
+        say([command, "--help"], env=bare, cwd=folder)
     say([python, "-c", "import torch"], env=bare, cwd=folder, allowed=(1,))  # is not there
     code = "import sys; from gradwatch import kernel; sys.exit(kernel.instruction_set == 'none')"
     say([python, "-c", code], env=bare, cwd=folder)
-    command = folder / "empty" / "bin" / "gradwatch"
     for arguments in (
         ["show", RUN],
         ["diagnose", RUN],

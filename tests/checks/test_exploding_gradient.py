@@ -195,6 +195,29 @@ def test_a_sum_is_named(tmp_path: Path) -> None:
     assert 'reduction="mean"' in finding.advice[0]
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "last", "expected"),
+    [("Adam", 100.0, Severity.INFO), ("SGD", 100.0, Severity.WARNING), ("Adam", 270.0, None)],
+)
+def test_to_adam_the_scale_of_a_loss_that_falls_is_all_the_same(
+    optimizer: str, last: float, expected: Severity | None
+) -> None:
+    """A sum over images, logged as the mean of each epoch: how the VAE of the tutorials does it."""
+    loss = np.full(240, np.nan)
+    loss[15::30] = np.linspace(270.0, last, 8)
+    run = make_run(
+        {
+            "grad_norm": table([1.2e4, 9e3], 240),
+            "weight_norm": table([4.0, 4.0], 240),
+            "update_ratio": table([1e-3, 1e-3], 240),
+        },
+        names=NAMES[:2],
+        scalars={"loss": loss, "output_rms": np.full(240, 0.5)},
+        info={"optimizer": optimizer},
+    )
+    assert only("exploding-gradient", run).severity is (expected or Severity.WARNING)
+
+
 def test_rewards_of_a_thousand_are_named(tmp_path: Path) -> None:
     def policy(x: Tensor, y: Tensor) -> Tensor:
         return -(F.log_softmax(x, 1)[:, 0] * 3000 * (1 + y[:, 0])).mean()

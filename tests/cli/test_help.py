@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import click
@@ -73,3 +75,23 @@ def test_every_command_has_one_line_in_the_list() -> None:
     listed = text.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in listed] == list(COMMANDS)
     assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+
+
+BLOCKED = """
+import sys
+for name in ("PIL", "imageio_ffmpeg", "distributed", "mcp", "torch"):
+    sys.modules[name] = None
+from gradwatch.cli.main import COMMANDS, main
+for command in ([], *([name] for name in COMMANDS)):
+    try:
+        main([*command, "--help"])
+    except SystemExit as ended:
+        assert ended.code == 0, (command, ended.code)
+"""
+
+
+def test_help_needs_nothing_that_is_optional() -> None:
+    """One missing picture library must not take the whole program with it."""
+    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("Usage: gradwatch") == len(COMMANDS) + 1

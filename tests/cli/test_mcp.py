@@ -292,7 +292,7 @@ def test_standard_output_holds_the_protocol_alone(home) -> None:
 
 def test_without_the_sdk_it_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp.server", None)
-    with pytest.raises(GradwatchError, match=r"pip install 'gradwatch\[mcp\]'"):
+    with pytest.raises(GradwatchError, match="pip install 'mcp>=2'"):
         server(mcp_tools.Tools.over(("runs",)))
 
 

@@ -67,6 +67,16 @@ def test_checks_of_what_a_training_does_not_have_are_not_listed() -> None:
     assert {"eps-dominated-adam", "saturation"} <= {s.check for s in diagnose(without).skipped}
 
 
+def test_a_run_whose_steps_nobody_saw_says_what_to_call() -> None:
+    told = {"backwards": 60, "losses": 60, "moved": True, "optimizers": []}
+    info = {"complete": True, "without_step": told}
+    run = make_run(scalars={"loss": [1.0]}, names=NAMES, info=info)
+    found = diagnose(run)
+    assert (found.verdict, found.steps) == ("unknown", 0)
+    assert "call watcher.step()" in found.reason
+    assert all(len(line) <= 60 for line in lines(found, 60))
+
+
 @pytest.mark.parametrize(
     ("severities", "verdict", "counted"),
     [

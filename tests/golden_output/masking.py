@@ -33,6 +33,7 @@ _MASKED = {
     "bytes": "<size>",
     "id": "<id>",
     "overhead": "<cost>",
+    "overhead_after_allowance": "<cost>",
     "spent": "<cost>",
     "background": "<cost>",
     "background_seconds": "<cost>",

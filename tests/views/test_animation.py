@@ -15,7 +15,8 @@ from gradwatch.errors import GradwatchError
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import Run
 from gradwatch.views.animation import AnimationOptions, animate
-from gradwatch.views.animation.picture import LEFT, Mark, Painter, flow_frames
+from gradwatch.views.animation.frames import Mark, flow_frames
+from gradwatch.views.animation.picture import LEFT, Painter
 from gradwatch.views.colours import BAD, Scheme, colour, ink_on, luminance, ramp
 from gradwatch.views.model import build
 

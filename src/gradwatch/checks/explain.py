@@ -13,7 +13,7 @@ from gradwatch.checks.check import Check
 WIDTH = 80
 
 
-class Block(NamedTuple):
+class PagePart(NamedTuple):
     """A part of the page that keeps its lines."""
 
     heading: str
@@ -66,15 +66,15 @@ def measured(name: str) -> str:
     return f"{line}; found in {hits} of {sick} runs that have it." if sick else f"{line}."
 
 
-def blocks(name: str) -> tuple[Block, ...]:
+def blocks(name: str) -> tuple[PagePart, ...]:
     """A program that has the fault, what is said of it, and the fix; empty where none is kept."""
     page = _beside("pages.json").get(name)
     if page is None:
         return ()
     return (
-        Block("A program that has it:", "python", page["program"]),
-        Block("What gradwatch says:", "text", page["says"]),
-        Block("The fix:", "diff", page["fix"]),
+        PagePart("A program that has it:", "python", page["program"]),
+        PagePart("What gradwatch says:", "text", page["says"]),
+        PagePart("The fix:", "diff", page["fix"]),
     )
 
 
@@ -89,7 +89,7 @@ def _beside(file: str) -> dict[str, Any]:
 
     `figures.json` is written by `gradwatch zoo score --figures`; for each check: healthy runs with
     a warning, sick runs found, sick runs that have the fault. `pages.json` is written by
-    `python -m tools.gallery`, from real runs of the programs in `zoo/programs`.
+    `python -m tools.gallery`, from real runs of the programs in `docs/gallery/programs`.
     """
     kept: dict[str, Any] = json.loads(Path(__file__).with_name(file).read_text("utf-8"))
     return kept

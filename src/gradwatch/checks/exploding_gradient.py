@@ -23,16 +23,20 @@ loss and gradient are large together from the start, the loss falls and updates 
 only an information is given, unless unscaled targets (target-scale) make it large.
 
 Where the gradient is large from the first step on, no weight amplifies and the loss is large
-as well, nothing explodes: the scale of the loss, the targets or the rewards is named.
+as well, nothing explodes: the scale of the loss, the targets or the rewards is named. To an
+optimizer such as Adam that scale is all the same: where the training improves under it, only
+an information is given.
 """
 
 import numpy as np
 
 from gradwatch.checks import limits
-from gradwatch.checks.check import Evidence, Outcome, Run, Stat, finding
+from gradwatch.checks.check import Evidence, Outcome, Run, Severity, Stat, finding
 from gradwatch.checks.context import CheckContext, context
 from gradwatch.checks.limits import Rule
-from gradwatch.checks.target_scale import targets
+from gradwatch.checks.logged import adaptive
+from gradwatch.checks.outcome import Learning, outcome
+from gradwatch.checks.target_scale import harmful, targets
 from gradwatch.text import named, number, several
 
 NAME = "exploding-gradient"
@@ -76,9 +80,10 @@ def check(
             "Use a standard initialisation and normalisation layers.",
         ),
     )
+    harmless = scale is not None and adaptive(run) and outcome(ctx).learning >= Learning.IMPROVES
     yield finding(
         NAME,
-        item.severity,
+        Severity.INFO if harmless and not harmful(ctx, targets(ctx)) else item.severity,
         () if scale else layers,
         steps,
         what,

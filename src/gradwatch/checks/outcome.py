@@ -23,7 +23,7 @@ SURE = 0.95
 SHOWN = 0.2
 """Share of the starting loss that must have gone before we say that a training improves."""
 FEWEST = 5
-"""The same of validations and rewards, of which there are fewer."""
+"""The same of validations, rewards and means of epochs, of which there are fewer."""
 FEEBLE = 0.05
 """Share of what a rising number could gain below which it stands still."""
 HIGH = 0.9
@@ -72,11 +72,16 @@ def outcome(ctx: CheckContext) -> TrainingOutcome:
 
 def _outcome(ctx: CheckContext) -> TrainingOutcome:
     results = [of_rising(ctx, curve) for curve in _curves(ctx, rises)]
-    results += [of_falling(loss) for loss in ctx.judged]
+    results += [of_falling(loss, _least(ctx, loss)) for loss in ctx.judged]
     results += [of_falling(ctx.validation, FEWEST)] if ctx.validation is not None else []
     return max(
         results, key=lambda result: result.learning, default=TrainingOutcome(Learning.UNKNOWN)
     )
+
+
+def _least(ctx: CheckContext, loss: Curve) -> int:
+    """Few values say enough where each is the mean of an epoch, logged once in many steps."""
+    return FEWEST if LEAST * len(loss) <= ctx.run.step_count else LEAST
 
 
 def rewards(ctx: CheckContext) -> list[TrainingOutcome]:

@@ -70,7 +70,7 @@ def command(run: Place, as_json: bool, verbose: bool, limit: Severity) -> int:
 
 def lines(diagnosis: Diagnosis, width: int = WIDTH, *, verbose: bool = False) -> list[str]:
     """The diagnosis for a terminal; of notes one line each, unless `verbose`."""
-    out = [f"{diagnosis.verdict.capitalize()}: {diagnosis.line}", ""]
+    out = [*_wrapped(f"{diagnosis.verdict.capitalize()}: {diagnosis.line}", "", width), ""]
     whole: list[Finding] = []
     notes: list[Finding] = []
     for finding in diagnosis.findings:

@@ -37,7 +37,7 @@ LEAST_FREE = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class SystemFact:
     """One line of the answer."""
 
     name: str
@@ -81,19 +81,21 @@ def command(as_json: bool) -> int:
     return Exit.FINDINGS if broken else Exit.HEALTHY
 
 
-def facts() -> Iterator[Fact]:
+def facts() -> Iterator[SystemFact]:
     """Everything that is looked at, in the order in which it is shown."""
     yield _own()
-    yield Fact("Python", f"{platform.python_implementation()} {platform.python_version()}")
-    yield Fact("system", f"{platform.system()} {platform.release()} {platform.machine()}")
+    yield SystemFact("Python", f"{platform.python_implementation()} {platform.python_version()}")
+    yield SystemFact("system", f"{platform.system()} {platform.release()} {platform.machine()}")
     torch, torch_fact = _torch()
     yield torch_fact
     for name in NEEDED:
         version = _version(name)
         if version is None:
-            yield Fact(name, "not installed", f"{name} is not installed: pip install {name}.", True)
+            yield SystemFact(
+                name, "not installed", f"{name} is not installed: pip install {name}.", True
+            )
         else:
-            yield Fact(name, version, old := _too_old(name, version), bool(old))
+            yield SystemFact(name, version, old := _too_old(name, version), bool(old))
     kernel = _kernel(torch)
     yield kernel
     if not kernel.broken:  # without it nothing measures, on no device
@@ -101,25 +103,25 @@ def facts() -> Iterator[Fact]:
     for extra, name in EXTRAS.items():
         version = _version(name)
         missing = f"not installed: pip install {name}"
-        yield Fact(extra, f"{name} {version}" if version else missing)
+        yield SystemFact(extra, f"{name} {version}" if version else missing)
     yield _folder()
     yield from _environment()
 
 
-def _own() -> Fact:
+def _own() -> SystemFact:
     folder = Path(__file__).parents[1]
     value = f"{__version__}, imported from {_nameless(folder)}"
     others = sorted(set(metadata.packages_distributions().get("gradwatch", [])) - {"gradwatch"})
     if others:
         trouble = f"Another distribution has a package gradwatch too: {', '.join(others)}."
-        return Fact("gradwatch", value, f"{trouble} Uninstall one of them.")
+        return SystemFact("gradwatch", value, f"{trouble} Uninstall one of them.")
     installed = _version("gradwatch")
     if installed not in (None, __version__):
         trouble = (
             f"gradwatch {installed} is installed, but another copy, {__version__}, comes first"
         )
-        return Fact("gradwatch", value, f"{trouble} on the path and is imported.")
-    return Fact("gradwatch", value)
+        return SystemFact("gradwatch", value, f"{trouble} on the path and is imported.")
+    return SystemFact("gradwatch", value)
 
 
 def _nameless(path: Path) -> str:
@@ -133,24 +135,24 @@ def _nameless(path: Path) -> str:
     return str(Path(*("…" if part == user else part for part in path.parts)))
 
 
-def _torch() -> tuple[Any, Fact]:
+def _torch() -> tuple[Any, SystemFact]:
     """The module, if it can be had."""
     try:
         torch = import_module("torch")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             return None, _broken_torch(error)
-        return None, Fact("torch", "not installed: recording needs it; reading runs does not")
+        return None, SystemFact("torch", "not installed: recording needs it; reading runs does not")
     except Exception as error:  # a half-installed torch fails in many ways, all of them its own
         return None, _broken_torch(error)
     version = str(torch.__version__)
     value = f"{version}; {', '.join(['CPU', *_accelerators(torch)])}"
-    return torch, Fact("torch", value, old := _too_old("torch", version), bool(old))
+    return torch, SystemFact("torch", value, old := _too_old("torch", version), bool(old))
 
 
-def _broken_torch(error: Exception) -> Fact:
+def _broken_torch(error: Exception) -> SystemFact:
     reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    return Fact("torch", "cannot be imported", f"torch cannot be imported ({reason}).", True)
+    return SystemFact("torch", "cannot be imported", f"torch cannot be imported ({reason}).", True)
 
 
 def _accelerators(torch: Any) -> list[str]:
@@ -166,46 +168,50 @@ def _accelerators(torch: Any) -> list[str]:
     return found
 
 
-def _kernel(torch: Any) -> Fact:
+def _kernel(torch: Any) -> SystemFact:
     try:
         kernel = import_module("gradwatch.kernel")
     except (ImportError, ValueError) as error:  # no numpy; or a variable asks for what is not there
-        return Fact("kernel", "cannot be used", f"The kernel cannot be used: {error}", True)
+        return SystemFact("kernel", "cannot be used", f"The kernel cannot be used: {error}", True)
     threads = torch.get_num_threads() if torch is not None else 1
     name = kernel.instruction_set
     if name != kernel.NUMPY:
-        return Fact("kernel", f"compiled, {name}, {many(threads, 'thread')}")
+        return SystemFact("kernel", f"compiled, {name}, {many(threads, 'thread')}")
     asked = kernel.available() != (kernel.NUMPY,)
     why = f"{kernel.VARIABLE} asks for it" if asked else "none is built for this Python and machine"
     trouble = "The kernel is plain numpy, which is slow"
     mend = f"unset {kernel.VARIABLE}" if asked else "install a C compiler and gradwatch again"
-    return Fact("kernel", f"plain numpy: {why}", f"{trouble}: {mend}.")
+    return SystemFact("kernel", f"plain numpy: {why}", f"{trouble}: {mend}.")
 
 
-def _engine(torch: Any) -> Fact:
+def _engine(torch: Any) -> SystemFact:
     if torch is None:
-        return Fact("device engine", "none without torch")
+        return SystemFact("device engine", "none without torch")
     try:
         choice = import_module("gradwatch.record.device.choice")
         forced = choice.forced()
     except Exception as error:  # whatever a torch that is too old lacks, or a wrong variable
-        return Fact("device engine", "cannot be chosen", f"Recording cannot start: {error}", True)
+        return SystemFact(
+            "device engine", "cannot be chosen", f"Recording cannot start: {error}", True
+        )
     kinds = [kind for kind in choice.DEVICES if getattr(torch, kind).is_available()]
     if not kinds:
         other = "MPS" if torch.backends.mps.is_available() else ""
         value = f"{choice.TORCH} on {other}" if other else "no accelerator: the kernel measures"
-        return Fact("device engine", value)
+        return SystemFact("device engine", value)
     why = choice.hindrance(torch.device(kinds[0]))
     if forced == choice.TRITON and why:
         trouble = f"{choice.VARIABLE} asks for {choice.TRITON}, which cannot be had: {why}."
-        return Fact("device engine", "cannot be chosen", trouble, True)
+        return SystemFact("device engine", "cannot be chosen", trouble, True)
     if forced or why:
         reason = f"{choice.VARIABLE} asks for it" if forced else why
-        return Fact("device engine", f"{forced or choice.TORCH} on {kinds[0]}: {reason}")
-    return Fact("device engine", f"{choice.TRITON} on {kinds[0]}, once it has proved itself there")
+        return SystemFact("device engine", f"{forced or choice.TORCH} on {kinds[0]}: {reason}")
+    return SystemFact(
+        "device engine", f"{choice.TRITON} on {kinds[0]}, once it has proved itself there"
+    )
 
 
-def _folder() -> Fact:
+def _folder() -> SystemFact:
     there, taken = HOME.is_dir(), HOME.is_file()
     place = HOME if there else Path()
     free = shutil.disk_usage(place).free
@@ -215,10 +221,10 @@ def _folder() -> Fact:
     if taken or not os.access(place, os.W_OK | os.X_OK):
         wrong = "that is a file" if taken else "it cannot be written to"
         trouble = f"Runs cannot be kept in {HOME}: {wrong}. Name another place: watch(run=…)."
-        return Fact("runs folder", f"{value}, not writable", trouble, True)
+        return SystemFact("runs folder", f"{value}, not writable", trouble, True)
     if free < LEAST_FREE:
-        return Fact("runs folder", f"{value}, writable", f"The disk is nearly full: {size}.")
-    return Fact("runs folder", f"{value}, writable")
+        return SystemFact("runs folder", f"{value}, writable", f"The disk is nearly full: {size}.")
+    return SystemFact("runs folder", f"{value}, writable")
 
 
 def _file_system(place: Path) -> str:
@@ -231,7 +237,7 @@ def _file_system(place: Path) -> str:
     return max(over)[1] if over else ""
 
 
-def _environment() -> Iterator[Fact]:
+def _environment() -> Iterator[SystemFact]:
     """Variables of ours that are set; kernel and engine have judged the values of theirs."""
     for name in sorted(name for name in os.environ if name.startswith("GRADWATCH_")):
         trouble = ""
@@ -239,7 +245,7 @@ def _environment() -> Iterator[Fact]:
             trouble = f"{doubt()}." if doubt() else ""
         elif name not in ("GRADWATCH_KERNEL", "GRADWATCH_DEVICE_ENGINE"):
             trouble = f"{name} is set, but nothing is known by that name."
-        yield Fact(name, plain(os.environ[name]), plain(trouble))
+        yield SystemFact(name, plain(os.environ[name]), plain(trouble))
 
 
 def _version(name: str) -> str | None:

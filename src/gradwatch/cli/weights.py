@@ -1,7 +1,6 @@
 """`gradwatch weights`: what is wrong with trained weights, without building the model."""
 
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 import click
@@ -107,8 +106,8 @@ def _show(run: Run, checkpoint: Checkpoint, diagnosis: Diagnosis, verbose: bool)
     index = checkpoint.index
     elements = sum(tensor.tensor.count for tensor in checkpoint.tensors)
     size = f"{elements:,} elements, {index.bytes / 1e6:,.1f} MB"
-    head = f"{plain(index.path)}: {index.format}, {len(checkpoint.tensors)} tensors, {size}"
-    click.echo(fill(head, prose_width(), subsequent_indent="  ", break_long_words=False))
+    click.echo(f"{plain(index.path)}:")
+    click.echo(f"  {index.format}, {len(checkpoint.tensors)} tensors, {size}")
     for line in lines(diagnosis, prose_width(), verbose=verbose):
         click.echo(line)
     click.echo()

@@ -217,7 +217,7 @@ def diagnose(run: Any, checks: Iterable[Check] | None = None) -> Diagnosis:
         findings = settled([_as_borne(run, finding) for finding in findings], checked)
         findings = [_of_steps_made(finding, run.last_step) for finding in findings]
         folded = fitting(fold(with_batches(findings, run.info), run, degrees), run)
-    healthy, reason = _healthy(run, folded)
+    healthy, reason = _healthy(run, folded, skipped)
     return Diagnosis(
         findings=folded,
         skipped=tuple(skipped),
@@ -261,7 +261,9 @@ def _missing(run: Run, needs: frozenset[str]) -> list[str]:
     return sorted(str(need) for need in needs if need not in recorded)
 
 
-def _healthy(run: Run, findings: tuple[Finding, ...]) -> tuple[bool | None, str]:
+def _healthy(
+    run: Run, findings: tuple[Finding, ...], skipped: Iterable[Skipped]
+) -> tuple[bool | None, str]:
     """Whether the run is healthy; None, and why, where that cannot be said."""
     if any(item.severity > Severity.INFO for item in findings):
         return False, ""
@@ -269,7 +271,8 @@ def _healthy(run: Run, findings: tuple[Finding, ...]) -> tuple[bool | None, str]
         seen = bool(run.measured(Stat.WEIGHT_NORM).any())
         return (True, "") if seen else (None, "no weight could be read")
     if not run.step_count:
-        return None, "no optimizer step was recorded"
+        why = (item.reason for item in skipped if item.check == "no-optimizer-step")
+        return None, next(why, "no optimizer step was recorded")
     if Stat.GRAD_NORM not in run.recorded:
         return None, "no gradients were recorded"
     told = any(is_loss(name) or rises(name) for name in run.scalars)

@@ -31,6 +31,10 @@ from gradwatch.store.runs import next_attempt
 HOME = Path("runs")
 Models = Module | Sequence[Module] | Mapping[str, Module]
 """One network, or several that are trained together."""
+_THERE = (
+    "gradwatch: %s is there already: its steps are replaced one by one. Name another run, or "
+    "resume with watch(..., step=N)"
+)
 
 
 def watch(
@@ -56,11 +60,7 @@ def watch(
     torch_optimizers = [_optimizer(thing) for thing in _flat(optimizers)]
     if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
         raise usage_error(f"`step` must be the number of the coming step, 0 or more, got {step!r}.")
-    try:
-        level = LossLevel(loss)
-    except ValueError:
-        known = ", ".join(LossLevel)
-        raise usage_error(f"`loss` says what its level means: {known}; got {loss!r}.") from None
+    level = _level(loss)
     if scaler is not None and not hasattr(scaler, "get_scale"):
         raise usage_error(f"`scaler` must be a GradScaler, got {type(scaler).__name__}.")
     names = [n.name for n in named_parameters(model) if chosen.wanted(n.name)]
@@ -75,11 +75,7 @@ def watch(
     name, path = _place(run, _kind(model))
     rank, world = rank_and_world()
     if step is None and next_attempt(path, rank):
-        log.warning(
-            "gradwatch: %s is there already: its steps are replaced one by one. Name another run, "
-            "or resume with watch(..., step=N)",
-            path,
-        )
+        log.warning(_THERE, path)
     info = _info(model, torch_optimizers)
     if level is not LossLevel.AUTO:
         info["loss_level"] = level.value
@@ -126,6 +122,14 @@ def _model(given: Any) -> Module:
     raise usage_error(
         f"Expected a torch.nn.Module to watch, got {what}. Type watch(model, optimizer)."
     )
+
+
+def _level(loss: str) -> LossLevel:
+    try:
+        return LossLevel(loss)
+    except ValueError:
+        known = ", ".join(LossLevel)
+        raise usage_error(f"`loss` says what its level means: {known}; got {loss!r}.") from None
 
 
 def _kind(model: Module) -> str:

@@ -55,6 +55,8 @@ class Run:
         """The last step that was made; one before the first where none was, -1 of an empty run."""
         if not len(self.steps):
             return -1
+        if self.info.get("without_step"):
+            return int(self.steps[0]) - 1
         last = int(self.steps[-1])
         closed = any(e.kind is EventKind.CLOSED and e.step == last - 1 for e in self.events)
         return last - 1 if closed else last

@@ -14,7 +14,7 @@ from gradwatch.diagnosis import Diagnosis
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import write_whole
 from gradwatch.run import Run
-from gradwatch.views.animation.picture import FlowFrames, as_text, flow_frames
+from gradwatch.views.animation.frames import FlowFrames, as_text, flow_frames
 from gradwatch.views.colours import Scheme
 from gradwatch.views.model import ViewModel, build
 from gradwatch.views.model.titles import GRAD_RMS
