@@ -3,9 +3,10 @@
 import click
 
 from gradwatch.cli.help import examples
-from gradwatch.cli.places import PlaceArgument
+from gradwatch.cli.places import HOME, PlaceArgument
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.store.places import Place
+from gradwatch.store.runs import find_run
 
 
 @click.command(
@@ -18,13 +19,15 @@ from gradwatch.store.places import Place
 @click.option("--port", type=click.IntRange(0, 65535), help="The port; 0 takes any free one.")
 @click.option("--allow-remote", is_flag=True, help="Let --host be one other machines can reach.")
 def command(runs: tuple[Place, ...], host: str, port: int | None, allow_remote: bool) -> None:
-    """Serve a live page of the runs in RUNS (a folder of runs, or runs; `runs` by default).
+    """Serve a live page of the runs in RUNS (folders of runs, or runs; `runs` by default).
 
     Prints a link that works once. The page is read-only; the training is not touched.
     """
     from gradwatch.server.serving import Address, serve
 
-    roots = runs or (Place.of("runs"),)
+    roots = [
+        run if run.remote or run.exists() else find_run(str(run), HOME) for run in runs or [HOME]
+    ]
     for root in roots:
         if not root.exists():
             raise GradwatchError(

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from gradwatch.run import Run
 from gradwatch.stats.medians import medians
-from gradwatch.text import named, number, plain, several
+from gradwatch.text import cut, named, number, plain, several
 from gradwatch.views.console import PROSE
 from gradwatch.views.model import ViewModel
 from gradwatch.views.model.heat import LEVELS, Code, LevelScale, codes_of, decoded, row_of
@@ -102,8 +102,12 @@ def _health(model: ViewModel, width: int) -> Text:
 
 
 def _finding(finding: dict[str, Any], width: int) -> list[Text]:
-    word = "note" if finding["severity"] == "info" else finding["severity"]
-    head = Text(f"{word:<8} ", style=STYLES[finding["severity"]])
+    """What, where, since when and what to try; a note in one line, as `gradwatch diagnose` does."""
+    if finding["severity"] == "info":
+        head = Text("note     ", style=STYLES["info"])
+        said = cut(f"{finding['check']}: {finding['message']}", min(width, PROSE[1]) - len(head))
+        return [head.append(said, style="not bold default")]
+    head = Text(f"{finding['severity']:<8} ", style=STYLES[finding["severity"]])
     head.append(fitted(finding["check"], width - len(head)), style="bold default")
     margin, rest = " " * 9, f"since step {finding['first_step']}"
     if finding["layers"]:
