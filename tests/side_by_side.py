@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 QUICK = "not long and not timing"
 ELSEWHERE = ("frameworks",)  # make test-frameworks, in an environment of its own
-FIRST = ("faults", "store", "record")
+FIRST = ("faults", "store", "record", "examples")
 NO_TESTS = 5
 
 

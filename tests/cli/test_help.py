@@ -20,7 +20,7 @@ def every(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...],
     """The command, and those below it, with how they are called."""
     yield path, command
     if isinstance(command, click.Group):
-        context = click.Context(command)
+        context = click.Context(command, help_option_names=["-h", "--help"])
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             assert below is not None
@@ -52,7 +52,7 @@ def parsed(words: list[str]) -> None:
     while words and (*path, words[0]) in ALL:
         path = (*path, words.pop(0))
         command = ALL[path]
-    context = click.Context(command)
+    context = click.Context(command, help_option_names=["-h", "--help"])
     values, rest, _ = command.make_parser(context).parse_args(words)
     assert not rest
     for parameter in command.params:
