@@ -107,6 +107,11 @@ def test_a_verdict_that_takes_too_long_is_left_out(spoken, capsys, monkeypatch):
     ]
 
 
+def test_a_run_that_cannot_be_read_is_still_said_to_be_there(spoken, capsys):
+    live.say_where(spoken / "runs" / "gone")
+    assert capsys.readouterr().err == "gradwatch: runs/gone. Next: gradwatch diagnose gone\n"
+
+
 PROGRAM = """
 import torch, gradwatch
 model = torch.nn.Linear(2, 1)

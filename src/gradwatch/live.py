@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gradwatch.checks import Check, checks_for
 from gradwatch.checks.logged import LossLevel
 from gradwatch.diagnosis import Diagnosis, LiveDiagnosis, diagnose
+from gradwatch.errors import GradwatchError
 from gradwatch.finding import Finding
 from gradwatch.forward import Outbox, open_outbox
 from gradwatch.mode import Mode, mode
@@ -22,7 +23,7 @@ from gradwatch.notebook import show_card
 from gradwatch.record import ALL, Disabled, StepMonitor, StepRows, Watcher
 from gradwatch.record import watch as start_recording
 from gradwatch.record.watch import Models, rank_and_world
-from gradwatch.run import Subject
+from gradwatch.run import Run, Subject
 from gradwatch.stats import Family, Stat
 from gradwatch.store import open_run
 from gradwatch.text import plain
@@ -185,19 +186,18 @@ def _shortest(path: Path) -> str:
 def _judged(run_dir: Path) -> Diagnosis | None:
     """The diagnosis, where it takes no longer than it may."""
     until = time.monotonic() + LONGEST_JUDGED
-    run = open_run(run_dir)
-    if len(run.steps) * len(run.names) > MOST_JUDGED:
-        return None
 
-    def while_there_is_time() -> Iterator[Check]:
+    def while_there_is_time(run: Run) -> Iterator[Check]:
         for check in checks_for(run):
             if time.monotonic() > until:
                 raise TimeoutError
             yield check
 
     try:
-        return diagnose(run, while_there_is_time())
-    except TimeoutError:
+        run = open_run(run_dir)
+        small = len(run.steps) * len(run.names) <= MOST_JUDGED
+        return diagnose(run, while_there_is_time(run)) if small else None
+    except (GradwatchError, TimeoutError):  # what cannot be read is still said to be there
         return None
 
 

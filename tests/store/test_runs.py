@@ -57,6 +57,7 @@ def test_a_whole_name_wins_over_longer_ones(home: Place, tmp_path: Path) -> None
         ("notes", "found none"),
         ("loop", "found none"),
         ("../runs/nowhere", "found none"),
+        ("x" * 5000, "xxx', found none"),  # longer than a file's name may be
     ],
 )
 def test_what_fits_several_or_none_is_refused(typed: str, words: str, home: Place) -> None:

@@ -102,7 +102,10 @@ class Place:
 
     def exists(self) -> bool:
         """Whether there is such a folder."""
-        return Path(self.path).is_dir()
+        try:
+            return Path(self.path).is_dir()
+        except (OSError, ValueError):  # a name that no file system takes
+            return False
 
     def problem(self) -> str:
         """Why the folder cannot be listed, in the system's words; "" where it can."""

@@ -17,7 +17,7 @@ from gradwatch.errors import Exit, GradwatchError
 from gradwatch.jsonio import dumps
 from gradwatch.store.format import FORMAT, JSON_LIMIT, BadPayload, from_json
 from gradwatch.store.places import Place, is_url
-from gradwatch.text import nearest, plain, several
+from gradwatch.text import nearest, plain, several, shortened
 from gradwatch.version import __version__
 
 _WRITER = re.compile(r"([0-9]{1,6})-([0-9]{1,6})-([0-9a-f]{8})")
@@ -172,7 +172,7 @@ def find_run(wanted: str, home: Place) -> Place:
         )
     hint = f" The nearest: {nearest(wanted, runs)}." if runs else ""
     raise GradwatchError(
-        f"Expected a run at {plain(wanted)!r}, found none, and none of that name in "
+        f"Expected a run at {shortened(wanted, 200)!r}, found none, and none of that name in "
         f"{plain(str(home))!r}.{hint}"
     )
 
