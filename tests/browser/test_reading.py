@@ -219,7 +219,7 @@ def test_the_help_takes_the_focus_and_gives_it_back(tab: Any) -> None:
     page = tab.open(report(build(network(3, 10), Told())))
     page.locator("#map .cells canvas").focus()
     page.keyboard.press("?")
-    page.wait_for_function("document.activeElement.innerText === 'close'")
+    page.locator("button:focus", has_text="close").wait_for()
     page.keyboard.press("Escape")
     assert page.locator(".help").count() == 0
     assert page.evaluate("document.activeElement.tagName") == "CANVAS"
