@@ -8,7 +8,7 @@ READING := tests/run tests/store tests/checks tests/analysis tests/views tests/c
 SOURCES_OF_THE_KERNEL := $(wildcard src/gradwatch/kernel/native/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-long test-faults lint format docs bench bench-peers bench-zoo zoo-long wheel lines test-without-torch golden clean browser page page-fresh site gallery
+.PHONY: help demo test test-frameworks test-long test-security soak test-faults lint format docs bench bench-peers bench-zoo zoo-long wheel lines test-without-torch golden clean browser page page-fresh site gallery
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,13 @@ test: $(STAMP) ## run the tests (two processes side by side)
 
 test-long: $(STAMP) ## the tests that are too long or too bound to a clock for `make test`
 	$(BIN)/python -m pytest -m "long or timing" tests
+
+test-security: $(STAMP) ## the long parts of the security tests, two processes side by side (15 minutes)
+	$(BIN)/python -m tests.side_by_side security
+
+SOAK_MINUTES ?= 60
+soak: $(STAMP) ## a recorded training with its page open and 50 visitors, for SOAK_MINUTES (two cores)
+	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m benchmarks.soak
 
 KILLS ?= 500
 test-faults: $(STAMP) ## the fault suites whole (KILLS=500), and the kernel under sanitizers
@@ -54,7 +61,7 @@ test-without-torch: ## run, store, checks, analyses and views where torch cannot
 	test -x $(WITHOUT)/bin/python || $(PYTHON) -m venv $(WITHOUT)
 	$(WITHOUT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		pytest pytest-timeout hypothesis httpx safetensors pillow pandas polars duckdb -e .
-	$(WITHOUT)/bin/python -m pytest -m "not long and not timing" $(READING)
+	$(WITHOUT)/bin/python -m pytest -m "not long and not timing and not security" $(READING)
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -34,8 +34,11 @@ class Page:
     """Somebody who opened the link."""
 
     def __init__(self, link: str) -> None:
-        self.client = httpx.Client(timeout=300, follow_redirects=True)
-        self.root = self.client.get(link).url
+        address = httpx.URL(link)  # only browsers know that names under .localhost are this machine
+        self.root = address.copy_with(host="127.0.0.1", query=None)
+        headers = {"host": address.netloc.decode()}
+        self.client = httpx.Client(timeout=300, follow_redirects=True, headers=headers)
+        self.client.get(address.copy_with(host="127.0.0.1")).raise_for_status()
         self.key = ""
 
     def ask(self, path: str) -> tuple[Any, float, int]:

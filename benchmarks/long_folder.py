@@ -1,8 +1,8 @@
 """A run folder of a million steps as a writer leaves it, made in a minute or two.
 
 Nobody can wait for a million real steps. Of the newest steps and around the spikes there is
-everything a writer makes: rows and rollups of all levels. Of the rest only the coarsest level is
-made, from numbers drawn at random; a real folder has the finer levels, too.
+everything a writer makes: rows and rollups of all levels. Of the rest only the two coarser levels
+are made, from numbers drawn at random; a real folder has the finest, too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +18,10 @@ from gradwatch.run import Subject
 from gradwatch.stats import Family, Kind, Stat, row_dtype
 from gradwatch.store import manifest as manifests
 from gradwatch.store.chunks import narrowed
-from gradwatch.store.format import SCALAR_ROW, Head, Type, pack, pack_names, to_json
+from gradwatch.store.format import Head, Type, pack, to_json
 from gradwatch.store.journal import Journal
 from gradwatch.store.manifest import SealedFile
-from gradwatch.store.parquet import Grid, RandomAccess, encoded
+from gradwatch.store.parquet import Grid, RandomAccess, Words, encoded
 from gradwatch.store.places import Place
 from gradwatch.store.rollups import LAST_ONLY, SIZES, merged, sealed
 from gradwatch.store.runs import make_writer_folder, write_run_json
@@ -30,7 +30,6 @@ from gradwatch.store.sealer import FullJournal, Sealer
 CADENCE = {Family.GRAD: 1, Family.UPDATE: 4, Family.WEIGHT: 16, Family.ACT: 16, Family.GROUP: 1}
 """Families made and how often each is sampled; probes and the optimizer's state are left away."""
 SCALARS = ("loss", "step_seconds", "clip_factor")
-SCALAR_STEPS = 4096
 JOURNAL_ROWS = 80_000
 """Rows of a family after which a writer seals."""
 TOGETHER = 100
@@ -76,9 +75,12 @@ class LongFolder:
             for family, every in self.cadence.items():
                 if self._whole(numbers):
                     self._everything(family, every, numbers)
-                else:
-                    steps = np.arange(begin * self.journal, numbers[-1] * self.journal, every)
-                    self._coarse(family, steps, numbers[-1])
+                    continue
+                for size, together in zip(SIZES[1:], (10, TOGETHER), strict=True):
+                    for first in range(begin, numbers[-1], together):
+                        self._coarse(family, every, range(first + 1, first + together + 1), size)
+            for number in numbers:
+                self._put(*self._scalars(number))
         self._publish(count)
 
     def _whole(self, numbers: range) -> bool:
@@ -134,10 +136,11 @@ class LongFolder:
         usual = 1e-2 * (1 + np.arange(shape[1]) % 7)
         return (usual * np.exp(0.2 * self.rng.standard_normal(shape))).astype(stat.dtype)
 
-    # -- the coarsest level, drawn -----------------------------------------------------------------
+    # -- the coarser levels, drawn -----------------------------------------------------------------
 
-    def _coarse(self, family: Family, steps: NDArray[np.int64], number: int) -> None:
-        ids, size = self._ids(family), SIZES[-1]
+    def _coarse(self, family: Family, every: int, numbers: range, size: int) -> None:
+        ids, number = self._ids(family), numbers[-1]
+        steps = np.arange((numbers[0] - 1) * self.journal, number * self.journal, every)
         starts = np.arange(0, len(steps), size)
         ends = np.minimum(starts + size, len(steps))
         shape = (len(starts), len(ids))
@@ -211,19 +214,19 @@ class LongFolder:
         yield Type.SUBJECTS, 0, to_json(numbered)
         layers = list(dict.fromkeys(s.layer for s in self.subjects if s.kind is Kind.PARAMETER))
         yield Type.GRAPH, 0, to_json(Graph.chain(layers).to_dict())
-        for first in range(0, self.steps, SCALAR_STEPS):
-            yield Type.SCALARS, first, self._scalars(first)
         yield Type.NOTE, self.steps, to_json({"optimizer": "AdamW"})
         yield Type.CLOSE, self.steps, to_json({"flushed": 0, "dropped": 0})
 
-    def _scalars(self, first: int) -> bytes:
-        steps = np.arange(first, min(first + SCALAR_STEPS, self.steps))
-        rows = np.zeros(len(steps) * len(SCALARS), SCALAR_ROW)
-        rows["step"] = np.repeat(steps, len(SCALARS))
-        rows["name"] = np.tile(np.arange(len(SCALARS)), len(steps))
-        rows["value"] = 2 * np.exp(-np.repeat(steps, len(SCALARS)) / self.steps)
-        rows["value"] *= 1 + 0.1 * self.rng.random(len(rows))
-        return pack_names(SCALARS) + rows.tobytes()
+    def _scalars(self, number: int) -> tuple[memoryview, SealedFile]:
+        """What was logged in the time of one journal."""
+        steps = np.arange((number - 1) * self.journal, min(number * self.journal, self.steps))
+        rows = np.repeat(steps, len(SCALARS))
+        columns: dict[str, Any] = {
+            "step": rows,
+            "name": Words(np.tile(np.arange(len(SCALARS)), len(steps)), list(SCALARS)),
+            "value": 2 * np.exp(-rows / self.steps) * (1 + 0.1 * self.rng.random(len(rows))),
+        }
+        return encoded(f"scalars/{number:05d}.parquet", columns, steps=rows)
 
     def _ids(self, family: Family) -> NDArray[np.uint32]:
         found = [i for i, subject in enumerate(self.subjects) if subject.kind is family.kind]

@@ -81,6 +81,7 @@ class Folder:
     """One writer's folder. `cells[stat][step, id]` is (value, state)."""
 
     def __init__(self, path: Path) -> None:
+        self.attempt = int(path.name.split("-")[1])
         self.names: dict[int, str] = {}
         self.scalars: dict[tuple[int, str], float] = {}
         self.steps: set[int] = set()
@@ -183,7 +184,7 @@ class Folder:
 
 
 class Rank(TypedDict):
-    """What all folders of one rank hold together; the last attempt owns a step."""
+    """What all folders of one rank hold together; an attempt owns all from its first step on."""
 
     steps: list[int]
     cells: dict[str, dict[tuple[int, str], Cell]]
@@ -197,19 +198,23 @@ def read(run: Path) -> dict[int, Rank]:
     for path in sorted(run.iterdir()):
         if path.is_dir() and re.fullmatch("[0-9]{1,6}-[0-9]{1,6}-[0-9a-f]{8}", path.name):
             ranks.setdefault(int(path.name.split("-")[0]), []).append(Folder(path))
+    every = [folder for folders in ranks.values() for folder in folders if folder.steps]
     out: dict[int, Rank] = {}
     for rank, folders in ranks.items():
-        owner = {step: folder for folder in folders for step in folder.steps}
+        owner: dict[int, Folder] = {}
+        for folder in folders:
+            end = min([1 << 62, *(min(f.steps) for f in every if f.attempt > folder.attempt)])
+            owner |= {step: folder for step in folder.steps if step < end}
         cells: dict[str, dict[tuple[int, str], Cell]] = {}
         scalars: dict[str, dict[int, float]] = {}
         for folder in folders:
             for stat, found in folder.cells.items():
                 mine = cells.setdefault(stat, {})
                 for (step, number), cell in found.items():
-                    if owner[step] is folder:
+                    if owner.get(step) is folder:
                         mine[step, folder.names[number]] = cell
             for (step, name), value in folder.scalars.items():
-                if owner[step] is folder:
+                if owner.get(step) is folder:
                     scalars.setdefault(name, {})[step] = value
         out[rank] = {"steps": sorted(owner), "cells": cells, "scalars": scalars, "folders": folders}
     return out

@@ -1,7 +1,8 @@
-"""Runs the quick tests as two pytest processes at once, one for each core: `make test`.
+"""Runs tests as two pytest processes at once, one for each core: `make test`, the quick ones.
 
 The slow half is the part that trains and that kills processes; the rest runs beside it. Each half
-prints the seconds of its suites (see conftest.py); the last line counts both halves.
+prints the seconds of its suites (see conftest.py); the last line counts both halves. With a mark
+as its argument it runs the tests that bear it: `make test-security`.
 """
 
 import re
@@ -12,13 +13,13 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-QUICK = "not long and not timing"
+QUICK = "not long and not timing and not security"
 ELSEWHERE = ("frameworks",)  # make test-frameworks, in an environment of its own
 FIRST = ("faults", "store", "record", "examples")
 NO_TESTS = 5
 
 
-def main() -> int:
+def main(mark: str = QUICK) -> int:
     begin = time.monotonic()
     folders = sorted(p.name for p in HERE.iterdir() if p.is_dir() and any(p.rglob("test_*.py")))
     folders = [name for name in folders if name not in ELSEWHERE]
@@ -27,7 +28,7 @@ def main() -> int:
         [name for name in folders if name in FIRST],
         [name for name in folders if name not in FIRST],
     ]
-    started = [_start(half) for half in halves if half]
+    started = [_start(half, mark) for half in halves if half]
     counts = {"passed": 0, "failed": 0, "skipped": 0, "error": 0}
     failed = False
     for process, output in started:
@@ -37,15 +38,15 @@ def main() -> int:
         sys.stdout.write(text + "\n")
         for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", _closing(text)):
             counts[word] += int(number)
-    print(f"make test took {time.monotonic() - begin:.0f} s")
+    print(f"these tests took {time.monotonic() - begin:.0f} s")
     bad = counts["failed"] + counts["error"]
     print(f"{counts['passed']} passed, {bad} failed, {counts['skipped']} skipped")
     return 1 if failed or not counts["passed"] else 0
 
 
-def _start(folders: list[str]) -> tuple[subprocess.Popen[bytes], str]:
+def _start(folders: list[str], mark: str) -> tuple[subprocess.Popen[bytes], str]:
     with tempfile.NamedTemporaryFile(suffix=".txt", delete=False) as output:
-        command = [sys.executable, "-m", "pytest", "-m", QUICK, *(f"tests/{n}" for n in folders)]
+        command = [sys.executable, "-m", "pytest", "-m", mark, *(f"tests/{n}" for n in folders)]
         process = subprocess.Popen(
             command,
             stdout=output,
@@ -61,4 +62,4 @@ def _closing(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

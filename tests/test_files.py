@@ -1,12 +1,19 @@
 """Files are whole or absent, and nothing is overwritten silently."""
 
+import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+from tests.store.trial import Trial
 
 from gradwatch.errors import GradwatchError
-from gradwatch.files import paths_of, write_text, write_whole
+from gradwatch.files import make_folder, paths_of, write_text, write_whole
+from gradwatch.store.journal import Journal
+from gradwatch.store.places import Place
+from gradwatch.store.runs import make_writer_folder, write_run_json
 
 
 def test_paths_are_one_or_several_and_nothing_else() -> None:
@@ -52,3 +59,85 @@ def test_text_is_written_as_it_is_into_new_folders(tmp_path: Path) -> None:
     assert target.read_bytes() == "ε\r\n".encode()
     with pytest.raises(GradwatchError, match="overwrite=True"):
         write_text(target, "again")
+
+
+def modes(path: Path) -> set[int]:
+    """The permissions of everything in a folder and of the folder itself."""
+    return {stat.S_IMODE(item.lstat().st_mode) for item in (path, *path.rglob("*"))}
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize(
+    ("user", "mode", "group", "alone"),
+    [
+        (0, 0o755, 0, True),  # root
+        (1000, 0o755, 1000, False),
+        (1000, 0o700, 1000, False),
+        (1000, 0o1777, 0, True),  # as /tmp
+        (1000, 0o707, 0, True),
+        (1000, 0o770, 50, True),
+        (1000, 0o770, 1000, False),  # the user's own group
+        (1000, 0o750, 50, False),  # others may read, not write
+    ],
+)
+def test_for_whom_runs_and_reports_are(
+    user: int,
+    mode: int,
+    group: int,
+    alone: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, -1, group)
+    home.chmod(mode)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    write_whole(home / "report.html", lambda file: file.write(b"x"))
+    write_text(home / "deeper/animation.json", "{}")
+    Place.of(home / "copied").put("rows/grad/00001.parquet", b"x")
+    files = {stat.S_IMODE((home / "report.html").stat().st_mode)}
+    folders = {stat.S_IMODE((home / name).stat().st_mode) for name in ("deeper", "copied")}
+    assert (files, folders) == (({0o600}, {0o700}) if alone else ({0o644}, {0o755}))
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize(("user", "mode"), [(0, 0o755), (1000, 0o1777), (1000, 0o755)])
+def test_for_whom_a_run_is(
+    user: int, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(mode)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    writer = make_writer_folder(home / "one", 0, 0)
+    write_run_json(home / "one", "one", {})
+    Journal(writer / "journal-00001.gwj").close()
+    expected = {0o755, 0o644} if (user, mode) == (1000, 0o755) else {0o700, 0o600}
+    assert modes(home / "one") == expected
+
+
+def test_for_whom_a_recorded_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    path = Trial(tmp_path / "one").steps(range(3)).close()
+    assert modes(path) == {0o700, 0o600}
+    assert len(list(path.rglob("*.parquet"))) > 3
+
+
+def test_a_folder_that_cannot_be_is_no_endless_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(OSError, match="No such file"):
+        make_folder(Path("a"))

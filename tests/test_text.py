@@ -9,7 +9,7 @@ from tests.checks.training import trained
 from torch import Tensor, nn
 
 from gradwatch.finding import Finding, Severity
-from gradwatch.text import cut, markup, named, nearest, several, shortened
+from gradwatch.text import cut, markup, named, nearest, plain, several, shortened
 
 LAYER = "transformer.encoder.layers.11.self_attn.out_proj"
 
@@ -38,6 +38,25 @@ def test_what_is_cut_is_always_as_short_as_asked() -> None:
         for width in range(60):
             assert len(shortened(name, width)) <= width
             assert "\x1b" not in shortened(name, width)
+
+
+IGNORABLE = (
+    *((0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5)),
+    *((0x180B, 0x180F), (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164)),
+    *((0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3)),
+    *((0x1D173, 0x1D17A), (0xE0000, 0xE0FFF)),
+)
+"""Default_Ignorable_Code_Point of Unicode 15.0, DerivedCoreProperties.txt."""
+
+
+def test_nothing_odd_or_invisible_stays_in_a_name() -> None:
+    controls = [*range(32), *range(0x7F, 0xA0), 0x2028, 0x2029, 0x2800, 0xD800, 0xE000, 0x10FFFF]
+    for code in (*controls, *(n for first, last in IGNORABLE for n in range(first, last + 1))):
+        written = plain(f"a{chr(code)}b")
+        assert written.isascii(), hex(code)
+        assert written.isprintable()
+        assert plain(written) == written
+    assert plain("Größe α→β … – × 層") == "Größe α→β … – × 層"
 
 
 def test_sentences_are_cut_at_their_end() -> None:

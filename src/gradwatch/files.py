@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,6 +37,36 @@ def refuse_taken(path: Path, force: bool, remedy: str = "add --force") -> None:
         raise GradwatchError(f"There is no folder {path.parent} to write into.", Exit.USAGE)
 
 
+def mode_in(folder: Path) -> int:
+    """For whom a run or a report made in this folder is, before the umask: for its owner alone
+    where root makes it or where another user could write; else the umask decides."""
+    if not hasattr(os, "geteuid"):
+        return 0o777  # Windows, where folders hand on their own rights
+    status = folder.stat()
+    # A group with the number of its user has no other members, by the custom of most systems.
+    by_group = status.st_mode & stat.S_IWGRP and status.st_gid != os.geteuid()
+    alone = os.geteuid() == 0 or by_group or status.st_mode & stat.S_IWOTH
+    return 0o700 if alone else 0o777
+
+
+def mode_like(folder: Path) -> int:
+    """For whom a part of a run is: for whom the run's folder is, but what root makes for root."""
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    return 0o700 if root else folder.stat().st_mode & 0o777
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those on the way to it, unless they are there."""
+    if not path.is_dir() and path != path.parent:
+        make_folder(path.parent)
+        path.mkdir(mode_in(path.parent), exist_ok=True)
+
+
+def new_file(path: Path, mode: int) -> BinaryIO:
+    """A file that was not there before, open for writing."""
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode & 0o666))
+
+
 def write_whole(
     path: Path,
     write: Callable[[BinaryIO], object],
@@ -50,7 +81,7 @@ def write_whole(
     refuse_taken(path, force, remedy)
     beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}")
     try:
-        with beside.open("xb") as file:
+        with new_file(beside, mode_in(path.parent)) as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())  # without it, a crash may leave the new name on an empty file
@@ -67,7 +98,7 @@ def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = Fal
     """Write UTF-8 text as it is, from Python; folders on the way are made."""
     target = Path(path)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
     except OSError as error:
         raise GradwatchError(f"Could not write {target}: {error.strerror}.") from None
     raw = text.encode()

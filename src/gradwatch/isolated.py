@@ -6,7 +6,10 @@ started here live in `/` and import from the standard library, the folder of the
 and those of the packages named (numpy, for one), wherever the caller found them.
 """
 
+import contextlib
 import os
+import re
+import select
 import signal
 import subprocess
 import sys
@@ -20,6 +23,7 @@ from typing import Any
 NEUTRAL = "/"
 WORKER = __name__
 """The module whose `main` a worker runs."""
+_KEPT = re.compile(r"PATH|LD_LIBRARY_PATH|LANG|LC_\w+|\w+_NUM_THREADS|GRADWATCH_\w+")
 
 
 class Died(Exception):
@@ -29,7 +33,8 @@ class Died(Exception):
 def command(
     module: str, *arguments: str, packages: tuple[str, ...] = ("numpy",), before: str = ""
 ) -> list[str]:
-    """The command line that runs `main()` of a module; to be started in the folder `NEUTRAL`.
+    """The command line that runs `main()` of a module; to be started in the folder `NEUTRAL`,
+    with a pipe as its standard input, at whose other end it ends.
 
     `before` is a line of Python to run first, with everything importable.
     """
@@ -43,11 +48,28 @@ def command(
     )
     own_folder = str(Path(__file__).absolute().parents[1])
     program = (
-        f"import sys\n{imports}sys.path += [{own_folder!a}, {folders['numpy']!a}]\n{before}\n"
+        f"import sys\n{imports}sys.path += [{own_folder!a}, {folders['numpy']!a}]\n"
+        f"from {__name__} import end_with_caller\nend_with_caller()\n{before}\n"
         f"from {module} import main\nmain()\n"
     )
     interpreter = [sys.executable, "-I", "-S", "-B", "-X", f"utf8={sys.flags.utf8_mode}"]
     return [*interpreter, "-c", program, *arguments]
+
+
+def end_with_caller() -> None:
+    """From here on this process ends with its caller, whatever it is doing.
+
+    Standard input is a pipe that the caller holds and never writes to. When its other end closes,
+    the kernel sends SIGIO, which ends a process. (PR_SET_PDEATHSIG would come with the end of the
+    *thread* that started this process, and those of a server come and go.)
+    """
+    with contextlib.suppress(ImportError, OSError):  # a system without it: the limits still hold
+        import fcntl
+
+        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+        if select.select([0], [], [], 0)[0]:  # it closed before
+            sys.exit(1)
 
 
 def _folder_of(package: str) -> str:
@@ -55,6 +77,14 @@ def _folder_of(package: str) -> str:
     if found is None or found.origin is None:
         raise ImportError(f"There is no {package}.")
     return str(Path(found.origin).absolute().parents[1])
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The few variables that such a process gets, and more.
+
+    The others stay away: many a library takes code from one (OPENSSL_CONF, LD_PRELOAD, …).
+    """
+    return {name: value for name, value in os.environ.items() if _KEPT.fullmatch(name)} | more
 
 
 class IsolatedProcess:
@@ -68,11 +98,10 @@ class IsolatedProcess:
         with theirs:
             self._process = subprocess.Popen(
                 line(str(theirs.fileno())),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 cwd=NEUTRAL,
-                env={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-                | dict(variables or {}),
+                env=environment(**(variables or {})),
                 start_new_session=True,  # Ctrl-C is for the caller, who then ends the workers
             )
 
@@ -108,7 +137,7 @@ class IsolatedProcess:
     def close(self) -> None:
         """End it for good."""
         self.kill()
-        self._process.wait()
+        self._process.communicate()
         self._pipe.close()
 
 

@@ -1,12 +1,18 @@
 """Text for people: names made harmless, numbers and lists made short."""
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from html import escape
 
 _ODD = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters and marks that nobody sees: what Unicode lets a program leave out (its property
+Default_Ignorable_Code_Point) and is not odd by its category, and the empty Braille pattern."""
 
 
 def plain(name: str) -> str:
@@ -14,7 +20,9 @@ def plain(name: str) -> str:
     if name.isascii() and name.isprintable():
         return name
     return "".join(
-        char.encode("unicode_escape").decode() if unicodedata.category(char) in _ODD else char
+        char.encode("unicode_escape").decode()
+        if unicodedata.category(char) in _ODD or _INVISIBLE.match(char)
+        else char
         for char in name
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -95,7 +96,9 @@ def tab(browser: Any, tmp_path: Path) -> Iterator[Tab]:
             seen.problems.append(message.text)
 
     def asked(request: Any) -> None:
-        if not request.url.startswith(("file:", "data:", "http://127.0.0.1:")):
+        address = urlsplit(request.url)
+        ours = address.scheme == "http" and str(address.hostname).endswith(".localhost")
+        if not ours and address.scheme not in ("file", "data"):
             seen.outside.append(request.url)
 
     def dialog(shown: Any) -> None:

@@ -1,6 +1,10 @@
 """The live page in a real browser: growing runs, runs that go, a server that comes back."""
 
+import contextlib
 import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +95,7 @@ def test_zooming_fetches_finer_steps(tab: Any, tmp_path: Path) -> None:
         tab.quiet()
 
 
-def test_a_restarted_server_is_found_again(tab: Any, tmp_path: Path) -> None:
+def test_a_restarted_server_has_a_new_link(tab: Any, tmp_path: Path) -> None:
     stored(network(3, 10), tmp_path / "one", "one")
     with listening(tmp_path) as (host, keys, tokens):
         page = enter(tab, host, keys, tokens)
@@ -109,9 +113,45 @@ def test_a_restarted_server_is_found_again(tab: Any, tmp_path: Path) -> None:
         other = page.context.new_page()
         keys.announce()
         other.goto(f"http://{host}/?token={tokens[-1]}")
-        page.wait_for_selector(".live.live")
-        tab.until(lambda: page.locator("table.runs tbody tr").count() == 2)
+        other.wait_for_selector(".live.live")
+        tab.until(lambda: other.locator("table.runs tbody tr").count() == 2)
         assert not tab.seen.outside
     finally:
         page.context.close()
         again.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def another_port() -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    """Somebody else's server on this machine, and the cookie and referrer of each visit to it."""
+    told: list[tuple[str, str]] = []
+
+    class Curious(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/":
+                told.append((self.headers.get("cookie", ""), self.headers.get("referer", "")))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Curious) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port, told
+        server.shutdown()
+
+
+def test_no_other_port_is_sent_the_cookie_or_where_one_came_from(tab: Any, tmp_path: Path) -> None:
+    stored(network(3, 5), tmp_path / "one", "one")
+    with listening(tmp_path) as (host, keys, tokens), another_port() as (port, told):
+        page = enter(tab, host, keys, tokens)
+        page.evaluate(f"location.href = 'http://127.0.0.1:{port}/'")
+        page.wait_for_url(f"http://127.0.0.1:{port}/")
+        name = host.partition(":")[0]
+        for other in ("127.0.0.1", "localhost", f"a.{name}", name):
+            page.goto(f"http://{other}:{port}/")
+        assert told[:4] == [("", "")] * 4
+        # A cookie goes to all ports of its name, which therefore must be ours alone.
+        assert told[4][0].startswith("gradwatch_")

@@ -1,141 +1,150 @@
 """Inside a hostile folder: none of its modules runs, neither in the reading child nor in a worker.
 
-Every stand-in module marks that it ran. `weights` is run as its console script is, with the source
-that this test run imports.
+Every stand-in module marks that it ran. Here are the checkpoints, in every form; the other doors
+are in tests/test_isolated_doors.py, and what the processes are told in tests/test_isolated.py.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterable
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import torch.distributed.checkpoint as dcp
-from tests.checkpoints.files import floats
-
-import gradwatch
-
-SOURCE = Path(gradwatch.__file__).parents[1]
-INSTALLED = Path(np.__file__).parents[1]
-OWN = {"gradwatch", "numpy", "sitecustomize", "usercustomize"}
-CONSOLE = (
-    "import sys\nfrom gradwatch.cli.main import main\nif __name__ == '__main__':\n    main()\n"
+from click.testing import CliRunner
+from tests.canaries import (
+    CONSOLE,
+    FORMS,
+    INSTALLED,
+    SOURCE,
+    canaries,
+    checkpoints,
+    clean_environment,
+    console,
+    poison,
+    traps,
+    weight,
 )
-FILES = ["new.pt", "old.pt", "folder", "a.safetensors", "a.npz"]
+
+from gradwatch.checkpoints.limits import ALONE_BYTES
+from gradwatch.cli.main import gradwatch as command
+from gradwatch.isolated import IsolatedProcess
+
+LONG = pytest.mark.security
 WORKERS = [(), ("--workers", "2")]
-
-
-def canaries(folder: Path, names: Iterable[str], marks: Path) -> None:
-    """A module of each name that adds a line to a file of its name in `marks`."""
-    folder.mkdir(exist_ok=True)
-    marks.mkdir(exist_ok=True)
-    for name in names:
-        mark = str(marks / name)
-        (folder / f"{name}.py").write_text(f"open({mark!r}, 'a').write('ran\\n')\n")
+NORM = float(np.linalg.norm(weight(30).astype(np.float64)))
+LARGE = ALONE_BYTES // 160 + 1
+"""The width of a matrix that takes a little more, with 40 rows of float32."""
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory) -> Path:
+def safe(tmp_path_factory) -> Path:
     """One small checkpoint of each form."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    weight = np.random.default_rng(3).standard_normal((40, 30)).astype(np.float32)
-    state = {"fc.weight": torch.from_numpy(weight)}
-    torch.save(state, folder / "new.pt")
-    torch.save(state, folder / "old.pt", _use_new_zipfile_serialization=False)
-    dcp.save(state, checkpoint_id=folder / "folder", no_dist=True)
-    floats(folder / "a.safetensors", fc__weight=weight)
-    np.savez(folder / "a.npz", **{"fc.weight": weight})
-    return folder
-
-
-@pytest.fixture(scope="module")
-def loaded_by_caller(checkpoints) -> set[str]:
-    """The top-level modules that the calling process has loaded when a command ends."""
-    script = "import atexit, sys\natexit.register(lambda: print(*sys.modules))\n" + CONSOLE
-    loaded: set[str] = set()
-    for name in FILES:
-        done = subprocess.run(
-            [sys.executable, "-c", script, "weights", name, "--workers", "1"], cwd=checkpoints,
-            env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        names = done.stdout.splitlines()[-1].split()
-        loaded.update(name.partition(".")[0] for name in names)
-    return loaded
+    return checkpoints(tmp_path_factory.mktemp("safe") / "checkpoints")
 
 
 @pytest.fixture
-def hostile(tmp_path, checkpoints) -> Path:
-    """The checkpoints among stand-ins for the whole standard library and what is ours."""
+def hostile(tmp_path, safe) -> Path:
+    """The checkpoints among stand-ins for the whole standard library, all packages and ours."""
     folder = tmp_path / "hostile"
-    shutil.copytree(checkpoints, folder)
-    canaries(folder, OWN | sys.stdlib_module_names, tmp_path / "marks")
-    return folder
+    shutil.copytree(safe, folder)
+    return traps(folder, tmp_path / "marks")
 
 
-def weights(
-    folder: Path, *arguments: str, python: Path | str = sys.executable, **variables: str
-) -> str:
-    """What the console script prints in this folder."""
-    script = folder.parent / "bin" / "gradwatch"
-    script.parent.mkdir(exist_ok=True)
-    script.write_text(CONSOLE)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run(
-        [str(python), str(script), "weights", *arguments], cwd=folder, text=True,
-        env={**environment, **variables}, capture_output=True, timeout=120, check=False,
-    )  # fmt: skip
+def script(
+    folder: Path, *words: str, python: Path | str = sys.executable, **variables: str
+) -> float:
+    """The norm that the console script finds in this folder."""
+    done = console(
+        folder, "weights", "--json", *words, python=python, variables=clean_environment(**variables)
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    return done.stdout
+    return norm(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Iterator[Path]:
+    folder = checkpoints(tmp_path_factory.mktemp("large") / "checkpoints", LARGE)
+    yield folder
+    shutil.rmtree(folder)
 
 
 def marked(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in (tmp_path / "marks").iterdir())
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("name", FILES)
-def test_no_module_of_the_current_folder_runs(
-    tmp_path, hostile, checkpoints, name, workers
+def test_a_process_that_is_not_isolated_is_told_on(tmp_path, hostile) -> None:
+    subprocess.run([sys.executable, "-c", "import colorsys"], cwd=hostile, env={}, check=True)
+    assert marked(tmp_path) == ["colorsys"]
+
+
+@pytest.fixture
+def surrounded(hostile, monkeypatch) -> None:
+    """In that folder, with every variable by which Python could take code from it.
+
+    This process has begun already, and obeys none of them.
+    """
+    monkeypatch.chdir(hostile)
+    for name, value in poison(hostile).items():
+        monkeypatch.setenv(name, value)
+
+
+def weights(*words: str) -> float:
+    """The norm that `weights` finds in the current folder, without a process for the caller."""
+    done = CliRunner().invoke(command, ["weights", "--json", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return norm(done.stdout)
+
+
+def norm(printed: str) -> float:
+    """The matrix's: the largest."""
+    return max(tensor["norm"] for tensor in json.loads(printed)["tensors"])
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_no_module_of_the_current_folder_or_the_environment_runs(
+    tmp_path, surrounded, name
 ) -> None:
-    printed = weights(hostile, name, "--json", *workers, PYTHONPATH=str(SOURCE))
-    assert marked(tmp_path) == []
-    assert printed == weights(checkpoints, name, "--json", PYTHONPATH=str(SOURCE))
-
-
-def test_nor_does_it_above_the_size_from_which_workers_are_used(tmp_path, hostile) -> None:
-    weight = np.random.default_rng(4).standard_normal((4400, 4400), np.float32)
-    floats(hostile / "large.safetensors", fc__weight=weight)
-    torch.save({"fc.weight": torch.from_numpy(weight)}, hostile / "large.pt")
-    for name in ("large.safetensors", "large.pt"):
-        assert "fc.weight  4400×4400" in weights(hostile, name, PYTHONPATH=str(SOURCE))
+    assert weights(name, "--workers", "1") == pytest.approx(NORM)
     assert marked(tmp_path) == []
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("name", FILES)
-def test_nothing_of_pythonpath_and_pythonstartup_reaches_them(
-    tmp_path, checkpoints, loaded_by_caller, name, workers
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [
+        pytest.param(name, workers, marks=() if (name, workers) == ("new.pt", WORKERS[1]) else LONG)
+        for name in FORMS
+        for workers in WORKERS
+    ],
+)
+def test_the_console_script_runs_none_either(tmp_path, hostile, name, workers) -> None:
+    assert script(hostile, name, *workers) == pytest.approx(NORM)
+    assert marked(tmp_path) == []
+
+
+@LONG
+@pytest.mark.parametrize("name", FORMS)
+def test_nor_does_it_above_the_size_from_which_workers_are_used(
+    tmp_path, large, monkeypatch, name
 ) -> None:
-    """The caller obeys these variables: only modules that it does not load itself can tell."""
-    assert "resource" not in loaded_by_caller  # but the child loads it
-    path = tmp_path / "path"
-    here = {name for name in sys.stdlib_module_names if find_spec(name)}  # none of Windows'
-    canaries(path, here - loaded_by_caller, tmp_path / "marks")
-    canaries(path, ["sitecustomize", "usercustomize", "startup"], tmp_path / "marks")
-    weights(
-        checkpoints, name, *workers,
-        PYTHONPATH=f"{path}:{SOURCE}", PYTHONSTARTUP=str(path / "startup.py"), PYTHONINSPECT="",
-    )  # fmt: skip
-    once = {"sitecustomize": "ran\n", "usercustomize": "ran\n"}
-    found = {name: (tmp_path / "marks" / name).read_text() for name in marked(tmp_path)}
-    assert found.items() <= once.items()  # by the caller, and by nobody else
+    processes = []
+
+    def start(self: IsolatedProcess, *given: object) -> None:
+        processes.append(self)
+        begin(self, *given)
+
+    begin = IsolatedProcess.__init__
+    monkeypatch.setattr(IsolatedProcess, "__init__", start)
+    monkeypatch.chdir(traps(large, tmp_path / "marks"))
+    done = CliRunner().invoke(command, ["drift", name, name], catch_exceptions=False)
+    assert "the two checkpoints are equal" in done.output
+    assert processes
+    assert marked(tmp_path) == []
 
 
 def environment(folder: Path, *, user_site: bool = False) -> tuple[Path, Path]:
@@ -160,10 +169,16 @@ sys.meta_path.insert(0, Finder)
 """
 
 
-@pytest.mark.parametrize("kind", ["path", "link", "pth", "finder", "user", "wheel"])
-def test_gradwatch_is_found_however_it_is_installed(tmp_path, hostile, checkpoints, kind) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("finder", "user"),
+        *(pytest.param(kind, marks=LONG) for kind in ("path", "link", "pth", "wheel")),
+    ],
+)
+def test_gradwatch_is_found_however_it_is_installed(tmp_path, hostile, kind) -> None:
     python, site = environment(tmp_path / "env", user_site=kind == "user")
-    variables = {"PYTHONPATH": str(SOURCE)} if kind == "path" else {}
+    variables = {"PYTHONPATH": str(SOURCE) if kind == "path" else ""}
     package = SOURCE / "gradwatch"
     if kind == "link":
         (tmp_path / "elsewhere").mkdir()
@@ -182,18 +197,18 @@ def test_gradwatch_is_found_however_it_is_installed(tmp_path, hostile, checkpoin
         shutil.copytree(package, user / "gradwatch")
     if kind == "wheel":
         shutil.copytree(package, site / "gradwatch")
-    printed = weights(hostile, "new.pt", "--workers", "1", python=python, **variables)
+    found = script(hostile, "new.pt", "--workers", "1", python=python, **variables)
+    assert found == pytest.approx(NORM)
     assert marked(tmp_path) == []
-    assert printed == weights(checkpoints, "new.pt", PYTHONPATH=str(SOURCE))
 
 
-def test_each_package_is_the_callers_own_where_a_folder_holds_both(tmp_path, checkpoints) -> None:
+def test_each_package_is_the_callers_own_where_a_folder_holds_both(tmp_path, safe) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     (first / "numpy").symlink_to(INSTALLED / "numpy")
     canaries(second, ["numpy"], tmp_path / "marks")
     (second / "gradwatch").symlink_to(SOURCE / "gradwatch")
-    weights(checkpoints, "new.pt", "--workers", "1", PYTHONPATH=f"{first}:{second}")
+    script(safe, "new.pt", "--workers", "1", PYTHONPATH=f"{first}:{second}")
     assert marked(tmp_path) == []
 
 
@@ -208,14 +223,14 @@ def test_a_worker_lives_in_the_root_folder_with_three_places_to_import_from() ->
     assert not [place for place in path[:-2] if "site-packages" in place or place == ""]
 
 
-def test_a_script_needs_no_guard_and_is_not_run_again(tmp_path, checkpoints) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
+def test_a_script_needs_no_guard_and_is_not_run_again(tmp_path, safe) -> None:
+    file = tmp_path / "script.py"
+    file.write_text(
         "import gradwatch\nprint('begun')\n"
         "print(gradwatch.scan('a.safetensors', workers=2).names)\n"
     )
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=checkpoints, env={"PYTHONPATH": str(SOURCE)},
+        [sys.executable, str(file)], cwd=safe, env={"PYTHONPATH": str(SOURCE)},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.stderr == ""

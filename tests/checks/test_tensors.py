@@ -267,6 +267,20 @@ def test_every_tensor_is_named_and_asked_for_by_name(path) -> None:
 
 def test_every_check_explains_itself() -> None:
     names = [check.NAME for check in WEIGHT_CHECKS]
-    assert len(set(names)) == len(names) == 12
+    assert len(set(names)) == len(names) == 13
     for check in WEIGHT_CHECKS:
         assert "What is seen" in (check.__doc__ or ""), check.NAME
+
+
+@pytest.mark.parametrize(("size", "fires"), [(10**12, True), (2**28 + 4000, True), (2**28, False)])
+def test_a_tensor_that_claims_more_than_is_stored(tmp_path, size, fires) -> None:
+    """A GiB of float32 may be claimed, and twice what the file has; here about 3 KB."""
+    torch = pytest.importorskip("torch")
+    torch.save({"w": torch.ones(1).expand(size), "v": torch.ones(2)}, tmp_path / "m.pt")
+    run = scan(tmp_path / "m.pt")
+    findings = [item for item in diagnose(run).findings if item.check == "oversized-tensors"]
+    assert len(findings) == fires
+    if fires:
+        assert findings[0].severity == Severity.WARNING
+        assert f"w is not measured: its {size} elements" in findings[0].message
+    assert run.names == (("v",) if fires else ("w", "v"))

@@ -20,7 +20,7 @@ def test_renamed_while_it_is_read(tmp_path, monkeypatch, name, same_size, moment
     shutil.copy(target, beside)
     old = target.read_bytes()
     target.write_bytes(bytes(len(old)) if same_size else b"old" + old)
-    files, opened = places.Place.files, places.Place.open
+    listed, opened = places.Place.files_and_stored, places.Place.open
     done: list[str] = []
 
     def rename(now: str) -> None:
@@ -28,11 +28,11 @@ def test_renamed_while_it_is_read(tmp_path, monkeypatch, name, same_size, moment
             beside.replace(target)
             done.append(now)
 
-    def listing(place: places.Place) -> dict[str, int]:
-        sizes = files(place)
+    def listing(place: places.Place) -> tuple[dict[str, int], int]:
+        sizes, stored = listed(place)
         sizes.pop(beside.name, None)  # the folder was read when one was there, then the other
         rename("listing")
-        return sizes
+        return sizes, stored
 
     def opening(place: places.Place, file: str):
         if Path(file).name == beside.name:
@@ -43,7 +43,7 @@ def test_renamed_while_it_is_read(tmp_path, monkeypatch, name, same_size, moment
         return found
 
     if moment == "listing":
-        monkeypatch.setattr(places.Place, "files", listing)
+        monkeypatch.setattr(places.Place, "files_and_stored", listing)
     monkeypatch.setattr(places.Place, "open", opening)
     run = open_run(small.path)
     assert not small.missing(run)

@@ -22,6 +22,7 @@ from unittest import mock
 
 import httpx
 from tests.golden_output.masking import compact, masked_data, masked_text
+from tests.server.visiting import opened, visitor
 
 import gradwatch
 from gradwatch.cli.main import COMMANDS, main
@@ -367,7 +368,8 @@ def _serve(_: str) -> Answers:
         for name, path in {"no-run": "/api/runs/0000/view", "no-route": "/nonsense"}.items():
             answer = client.get(path)
             found[f"{name}.json"] = {"status": answer.status_code, "json": answer.json()}
-        stranger = httpx.get(client.base_url.join("/api/runs"))
+        with visitor(client.headers["host"]) as unknown:
+            stranger = unknown.get("/api/runs")
         found["stranger.txt"] = f"{stranger.status_code}\n{stranger.text}\n"
     return found
 
@@ -389,6 +391,7 @@ def _serving() -> Iterator[tuple[httpx.Client, str]]:
     source = str(Path(gradwatch.__file__).parents[1])
     process = subprocess.Popen(
         [sys.executable, "-m", "gradwatch", "serve", "runs", "--port", "0"],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -399,10 +402,8 @@ def _serving() -> Iterator[tuple[httpx.Client, str]]:
     try:
         said = process.stderr.readline()
         link = process.stdout.readline().strip()
-        base = link.partition("/?")[0]
-        with httpx.Client(base_url=base, follow_redirects=True, timeout=60) as client:
-            assert client.get(link).status_code == 200
-            shown = re.sub(r":\d+/\?token=[\w-]+", ":…/?token=…", link)
+        with opened(link) as client:
+            shown = re.sub(r"\w+(\.localhost:)\d+(/\?token=)[\w-]+", r"…\1…\2…", link)
             yield client, f"{said}{shown}\n"
     finally:
         process.terminate()

@@ -11,7 +11,10 @@ import gradwatch
 from gradwatch.checks import CHECKS
 
 DOCS = ROOT / "docs"
-WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+WRITTEN = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted(DOCS.rglob("*.md")),
+]
 FENCED = re.compile(r"^ *(```|~~~).*?^ *\1", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -48,6 +51,13 @@ def broken_links(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     assert broken_links(page) == []
+
+
+def test_every_promise_of_security_names_tests_that_exist() -> None:
+    text = (ROOT / "SECURITY.md").read_text() + (DOCS / "threats.md").read_text()
+    named = re.findall(r"`(tests/[^`]*)`", text)
+    assert len(named) > 30
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_a_broken_link_would_be_noticed(tmp_path: Path) -> None:

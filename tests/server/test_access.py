@@ -6,36 +6,43 @@ from urllib.parse import quote
 
 import pytest
 from starlette.routing import Route
-from tests.server.visiting import HOST, Visit
+from tests.server.visiting import HOST, Visit, session_of
 from tests.views.samples import network
 from tests.views.stored import stored
 
-from gradwatch.server.access import METHODS, SECURITY
+from gradwatch.server.access import METHODS, MOST_SESSIONS, SECURITY, SESSION_SECONDS
 from gradwatch.server.app import Pages
 from gradwatch.server.runs import Library
 
 METHODS_TRIED = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"]
+NAME = HOST.partition(":")[0]
 FOREIGN_HOSTS = [
     "evil.test",
-    "localhost.evil.test",
-    "127.0.0.1.evil.test",
-    "127.0.0.1:80@evil.test",
-    "127.0.0.1",
-    "127.0.0.1:8322",
-    "LOCALHOST:8321",
-    "localhost.:8321",
-    "127.1:8321",
+    "localhost:8321",
+    "127.0.0.1:8321",
     "[::1]:8321",
+    "127.1:8321",
+    "fedcba9876543210.localhost:8321",
+    f"a.{HOST}",
+    f"{NAME}.evil.test:8321",
+    f"{NAME}:80@evil.test",
+    NAME,
+    f"{NAME}:8322",
+    f"{NAME}.:8321",
+    HOST.upper(),
     "",
 ]
 FOREIGN_ORIGINS = [
     "null",
     "http://evil.test",
-    "http://127.0.0.1.evil.test:8321",
-    "http://127.0.0.1:8322",
-    "https://127.0.0.1:8321",
-    "http://127.0.0.1:8321.evil.test",
-    "http://127.0.0.1:8321/",
+    "http://127.0.0.1:8321",
+    "http://localhost:8321",
+    "http://fedcba9876543210.localhost:8321",
+    f"http://{NAME}:8322",
+    f"http://{NAME}",
+    f"https://{HOST}",
+    f"http://{HOST}.evil.test",
+    f"http://{HOST}/",
     "",
 ]
 
@@ -95,27 +102,95 @@ def test_without_the_cookie_nothing_is_told(visit: Visit) -> None:
         for headers in wrong:
             answer = visit.get(path, cookie=False, headers=headers)
             assert answer.status_code == 401
-            assert visit.keys.session not in answer.text
+            assert visit.session not in answer.text
+            assert NAME not in answer.text
+
+
+def test_only_the_own_host_origin_and_site_together_are_answered(visit: Visit) -> None:
+    """With the true cookie, every combination."""
+    origins = [None, f"http://{HOST}", *FOREIGN_ORIGINS]
+    sites = [None, "none", "same-origin", "same-site", "cross-site"]
+    answered = []
+    for host, origin, site in itertools.product([HOST, *FOREIGN_HOSTS[:6]], origins, sites):
+        asked = {"host": host, "origin": origin, "sec-fetch-site": site}
+        headers = {name: value for name, value in asked.items() if value is not None}
+        if visit.ask("HEAD", "/", headers=headers).status_code == 200:
+            answered.append((host, origin, site))
+    assert answered == list(itertools.product([HOST], origins[:2], sites[:3]))
 
 
 def test_a_link_works_once_and_leaves_the_address_bar(tmp_path: Path) -> None:
     visit = Visit(tmp_path)
     visit.keys.announce()
-    (token,) = visit.tokens
+    token = visit.tokens[-1]
     answer = visit.get(f"/?token={token}", cookie=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
+    assert "Max-Age=43200" in cookie
+    assert "Domain" not in cookie
     assert token not in cookie
     assert token not in answer.text
-    assert visit.get(f"/?token={token}", cookie=False).status_code == 401
-    assert visit.tokens[-1] != token  # the terminal has the next link
+    refused = visit.get(f"/?token={token}", cookie=False)
+    assert refused.status_code == 401
+    assert "press Enter" in refused.text
+    assert "restart" in refused.text
+    assert visit.tokens[-1] == token  # no visit prints another
+    visit.keys.announce()
+    assert visit.tokens[-1] != token
+
+
+def test_a_link_that_nobody_opened_stays_good(tmp_path: Path) -> None:
+    visit = Visit(tmp_path)
+    for _ in range(3):
+        visit.keys.announce()
+    assert len(set(visit.tokens[1:])) == 1
+    token = visit.tokens[-1]
+    head = visit.ask("HEAD", f"/?token={token}", cookie=False)
+    assert head.status_code == 401
+    assert "set-cookie" not in head.headers
+    assert visit.get(f"/api/runs?token={token}", cookie=False).status_code == 401
+    assert visit.get(f"/?token={token}&token={token}", cookie=False).status_code == 401
+    assert visit.get(f"/?token={token}", cookie=False).status_code == 303
+
+
+def test_each_link_opens_a_session_of_its_own_that_ends(tmp_path: Path) -> None:
+    visit = Visit(tmp_path)
+    first = visit.session
+    visit.now = SESSION_SECONDS - 1
     assert visit.get("/").status_code == 200
+    visit.session = second = session_of(visit.keys, visit.tokens)
+    assert second != first
+    visit.now = SESSION_SECONDS
+    assert visit.get("/").status_code == 200
+    visit.session = first
+    assert visit.get("/").status_code == 401
+
+
+def test_of_too_many_sessions_the_oldest_ends(tmp_path: Path) -> None:
+    visit = Visit(tmp_path)
+    later = [session_of(visit.keys, visit.tokens) for _ in range(MOST_SESSIONS)]
+    assert not visit.keys.allows(visit.session)
+    assert all(visit.keys.allows(session) for session in later)
+
+
+def test_a_stream_ends_with_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwatch.server.app.SECONDS", 0.01)
+    visit = Visit(tmp_path)
+
+    def expires(*_: object) -> list[str]:
+        visit.now += SESSION_SECONDS / 3
+        return []
+
+    monkeypatch.setattr("gradwatch.server.app.of_list", lambda _: expires)
+    answer = visit.get("/api/events")  # returns only when the stream has ended
+    assert (answer.status_code, answer.text) == (200, "retry: 2000\n\n")
+    assert visit.now == SESSION_SECONDS
 
 
 def test_wrong_tokens_open_nothing(visit: Visit) -> None:
-    for token in ("", "x", "x" * 43, visit.keys.session, "é"):
+    for token in ("", "x", "x" * 43, visit.session, "é"):
         answer = visit.get(f"/?token={quote(token)}", cookie=False)
         assert answer.status_code == 401
         assert "set-cookie" not in answer.headers
@@ -167,16 +242,14 @@ def test_no_way_of_writing_a_path_leaves_the_table(visit: Visit) -> None:
 def test_a_failing_handler_says_a_number_and_nothing_else(
     visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = visit.id_of("one")
-
     def fails(*_: object) -> bytes:
         raise RuntimeError("canary /home/somebody/secret")
 
-    monkeypatch.setattr("gradwatch.server.runs.ServedRun.whole", fails)
-    answer = visit.get(f"/api/runs/{key}/view")
+    monkeypatch.setattr("gradwatch.server.app.live_shell", fails)
+    answer = visit.get("/")
     assert answer.status_code == 500
     assert "canary" not in answer.text
     assert "Traceback" not in answer.text
     assert answer.headers["x-content-type-options"] == "nosniff"
     monkeypatch.undo()
-    assert visit.get(f"/api/runs/{key}/view").status_code == 200
+    assert visit.get("/").status_code == 200

@@ -5,21 +5,16 @@ import json
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-from tests.server.visiting import Visit, listening
+from tests.server.visiting import Visit, cookie_of, listening, session_of, visitor
 from tests.views.samples import HOSTILE, network
 from tests.views.stored import Stored, stored
 
 from gradwatch.diagnosis import diagnose
-from gradwatch.errors import GradwatchError
-from gradwatch.server.serving import Address
 from gradwatch.store import open_run
 from gradwatch.views.model import build, to_json
 from gradwatch.views.page import report
@@ -49,7 +44,7 @@ def test_a_window_is_the_view_model_of_these_steps(tmp_path: Path) -> None:
 def test_the_list_tells_health_and_loss(tmp_path: Path) -> None:
     stored(network(3, 40), tmp_path / "one", "one")
     stored(network(names=HOSTILE, steps=5), tmp_path / "two", HOSTILE[11])
-    runs = {run["name"]: run for run in Visit(tmp_path).get("/api/runs").json()["runs"]}
+    runs = {run["name"]: run for run in Visit(tmp_path).listing()}
     loss = network(3, 40).scalars["loss"]
     assert runs["one"]["steps"] == 40
     assert runs["one"]["complete"] is True
@@ -79,8 +74,8 @@ def test_an_unreadable_run_does_not_name_its_path(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "run.json").write_text("{")
     visit = Visit(tmp_path)
-    runs = visit.get("/api/runs").json()["runs"]
-    assert [run["line"] for run in runs] == ["cannot be read"]
+    runs = visit.listing()
+    assert [run["line"] for run in runs] == ["cannot be read: the terminal says why"]
     answer = visit.get(f"/api/runs/{runs[0]['id']}/view")
     assert answer.status_code == 422
     assert str(tmp_path) not in answer.text
@@ -102,12 +97,9 @@ def test_growth_comes_as_events_and_the_stream_resumes(tmp_path: Path) -> None:
     writing = Stored(source, tmp_path / "one", "one")
     writing.upto(20)
     with (
-        listening(tmp_path) as (host, keys, _),
-        httpx.Client(base_url=f"http://{host}", timeout=60) as client,
+        listening(tmp_path) as (host, keys, tokens),
+        visitor(host, session_of(keys, tokens)) as client,
     ):
-        keys.announce()
-        cookie = "gradwatch_" + "".join(c for c in min(_hosts(host)) if c.isalnum())
-        client.cookies.set(cookie, keys.session)
         (run,) = client.get("/api/runs").json()["runs"]
         address = f"/api/runs/{run['id']}"
         with client.stream("GET", f"{address}/events") as stream:
@@ -129,15 +121,14 @@ def test_growth_comes_as_events_and_the_stream_resumes(tmp_path: Path) -> None:
             next_event(stream.iter_lines(), "gone")
 
 
-def _hosts(host: str) -> list[str]:
-    return [host, host.replace("127.0.0.1", "localhost")]
+def connected(host: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(host.rpartition(":")[2])), timeout=60)
 
 
 def raw(host: str, request: bytes) -> bytes:
-    name, port = host.split(":")
     parts = []
     with (
-        socket.create_connection((name, int(port)), timeout=60) as line,
+        connected(host) as line,
         contextlib.suppress(ConnectionError),  # cut off in the middle is an answer too
     ):
         line.sendall(request)
@@ -174,65 +165,20 @@ def test_strange_requests_are_bounded_and_the_server_lives(tmp_path: Path) -> No
         )
 
 
-def test_only_loopback_without_the_flag() -> None:
-    for host in ("127.0.0.1", "localhost", "::1", "[::1]", "127.0.0.2"):
-        Address.checked(host, 0, allow_remote=False)
-    for host in ("192.0.2.1", "2001:db8::1"):
-        with pytest.raises(GradwatchError, match="--allow-remote"):
-            Address.checked(host, 0, allow_remote=False)
-        Address.checked(host, 0, allow_remote=True)
-    for host in ("0.0.0.0", "::", "127.1", "localhost.", "evil.test", "", "[::]"):
-        with pytest.raises(GradwatchError):
-            Address.checked(host, 0, allow_remote=True)
-
-
-def test_a_taken_port_is_said_and_the_usual_one_moves_on() -> None:
-    taken = Address.checked("127.0.0.1", 0, allow_remote=False).bound()
-    port = taken.getsockname()[1]
-    with pytest.raises(GradwatchError, match="Try another --port"):
-        Address.checked("127.0.0.1", port, allow_remote=False).bound()
-    taken.close()
-
-
 def test_visitors_who_leave_in_the_middle_leave_nothing_behind(tmp_path: Path) -> None:
     stored(network(3, 30), tmp_path / "one", "one")
-    with listening(tmp_path) as (host, keys, _):
-        cookie = "gradwatch_" + "".join(c for c in min(_hosts(host)) if c.isalnum())
-        name, port = host.split(":")
+    with listening(tmp_path) as (host, keys, tokens):
+        session = session_of(keys, tokens)
         for path in ["/api/events", "/page.js", "/api/runs"] * 40:
-            with socket.create_connection((name, int(port)), timeout=60) as line:
-                head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}={keys.session}\r\n"
+            with connected(host) as line:
+                cookie = cookie_of(host, session)
+                head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n"
                 line.sendall(head.encode() + b"\r\n")
                 line.recv(20)
-        with httpx.Client(base_url=f"http://{host}", timeout=60) as client:
-            client.cookies.set(cookie, keys.session)
+        with visitor(host, session) as client:
             status = 503
             end = time.monotonic() + 60
             while status == 503 and time.monotonic() < end:  # until the lost streams are noticed
                 with client.stream("GET", "/api/events") as stream:
                     status = stream.status_code
             assert status == 200
-
-
-def test_the_command_prints_a_link_that_works_once(tmp_path: Path) -> None:
-    stored(network(2, 5), tmp_path / "one", "one")
-    words = [sys.executable, "-m", "gradwatch", "serve", str(tmp_path), "--port", "0"]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            link = process.stdout.readline().strip()
-            token = link.rpartition("=")[2]
-            with httpx.Client(timeout=60, follow_redirects=True) as client:
-                page = client.get(link)
-                assert page.status_code == 200
-                assert 'data-mode="live"' in page.text
-                assert token not in str(page.url)
-                runs = client.get(page.url.join("/api/runs")).json()["runs"]
-                assert [run["name"] for run in runs] == ["one"]
-            assert httpx.get(link, timeout=60).status_code == 401
-        finally:
-            process.terminate()
-        words_of_it = process.communicate(timeout=60)[1]
-    assert token not in words_of_it

@@ -17,11 +17,12 @@ from tests.views.stored import Stored, stored
 
 from gradwatch.analysis.gradients import analyze_gradients
 from gradwatch.diagnosis import Diagnosis, diagnose
+from gradwatch.errors import GradwatchError
 from gradwatch.run import Run, Subject
 from gradwatch.server import runs as served_runs
 from gradwatch.server.encoded import ViewRequest
 from gradwatch.server.runs import Library
-from gradwatch.stats import Family, Kind, row_dtype
+from gradwatch.stats import Family, Kind, Stat, row_dtype
 from gradwatch.store import Retention, Writer, open_run
 from gradwatch.views.model import SECTIONS, build, to_json
 from gradwatch.views.model.heat import codes_of, decoded
@@ -156,6 +157,17 @@ def test_an_opened_large_run_says_that_it_is_not_diagnosed(visit: Visit) -> None
     assert model["run"]["steps"] == STEPS
 
 
+def test_no_series_of_a_large_run_is_loaded_whole(
+    visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_runs, "MOST_LOADED", 100_000)
+    view(visit, soon=1)
+    (run,) = visit.library.scan().values()
+    assert run.run is not None
+    with pytest.raises(GradwatchError, match="too many to be served whole"):
+        run.run.source.load(Stat.GRAD_NORM)
+
+
 def test_a_plain_question_waits_for_the_whole_model(visit: Visit, folder: Path) -> None:
     text = visit.get(f"/api/runs/{visit.id_of('long')}/view").content
     assert text.decode() == to_json(build(open_run(folder / "long"), None))
@@ -168,7 +180,7 @@ def test_a_first_look_of_a_small_run_lacks_only_the_diagnosis(
     visit = Visit(tmp_path)
     key = visit.library.scan().copy().popitem()[0]
     with monkeypatch.context() as patch:
-        patch.setattr("gradwatch.server.runs.Worker.ask", lambda *_: None)
+        patch.setattr("gradwatch.server.runs.Workers.ask", lambda *_: None)
         model = visit.get(f"/api/runs/{key}/view", params={"soon": 1}).json()
     assert model["coming"]["what"] == "diagnosing"
     assert model["findings"] == []

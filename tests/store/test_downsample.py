@@ -71,7 +71,8 @@ class Folder:
                 yield from self.read(entry)
 
     def reader(self, stat: Stat) -> LevelReader:
-        files = [entry for _, entry in self.files.values() if entry.kind == "rollups"]
+        made = [entry for _, entry in self.files.values()]
+        files = [[e for e in made if e.group == f"{stat.family}-{size}"] for size in SIZES]
         return LevelReader(stat, files, self.read, self.rows_of)
 
 

@@ -11,6 +11,7 @@ from gradwatch.run import Histogram, Placement, Subject
 from gradwatch.run.source import Loaded
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, row_dtype
 from gradwatch.store import Writer, open_run
+from gradwatch.store.budget import Budget
 from gradwatch.store.merge_ranks import MergedSource
 
 SHAPE = (12, 5)
@@ -159,7 +160,7 @@ def test_a_rank_that_did_not_come_back_is_not_mixed_in(tmp_path, tensors):
     writer.put(Family.GRAD, 1, ids, row_of(tensors[0][:5]), np.zeros(1, np.uint8))
     assert writer.close(WAIT)
     run = open_run(tmp_path / "run")
-    assert run.series[Stat.GRAD_COUNT][:, 0].tolist() == [60, 25, 60, 60]
+    assert run.series[Stat.GRAD_COUNT][:, 0].tolist() == [60, 25]  # the old steps 2 and 3 are gone
     assert run.state(Stat.GRAD_COUNT)[1, 0] == State.PARTIAL
 
 
@@ -184,6 +185,7 @@ class MemoryRank:
         self.attempts = [SimpleNamespace(number=number) for number in range(2)]
         self.tables = tables
         self.loads = 0
+        self.budget = Budget()
 
     def names(self, kind):
         return tuple(subject.name for subject in self.subjects if subject.kind is kind)

@@ -425,8 +425,8 @@ TRUTH = all_columns(RAW, ENTRY)
 def same(column: Any, other: Any) -> bool:
     if isinstance(other, Lists):
         return len(column) == 2 and all(map(np.array_equal, column, other))
-    if isinstance(other, list):
-        return bool(column == other)
+    if isinstance(other, Words):
+        return isinstance(column, Words) and list(column) == list(other)
     return column.dtype == other.dtype and np.array_equal(column, other, equal_nan=True)
 
 

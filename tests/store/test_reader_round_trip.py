@@ -85,18 +85,18 @@ def test_retention_loses_no_extreme_and_no_step(tmp_path):
     assert both_readers_agree(tmp_path / "run") > 5000
 
 
-def test_a_new_attempt_lies_over_the_old_one(tmp_path):
+def test_a_new_attempt_takes_the_place_of_the_old_one_from_its_first_step_on(tmp_path):
     first = Trial(tmp_path / "run", seed=1).steps(range(100))
     first.close()
     second = Trial(tmp_path / "run", seed=2).steps(range(60, 80))
     second.close()
     run = open_run(tmp_path / "run")
     assert run.info["attempts"] == [0, 1]
-    assert run.steps.tolist() == list(range(100))
+    assert run.steps.tolist() == list(range(80))
     second.check(run)
     first.check(open_run(tmp_path / "run", attempt=0))
-    first.truth = {key: rows for key, rows in first.truth.items() if not 60 <= key[1] < 80}
-    first.loss = {step: loss for step, loss in first.loss.items() if not 60 <= step < 80}
+    first.truth = {key: rows for key, rows in first.truth.items() if key[1] < 60}
+    first.loss = {step: loss for step, loss in first.loss.items() if step < 60}
     first.check(run)
     both_readers_agree(tmp_path / "run")
 

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,7 +14,16 @@ from tests.store.trial import WAIT, Trial, random_rows, sealing_at, subjects
 from gradwatch.graph import Graph
 from gradwatch.run import Event, EventKind, Histogram
 from gradwatch.stats import Family, Stat, State
-from gradwatch.store import Retention, Writer, open_run, parquet, prunable, prune, writer_thread
+from gradwatch.store import (
+    Retention,
+    Writer,
+    open_run,
+    parquet,
+    prunable,
+    prune,
+    sealer,
+    writer_thread,
+)
 from gradwatch.store import journal as journals
 from gradwatch.store.chunks import halved, narrowed
 from gradwatch.store.manifest import Manifest, decode, numbers_of
@@ -270,15 +280,17 @@ def test_retention_by_bytes(tmp_path):
     trial.check(run, thinned=True)
 
 
-def test_retention_by_age(tmp_path):
+def test_retention_by_age(tmp_path, monkeypatch):
+    later = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later)
+    monkeypatch.setattr(sealer, "time", clock)
     with sealing_at(10_000):
         trial = Trial(tmp_path / "run", tensors=3, keep=Retention(seconds=3600.0))
         trial.steps(range(50))
         deadline = time.monotonic() + WAIT
         while not (trial.writer.folder / "manifest.json").exists():
             assert time.monotonic() < deadline
-        for path in trial.writer.folder.glob("rows/*/00001.parquet"):
-            os.utime(path, (time.time() - 7200, time.time() - 7200))
+        later = 7200.0
         trial.steps(range(50, 150))
         trial.close()
     numbers = kept_rows(trial.writer.folder)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gradwatch.checks.tensors import last_weights
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.kernel import Batch, batch_of, count_cells, list_beyond
-from gradwatch.run import Run, as_array
+from gradwatch.run import Run, Subject, as_array
 from gradwatch.run.given import as_real, by_name
 
 ELEMENTS = "needs the elements; a run keeps only their statistics"
@@ -75,20 +75,23 @@ def singles(tensors: Given) -> dict[str, NDArray[np.float32]]:
 
 
 def from_run(run: Run) -> list[MeasuredTensor]:
-    """The last measured weight of every parameter, in forward order."""
+    """The last measured weight of every parameter, in forward order; tied ones once."""
     columns, records, _ = last_weights(run)
     if not len(columns):
         raise GradwatchError(
             "This run has no recorded weights. Record them (they are by default), or hand in the "
             "arrays themselves."
         )
-    subjects = [run.parameters[column] for column in columns]
-    measured = zip(subjects, records, strict=True)
+    measured: dict[str, tuple[Subject, np.void]] = {}
+    for column, record in zip(columns, records, strict=True):
+        subject = run.parameters[column]
+        if measured.keys().isdisjoint(subject.tied_to):
+            measured[subject.name] = subject, record
     return [
         MeasuredTensor(subject.name, subject.shape, subject.dtype, record, None)
         # Layers that no forward pass has met come last.
         for subject, record in sorted(
-            measured, key=lambda pair: (pair[0].order is None, pair[0].order or 0)
+            measured.values(), key=lambda pair: (pair[0].order is None, pair[0].order or 0)
         )
     ]
 
@@ -162,6 +165,7 @@ def spread(tensor: MeasuredTensor) -> Spread:
     )
 
 
+@np.errstate(invalid="ignore")  # a signalling NaN is left out like any other
 def _sample(tensor: MeasuredTensor) -> NDArray[np.float64]:
     assert tensor.values is not None
     values = tensor.values

@@ -33,7 +33,7 @@ from gradwatch.checks.context import context
 from gradwatch.checks.tensors import weights_only
 from gradwatch.diagnosis import Trouble, Verdict, Verdicts, verdicts
 from gradwatch.finding import Severity
-from gradwatch.kernel import merge
+from gradwatch.kernel import MOMENTS, merge
 from gradwatch.original import weights as original
 from gradwatch.result import AdviceCode, Result, missing
 from gradwatch.run import Run, choice, whole_number
@@ -220,11 +220,7 @@ def analyze_weights(
         tensors = with_elements(tensors, elements)
         grids, pooled, outliers = _second_pass(tensors, listed)
         detection, why_no_grid = _detection(tensors, outliers, listed), NOTHING
-    overall = _nothing(NOTHING)
-    if any(int(tensor.record["count"]) for tensor in tensors):
-        record = merge(np.array([tensor.record for tensor in tensors]))
-        overall = statistics(record, pooled, why_no_grid)
-    judged = verdicts(run)
+    overall, judged = _overall(tensors, pooled, why_no_grid), verdicts(run)
     return WeightDistributionAnalysis(
         layer_analyses={
             tensor.name: _layer(index, tensor, grids.get(tensor.name), why_no_grid, judged)
@@ -235,6 +231,21 @@ def analyze_weights(
         outlier_detection=detection,
         non_finite_since=None if weights_only(run) else context(run).non_finite_since,
     )
+
+
+def distribution_health(run: Run) -> DistributionHealth:
+    """What `analyze_weights` says of the network as a whole, without its layers."""
+    tensors = from_run(run) if len(run.names) else []
+    return _distribution_health(_overall(tensors, None, ELEMENTS), verdicts(run))
+
+
+def _overall(
+    tensors: Sequence[MeasuredTensor], pooled: ValueGrid | None, why_no_grid: str
+) -> WeightStatistics:
+    if not any(tensor.count for tensor in tensors):
+        return _nothing(NOTHING)
+    record = merge(np.array([tensor.record for tensor in tensors], MOMENTS))
+    return statistics(record, pooled, why_no_grid)
 
 
 def _second_pass(

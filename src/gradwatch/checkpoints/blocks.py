@@ -212,18 +212,15 @@ def _gathered(
     element: Element,
     cuts: Sequence[tuple[int, int, int, int]],
 ) -> Iterator[TensorBlock]:
-    """Views such as a transposed weight: gathered into row order block by block."""
-    if shard.row_size > limits.BLOCK:
-        raise GradwatchError(
-            f"{file.path} stores a tensor of shape {list(shard.shape)} in an order that cannot be "
-            "read in pieces. Save it again after .contiguous()."
-        )
+    """Views, of a transposed or an expanded tensor: gathered into row order block by block."""
     raw = typed(read(file, shard.offset, shard.extent * element.size), element)
     strides = tuple(stride * element.size for stride in shard.strides)
     view = np.lib.stride_tricks.as_strided(raw, shard.shape, strides, writeable=False)
-    for row, rows, column, _ in cuts:
-        table = view[row : row + rows] if shard.shape else view
-        bits = np.ascontiguousarray(table).reshape(-1)
+    for row, rows, column, columns in cuts:
+        if columns < shard.row_size:
+            bits = view[row].flat[column : column + columns]
+        else:
+            bits = np.ascontiguousarray(view[row : row + rows] if shard.shape else view).reshape(-1)
         yield TensorBlock(row, rows, column, bits, element)
 
 

@@ -39,7 +39,7 @@ class Shard:
 
     @property
     def count(self) -> int:
-        """Elements of the shard, gaps between them not counted."""
+        """Elements of the shard, gaps between them not counted; one that is shown often, often."""
         return math.prod(self.shape)
 
     @property
@@ -70,6 +70,11 @@ class Shard:
         return self.strides == row_major(self.shape)
 
     @property
+    def expanded(self) -> bool:
+        """Whether elements are shown several times: `x.expand(…)`, of which one row is stored."""
+        return any(n > 1 and not s for n, s in zip(self.shape, self.strides, strict=True))
+
+    @property
     def row_access(self) -> bool:
         """Whether any row can be read by itself."""
         return self.contiguous and not self.packed
@@ -96,7 +101,11 @@ class TensorEntry:
     shards: tuple[Shard, ...]
     aliases: tuple[str, ...] = ()
     """Other names of the same bytes."""
-    note: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its own and those of the tensors that it is tied to."""
+        return self.name, *self.aliases
 
     @property
     def count(self) -> int:
@@ -107,6 +116,11 @@ class TensorEntry:
     def bytes(self) -> int:
         """Size of the elements in memory, whatever they take in the file."""
         return self.count * self.element.size
+
+    @property
+    def reach(self) -> int:
+        """Bytes to read or to look at: gaps inside views too, and what is shown several times."""
+        return sum(max(s.extent, s.count) for s in self.shards) * self.element.size
 
     @property
     def layer(self) -> str:
@@ -148,6 +162,8 @@ class Index:
     foreign: tuple[str, ...] = ()
     """What a pickled checkpoint refers to beside tensors; never imported, never called."""
     notes: tuple[str, ...] = ()
+    oversized: tuple[str, ...] = ()
+    """Those left out because they claim far more than the files hold."""
 
     @property
     def bytes(self) -> int:
@@ -156,12 +172,8 @@ class Index:
 
     @property
     def reach(self) -> int:
-        """Bytes that must be read, gaps inside views included."""
-        return sum(
-            max(shard.packed, shard.extent * tensor.element.size)
-            for tensor in self.tensors
-            for shard in tensor.shards
-        )
+        """Bytes that must be read or looked at."""
+        return sum(tensor.reach for tensor in self.tensors)
 
 
 def owner_of(name: str) -> str:
@@ -185,19 +197,17 @@ def to_rows(item: Any) -> list[Any]:
 
 def from_rows(rows: Any) -> Index:
     """An index from what its rows were after a way through JSON."""
-    path, kind, files, tensors, checksums, left_out, foreign, notes = _tuples(rows)
+    path, kind, files, tensors, checksums, *rest = _tuples(rows)
     return Index(
         path,
         kind,
         tuple(FileId(*row) for row in files),
         tuple(
-            TensorEntry(name, shape, Element(element), tuple(Shard(*s) for s in shards), *rest)
-            for name, shape, element, shards, *rest in tensors
+            TensorEntry(name, shape, Element(element), tuple(Shard(*s) for s in shards), aliases)
+            for name, shape, element, shards, aliases in tensors
         ),
         tuple(Checksum(*row) for row in checksums),
-        left_out,
-        foreign,
-        notes,
+        *rest,
     )
 
 

@@ -22,15 +22,26 @@ MAX_DEPTH = 256
 MAX_EXPANSION = 20
 """A deflated archive may grow to this many times its size, or to a GiB if that is more."""
 FREE_EXPANSION = 1 << 30
+FREE_CLAIMS = 1 << 30
+MAX_CLAIMS = 2
+"""The tensors of a checkpoint, as large as they claim to be, may take so many bytes, and this many
+times what is stored: an expanded tensor can claim anything."""
 HOLES = 64
 """A file of which less than one part in this many is on the disk is refused as a sparse one."""
+
+CPU_SECONDS = 20
+STORED_PER_SECOND = 200_000_000
+"""Processor time to read what a checkpoint holds: so many seconds, and one more for every so many
+bytes that are really stored. A hostile file is small."""
 
 BLOCK = 4 * MIB
 """Elements looked at in one go: they fit the last cache and keep the memory of a worker small."""
 TASK_BYTES = 128 * MIB
 """What a worker process gets at once."""
 ALONE_BYTES = 64 * MIB
-"""Checkpoints up to this size are measured in the calling process."""
+"""Checkpoints up to this size are compared, or decomposed, in the calling process."""
+MEASURED_ALONE = 8 << 30
+"""And measured there, which takes a quarter of a second per GB: workers take longer to start."""
 ROWS_LOOKED_AT = 1 << 20
 """Tensors with more rows than this are not examined row by row."""
 COLUMNS_LOOKED_AT = 1 << 18

@@ -6,7 +6,7 @@ joined in the tensor's order. So the result is the same to the last bit whoever 
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from typing import TypeVar
@@ -27,7 +27,16 @@ from gradwatch.checkpoints.blocks import (
 from gradwatch.checkpoints.elements import Element, as_floats, measurable
 from gradwatch.checkpoints.index import Checksum, FileId, Index, Shard, TensorEntry
 from gradwatch.checkpoints.parallel import ScanOptions, WorkUnit, do_work
-from gradwatch.kernel import MOMENTS, Batch, hashes, measure, measure_arrays, merge, row_spread
+from gradwatch.kernel import (
+    MOMENTS,
+    Batch,
+    Bins,
+    hashes,
+    measure,
+    measure_arrays,
+    merge,
+    row_spread,
+)
 from gradwatch.run import Histogram
 
 OVERFLOW = "the elements are too large or too small for it to be computed in 64 bits"
@@ -162,8 +171,6 @@ def _squares(values: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 _Item = TypeVar("_Item")
-_LOWEST, _HIGHEST = -1074, 1023
-"""Exponents of float64, hence of everything."""
 _NONFINITE = ("nan", "pos_inf", "neg_inf")
 
 
@@ -249,8 +256,8 @@ class PartialStats:
     name: str
     first_row: int
     moments: NDArray[np.void] | None = None
-    bins: NDArray[np.uint64] | None = None
-    """[negative | positive, exponent + 1074]"""
+    bins: list[Bins] = field(default_factory=list)
+    """Of each block."""
     content_hash: int = 0
     nonzero_rows: NDArray[np.uint8] | None = None
     structure: Structure | None = None
@@ -263,7 +270,7 @@ def measure_tensors(
 ) -> tuple[TensorStats, ...]:
     """Every tensor of a checkpoint, after its checksums were found right."""
     units = [*_checksum_units(index), *measuring_units(index, full=full, hashed=hashed)]
-    results = do_work(units, options, index.path, index.reach)
+    results = do_work(units, options, index.path, index.reach, limits.MEASURED_ALONE)
     return joined(index, chain.from_iterable(results))
 
 
@@ -349,7 +356,9 @@ def measure_rows(rows: ShardRows, read: ReadBytes) -> PartialStats:
     matrix = len(tensor.shape) >= 2
     if matrix and shard.rows <= limits.ROWS_LOOKED_AT:
         part.nonzero_rows = np.zeros(shard.rows, np.uint8)
-    if rows.full and matrix and tensor.element.floating:
+    # rows that are shown several times are no rows that were learnt alike
+    judged = rows.full and matrix and not shard.expanded
+    if judged and tensor.element.floating:
         part.structure = Structure.of(tensor, shard)
     records = [
         _measure_block(part, rows, block)
@@ -357,8 +366,8 @@ def measure_rows(rows: ShardRows, read: ReadBytes) -> PartialStats:
     ]
     if records:
         # Merged here and in this order, so that the bits do not depend on how work is shared out.
-        part.moments = np.array([merge(np.concatenate(records))])
-    if rows.full and matrix:
+        part.moments = np.array([merge(np.concatenate(records))]) if records[1:] else records[0]
+    if judged:
         part.row_spread = _row_spread(rows, read)
     return part
 
@@ -373,11 +382,7 @@ def _measure_block(part: PartialStats, rows: ShardRows, block: TensorBlock) -> N
         touched = [part.nonzero_rows[block.first_row : block.first_row + block.rows]]
     if rows.full:
         records, (bins,), _ = measure(batch, bins=True, touched=touched)
-        if part.bins is None:
-            part.bins = np.zeros((2, _HIGHEST - _LOWEST + 1), np.uint64)
-        begin = bins.first_exponent - _LOWEST
-        part.bins[0, begin : begin + len(bins.negative)] += bins.negative
-        part.bins[1, begin : begin + len(bins.positive)] += bins.positive
+        part.bins.append(bins)
     else:
         records = measure(batch, touched=touched).records
     if rows.hashed:
@@ -469,7 +474,7 @@ def _joined(tensor: TensorEntry, parts: Sequence[PartialStats]) -> TensorStats:
     """All parts of one tensor, in the order of its shards and rows."""
     records = [part.moments for part in parts if part.moments is not None]
     if records:
-        moments = merge(np.concatenate(records))
+        moments = merge(np.concatenate(records)) if len(records) > 1 else records[0][0]
     else:
         moments = measure_arrays([np.empty(tensor.shape, np.float32)])[0]
     nonzero = _nonzero_rows(tensor, parts)
@@ -526,16 +531,19 @@ def _structure(
 
 
 def _histogram(parts: Sequence[PartialStats], moments: np.void) -> Histogram | None:
-    counted = [part.bins for part in parts if part.bins is not None]
-    if not counted:
+    bins = [found for part in parts for found in part.bins]
+    if not bins:
         return None
-    bins: NDArray[np.uint64] = np.stack(counted).sum(axis=0, dtype=np.uint64)
-    used = np.flatnonzero(bins.any(axis=0))
-    first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (-_LOWEST, -_LOWEST)
+    spans = [(b.first_exponent, b.first_exponent + len(b.negative)) for b in bins if len(b[1])]
+    first, last = min((a for a, _ in spans), default=0), max((b for _, b in spans), default=0)
+    counts = np.zeros((2, last - first), np.uint64)
+    for found in bins:
+        some = slice(found.first_exponent - first, found.first_exponent - first + len(found[1]))
+        counts[:, some if len(found[1]) else slice(0)] += found[1:]
     return Histogram(
-        first + _LOWEST,
-        bins[0, first:last].copy(),
-        bins[1, first:last].copy(),
+        first,
+        counts[0],
+        counts[1],
         int(moments["zeros"]),
         *(int(moments[name]) for name in _NONFINITE),
     )
@@ -576,19 +584,20 @@ def overall_casts(tensors: Iterable[TensorStats]) -> dict[str, Cast]:
     }
 
 
-def casts(stats: TensorStats) -> dict[str, Cast]:
+def casts(stats: TensorStats, targets: Iterable[str] = tuple(_TARGETS)) -> dict[str, Cast]:
     """By the name of the type; none for tensors without finite elements or a histogram."""
     histogram, count = stats.histogram, int(stats.moments["count"])
     if histogram is None or not stats.finite or not stats.tensor.element.floating:
         return {}
-    bins = histogram.negative + histogram.positive
+    up_to: list[int] = [0, *np.cumsum(histogram.negative + histogram.positive).tolist()]
     largest = float(stats.moments["abs_max"])
 
     def below(exponent: int) -> int:
-        return int(bins[: max(0, exponent - histogram.first_exponent)].sum())
+        return up_to[min(max(0, exponent - histogram.first_exponent), len(up_to) - 1)]
 
     results = {}
-    for target, (limit, normal, smallest) in _TARGETS.items():
+    for target in targets:
+        limit, normal, smallest = _TARGETS[target]
         vanishing = below(smallest - 1)
         subnormal = below(normal) - vanishing
         headroom = limit / largest if largest else math.inf

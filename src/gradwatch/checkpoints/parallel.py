@@ -63,10 +63,14 @@ def done_in_worker(unit: WorkUnit[_Result]) -> _Result:
 
 
 def do_work(
-    units: Sequence[WorkUnit[_Result]], options: ScanOptions, path: str, size: int
+    units: Sequence[WorkUnit[_Result]],
+    options: ScanOptions,
+    path: str,
+    size: int,
+    alone: int = ALONE_BYTES,
 ) -> list[_Result]:
-    """The results in the order of the units; small checkpoints here, others on workers."""
-    small = size <= ALONE_BYTES and options.workers is None
+    """The results in the order of the units; up to `alone` bytes here, above that on workers."""
+    small = size <= alone and options.workers is None
     here = options.dask is None and options.executor is None
     try:
         if not units or (here and (small or options.workers == 0)):

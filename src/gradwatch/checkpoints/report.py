@@ -22,25 +22,24 @@ def as_dict(checkpoint: Checkpoint, steps: Sequence[int] = ()) -> dict[str, Any]
         "files": len(index.files),
         "bytes": index.bytes,
         "steps": list(steps),
-        "tensors": [_tensor(checkpoint, stats) for stats in checkpoint.tensors],
+        "tensors": [_tensor(checkpoint, *item) for item in checkpoint.by_name.items()],
         "casts": _as_data(overall_casts(checkpoint.tensors)),
         "left_out": dict(index.left_out),
         "notes": list(index.notes),
     }
 
 
-def _tensor(checkpoint: Checkpoint, stats: TensorStats) -> dict[str, Any]:
-    """What was measured of one tensor."""
+def _tensor(checkpoint: Checkpoint, name: str, stats: TensorStats) -> dict[str, Any]:
+    """What was measured of one tensor, under one of its names."""
     tensor, moments = stats.tensor, stats.moments
     overflow = isinf(moments["norm"])
     data: dict[str, Any] = {
-        "name": tensor.name,
+        "name": name,
         "shape": list(tensor.shape),
         "dtype": str(tensor.element),
         "count": tensor.count,
         "bytes": tensor.bytes,
-        "aliases": list(tensor.aliases),
-        "note": tensor.note,
+        "tied_to": [other for other in tensor.names if other != name],
         "mean": float(moments["mean"]),
         "std_dev": float(moments["std"]),
         "min": float(moments["min"]),

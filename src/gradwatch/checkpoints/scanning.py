@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.checkpoints.blocks import Access, index_of, reading
-from gradwatch.checkpoints.index import Index, TensorEntry
+from gradwatch.checkpoints.index import Index, TensorEntry, owner_of
 from gradwatch.checkpoints.limits import MAX_FILES
 from gradwatch.checkpoints.measure import TensorStats, joined, measure_tensors, measuring_units
 from gradwatch.checkpoints.parallel import Progress, ScanOptions
@@ -41,6 +41,11 @@ class Checkpoint:
     """Singular values by the name of the matrix; None where they were not computed."""
     access: Access = reading
     """How its bytes are read again."""
+
+    @property
+    def by_name(self) -> dict[str, TensorStats]:
+        """What was measured under every name: tied tensors have several."""
+        return {name: stats for stats in self.tensors for name in stats.tensor.names}
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,7 @@ _COUNTS = tuple(Stat(f"weight_{name}") for name in ("count", "nan", "inf", "zero
 
 def run_of(checkpoints: Sequence[Checkpoint]) -> Run:
     """One step for each; a tensor that a checkpoint lacks is not sampled there."""
-    latest = {stats.name: stats for checkpoint in checkpoints for stats in checkpoint.tensors}
+    latest = {name: s for checkpoint in checkpoints for name, s in checkpoint.by_name.items()}
     column = {name: number for number, name in enumerate(latest)}
     shape = (len(checkpoints), len(column))
     values = {stat: np.full(shape, math.nan) for stat in (*_NUMBERS, *_COUNTS)}
@@ -149,22 +154,22 @@ def run_of(checkpoints: Sequence[Checkpoint]) -> Run:
     states = np.full(shape, State.NOT_SAMPLED, np.uint8)
     bins: dict[tuple[Family, str], dict[int, Histogram]] = {}
     for row, checkpoint in enumerate(checkpoints):
-        for stats in checkpoint.tensors:
-            at = row, column[stats.name]
+        for name, stats in checkpoint.by_name.items():
+            at = row, column[name]
             states[at] = State.MEASURED
             for stat, value in zip(_NUMBERS, _numbers(stats), strict=True):
                 values[stat][at] = value
             for stat, count in zip(_COUNTS, _counts(stats), strict=True):
                 exact[stat][at], values[stat][at] = count, float(count)
             if stats.histogram is not None:
-                steps = bins.setdefault((Family.WEIGHT, stats.name), {})
+                steps = bins.setdefault((Family.WEIGHT, name), {})
                 steps[checkpoint.step] = stats.histogram
     if len(checkpoints) == 1:  # nothing was hashed
         del values[Stat.WEIGHT_HASH], exact[Stat.WEIGHT_HASH]
     return Run(
         ScannedSource(
             np.array([checkpoint.step for checkpoint in checkpoints], np.int64),
-            tuple(_subject(stats.tensor) for stats in latest.values()),
+            tuple(_subject(name, stats.tensor) for name, stats in latest.items()),
             values,
             _states(values, states),
             exact,
@@ -199,15 +204,15 @@ def _states(
     return {**dict.fromkeys(values, states), Stat.WEIGHT_ROW_SPREAD: spread_states}
 
 
-def _subject(tensor: TensorEntry) -> Subject:
+def _subject(name: str, tensor: TensorEntry) -> Subject:
     return Subject(
         Kind.PARAMETER,
-        tensor.name,
-        tensor.layer,
+        name,
+        owner_of(name),
         tensor.shape,
         str(tensor.element),
         tensor.count,
-        tied_to=tensor.aliases,
+        tied_to=tuple(other for other in tensor.names if other != name),
     )
 
 

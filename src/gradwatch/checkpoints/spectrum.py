@@ -59,6 +59,7 @@ def spectra(index: Index, options: ScanOptions) -> dict[str, Spectrum]:
     return {t.name: result for t, result in zip(tensors, results, strict=True) if result}
 
 
+@np.errstate(invalid="ignore", over="ignore")  # such a matrix has no spectrum
 def spectrum_of(access: Access, file: FileId, tensor: TensorEntry) -> Spectrum | None:
     """Of a tensor seen as rows × the rest; None where it is no matrix of finite numbers."""
     (shard,) = tensor.shards

@@ -41,6 +41,7 @@ from gradwatch.checks import (
     output_range,
     overfitting,
     overpowering_discriminator,
+    oversized_tensors,
     replica_divergence,
     saturation,
     slow_convergence,
@@ -129,6 +130,7 @@ WEIGHT_CHECKS: tuple[Check, ...] = (
     low_rank,
     narrow_casts,
     tied_weights,
+    oversized_tensors,
     foreign_objects,
 )
 """Of runs that hold nothing but weights: a checkpoint, or arrays."""

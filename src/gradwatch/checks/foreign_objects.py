@@ -1,13 +1,16 @@
 """A pickled checkpoint refers to more than tensors.
 
-What is seen: names in the pickle beside those that tensors need. Nothing of it was imported or
-called here. A file that names what can run commands is refused altogether.
+What is seen: names in the pickle beside those that are known to be harmless: of torch and numpy
+what makes tensors, arrays and numbers, and Python's plain types. Nothing of it was imported or
+called here. A file that names what is known to run commands is refused altogether.
 
-Why it hurts: `torch.load(weights_only=False)` would import these names and run what they say.
+Why it hurts: `torch.load(weights_only=False)` would import these names and run what they say, with
+all your rights. Whether that is a harmless class or an attack cannot be told from a name.
 
-What helps: save the state_dict alone, best as safetensors.
+What helps: save the state_dict alone, best as safetensors. Load a file of somebody else only with
+`weights_only=True`.
 
-Threshold: none; a single name is mentioned, as information.
+Threshold: none; a single name that is not known is a warning.
 """
 
 from gradwatch.checks.check import Outcome, Run, Severity, Stat, finding
@@ -18,19 +21,21 @@ NEEDS = frozenset({Stat.WEIGHT_NORM})
 
 
 def check(run: Run) -> Outcome:
-    """Only mention them."""
+    """One finding with every name."""
     checkpoint = checkpoint_of(run)
     names = checkpoint.index.foreign
     if not names:
         return
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     yield finding(
         NAME,
-        Severity.INFO,
+        Severity.WARNING,
         (),
         (checkpoint.step,),
-        f"the file refers to {', '.join(name[:60] for name in names[:4])}{more}",
+        f"the file refers to {', '.join(name[:120] for name in names)}",
         (),
         cause="Something beside tensors was pickled into the checkpoint.",
-        advice=("Save the state_dict alone, best as safetensors.",),
+        advice=(
+            "Save the state_dict alone, best as safetensors.",
+            "Load it with weights_only=True unless you trust whoever made it.",
+        ),
     )

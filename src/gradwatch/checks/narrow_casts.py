@@ -33,7 +33,7 @@ def check(run: Run, *, share: float = 0.5) -> Outcome:
         if largest > _LARGEST:
             words = f"the largest element is {number(largest)}; float16 ends at 65504"
             over.append(TensorFault(stats, largest, words))
-        half = casts(stats).get("float16")
+        half = casts(stats, ("float16",)).get("float16")
         small = 0.0 if half is None else half.subnormal_fraction + half.vanishing_fraction
         if small >= share:
             words = f"{percent(small)} of the elements are too small for float16's full precision"

@@ -30,14 +30,13 @@ from gradwatch.cli.progress import waiting
 from gradwatch.diagnosis import verdicts
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.finding import Severity
-from gradwatch.jsonio import dumps
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.store import open_run
 from gradwatch.store.places import Place
 from gradwatch.text import number, plain, several
 from gradwatch.views.colours import HELP, ORIGINAL_NAMES, Scheme
-from gradwatch.views.console import console, prose_width
+from gradwatch.views.console import console, print_json, prose_width
 from gradwatch.views.tables import FittedTable, fitted
 
 FORMAT = 2
@@ -377,7 +376,7 @@ def command(
         results = analyses(source, elements, parts, rules, explosion, options)
         first = () if as_json else tuple(_first(source))
     if as_json:
-        click.echo(dumps({"format": FORMAT, **results}))
+        print_json({"format": FORMAT, **results})
         return
     out = console()
     for line in first:

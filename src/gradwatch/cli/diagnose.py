@@ -12,11 +12,10 @@ from gradwatch.cli.progress import waiting
 from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.errors import Exit
 from gradwatch.finding import Finding, Severity
-from gradwatch.jsonio import dumps
 from gradwatch.store import open_run
 from gradwatch.store.places import Place
 from gradwatch.text import cut, named, plain, shortened
-from gradwatch.views.console import prose_width
+from gradwatch.views.console import print_json, prose_width
 
 WIDTH = 80
 Command = Callable[..., Any]
@@ -61,7 +60,7 @@ def command(run: Place, as_json: bool, verbose: bool, limit: Severity) -> int:
     with waiting("diagnosing"):
         diagnosis = diagnose(open_run(run))
     if as_json:
-        click.echo(dumps(diagnosis.to_dict(), indent=2))
+        print_json(diagnosis.to_dict(), indent=2)
     else:
         for line in lines(diagnosis, prose_width(), verbose=verbose):
             click.echo(line)
@@ -70,7 +69,7 @@ def command(run: Place, as_json: bool, verbose: bool, limit: Severity) -> int:
 
 def lines(diagnosis: Diagnosis, width: int = WIDTH, *, verbose: bool = False) -> list[str]:
     """The diagnosis for a terminal; of notes one line each, unless `verbose`."""
-    out = [*_wrapped(f"{diagnosis.verdict.capitalize()}: {diagnosis.line}", "", width), ""]
+    out = [*_wrapped(f"{diagnosis.verdict.capitalize()}: {plain(diagnosis.line)}", "", width), ""]
     whole: list[Finding] = []
     notes: list[Finding] = []
     for finding in diagnosis.findings:

@@ -4,7 +4,6 @@ It names no host, no user, and no variable of the environment but our own.
 """
 
 import getpass
-import json
 import os
 import platform
 import re
@@ -26,7 +25,7 @@ from gradwatch.mode import VARIABLE as MODE
 from gradwatch.mode import doubt
 from gradwatch.text import many, plain
 from gradwatch.version import __version__
-from gradwatch.views.console import prose_width
+from gradwatch.views.console import print_json, prose_width
 
 FORMAT = 1
 NEEDED = ("numpy", "pyarrow", "click", "rich", "starlette", "uvicorn")
@@ -65,11 +64,8 @@ def command(as_json: bool) -> int:
     broken = any(fact.broken for fact in found)
     if as_json:
         values = {fact.name: fact.value for fact in found}
-        click.echo(
-            json.dumps(
-                {"format": FORMAT, "facts": values, "not_well": troubles, "works": not broken},
-                indent=2,
-            )
+        print_json(
+            {"format": FORMAT, "facts": values, "not_well": troubles, "works": not broken}, indent=2
         )
     else:
         longest = max(len(fact.name) for fact in found) + 2
@@ -243,7 +239,7 @@ def _environment() -> Iterator[SystemFact]:
         trouble = ""
         if name == MODE:
             trouble = f"{doubt()}." if doubt() else ""
-        elif name not in ("GRADWATCH_KERNEL", "GRADWATCH_DEVICE_ENGINE"):
+        elif name not in ("GRADWATCH_KERNEL", "GRADWATCH_DEVICE_ENGINE", "GRADWATCH_DEBUG"):
             trouble = f"{name} is set, but nothing is known by that name."
         yield SystemFact(name, plain(os.environ[name]), plain(trouble))
 

@@ -12,9 +12,8 @@ from gradwatch.cli.help import examples
 from gradwatch.cli.progress import bytes_bar
 from gradwatch.errors import Exit
 from gradwatch.finding import Severity
-from gradwatch.jsonio import dumps
 from gradwatch.text import number, percent, plain, several
-from gradwatch.views.console import console, prose_width
+from gradwatch.views.console import console, print_json, prose_width
 from gradwatch.views.tables import FittedTable, fitted
 
 _SHOWN = 40
@@ -45,7 +44,7 @@ def command(
     with bytes_bar() as progress:
         found = drift(before, after, options=ScanOptions(workers, dask, progress))
     if as_json:
-        click.echo(dumps({**found.to_dict(), "analysis": of_checkpoints(found)}, indent=2))
+        print_json({**found.to_dict(), "analysis": of_checkpoints(found)}, indent=2)
     else:
         _show(found)
     grave = any(finding.severity >= limit for finding in found.findings)

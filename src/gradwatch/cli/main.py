@@ -1,16 +1,21 @@
 """The `gradwatch` program: a table of commands, each imported when it is used."""
 
 import io
+import os
 import re
 import sys
+import traceback
+import warnings
 from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
 
 import click
 from click.shell_completion import CompletionItem
 
 from gradwatch.cli.help import examples
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.text import nearest, plain
+from gradwatch.text import cut, nearest, plain
 from gradwatch.version import __version__
 from gradwatch.views.console import coloured
 
@@ -31,6 +36,9 @@ COMMANDS: dict[str, str] = {
     "doctor": "gradwatch.cli.doctor",
     "completion": "gradwatch.cli.completion",
 }
+
+DEBUG = "GRADWATCH_DEBUG"
+"""Set to anything: the traceback of a fault is shown too."""
 
 
 class Commands(click.Group):
@@ -77,20 +85,74 @@ def gradwatch(ctx: click.Context) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the program; only here are errors printed and turned into exit codes."""
+    sys.stdout, sys.stderr = _unbroken(sys.stdout), _unbroken(sys.stderr)
     try:
-        code = gradwatch.main(arguments, prog_name="gradwatch", standalone_mode=False)
+        with warnings.catch_warnings():
+            if not sys.warnoptions:  # lines of source are for who asked for them
+                warnings.simplefilter("ignore")
+            code = gradwatch.main(arguments, prog_name="gradwatch", standalone_mode=False)
+        sys.stdout.flush()
     except GradwatchError as error:
-        click.echo(f"gradwatch: {error}", err=True)
-        sys.exit(error.exit_code)
+        _end(f"gradwatch: {plain(str(error))}", error.exit_code)
     except click.ClickException as error:
         text = io.StringIO()
-        error.show(text)
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        click.UsageError(plain(error.format_message()), context).show(text)
         # click repeats what was typed; in a URL there may be a password
-        click.echo(re.sub(r"(\w://)\S*", r"\1…", text.getvalue()), err=True, nl=False)
-        sys.exit(Exit.USAGE)
+        _end(re.sub(r"(\w://)\S*", r"\1…", text.getvalue()).rstrip("\n"), Exit.USAGE)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:  # `gradwatch … | head`: Python would complain once more when it exits
-        sys.stderr.close()
-        sys.exit(0)
+    except Exception as error:  # no traceback ever: exit code 1 means a finding
+        if os.environ.get(DEBUG):
+            for line in traceback.format_exc().splitlines():
+                click.echo(plain(line), err=True)
+        _end(f"gradwatch: {plain(_fault(error))}", Exit.UNREADABLE)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end(sentence: str, code: Exit) -> NoReturn:
+    click.echo(sentence, err=True)
+    sys.exit(code)
+
+
+def _fault(error: Exception) -> str:
+    """What to say of an error that nobody foresaw."""
+    if isinstance(error, MemoryError):
+        return (
+            "Expected what fits into the memory of this machine, got more. Ask for less of it, or "
+            "close other programs."
+        )
+    if isinstance(error, OSError) and error.strerror:
+        where = f" {error.filename}" if error.filename else ""
+        return f"Could not read or write{where}: {error.strerror}. Check the disk and your rights."
+    return (
+        f"Expected an answer, got a fault of gradwatch ({type(error).__name__}: "
+        f"{cut(str(error), 200)}). The input may be damaged; please report it, with what "
+        f"{DEBUG}=1 shows."
+    )
+
+
+class _Pipe(io.FileIO):
+    """A stream whose reader may leave before all is said (`… | head`): the rest goes nowhere."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            if not (isinstance(error, BrokenPipeError) or self.fileno() == 2):
+                raise  # a full disk is said on standard error; there it can only be borne
+            return len(data)
+
+
+def _unbroken(stream: TextIO | None) -> TextIO:
+    """The same, but no reader that leaves and no letter that it cannot write ends the command."""
+    if stream is None:  # closed by who started us
+        return Path(os.devnull).open("w", encoding="utf-8")
+    own = stream in (sys.__stdout__, sys.__stderr__)
+    if not own:  # but somebody's, such as a test's
+        return stream
+    pipe = io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False))
+    return io.TextIOWrapper(
+        pipe, stream.encoding, "backslashreplace", line_buffering=bool(stream.line_buffering)
+    )

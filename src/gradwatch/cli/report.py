@@ -42,7 +42,7 @@ def command(run: Place, output: Path, colours: str, force: bool) -> None:
         text = report(model, scheme).encode()
     size = write_whole(output, lambda file: file.write(text), force=force)
     click.echo(
-        f"{model.health['state']}: {model.health['line']}\n"
+        f"{model.health['state']}: {plain(model.health['line'])}\n"
         f"Wrote {plain(str(output))} ({size / 1e6:.2f} MB); open it in a browser.",
         err=True,
     )

@@ -1,6 +1,5 @@
 """`gradwatch runs`: the runs there are, how large they are, and away with one or its old rows."""
 
-import json
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,6 @@ from gradwatch.cli.places import PlaceArgument
 from gradwatch.cli.progress import share_bar
 from gradwatch.diagnosis import counted, diagnose
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.jsonio import spelled
 from gradwatch.store import (
     Retention,
     RunSummary,
@@ -25,8 +23,8 @@ from gradwatch.store import (
 )
 from gradwatch.store import prune as prune_files
 from gradwatch.store.places import Place
-from gradwatch.text import nearest, plain
-from gradwatch.views.console import console
+from gradwatch.text import nearest, plain, several
+from gradwatch.views.console import console, print_json
 from gradwatch.views.tables import FittedTable
 
 FORMAT = 1
@@ -70,16 +68,17 @@ def command(
         )
     summaries = list_runs(folder)
     if victim is not None:
-        _delete(_named(summaries, victim), yes)
+        below = [item for item in summaries if item.path != folder]
+        _delete(_named(below, victim, folder), yes)
         return
     if kept is not None:
-        named = {item.path: item for item in (_named(summaries, name) for name in names)}
+        named = {item.path: item for item in (_named(summaries, name, folder) for name in names)}
         _prune(list(named.values()) or summaries, kept, yes)
         return
     document = as_document(summaries, judged=not quick)
     listed = document["runs"]
     if as_json:
-        click.echo(json.dumps(spelled(document)))
+        print_json(document)
     elif listed:
         console().print(_table(listed))
     else:
@@ -123,13 +122,13 @@ def _kept(
 def _described(summary: RunSummary, *, judged: bool) -> dict[str, Any]:
     """One run of the list: its summary, and steps, state and verdict, which need opening it."""
     steps, state, diagnosis = 0, "cannot be read", None
-    with suppress(GradwatchError):
+    with suppress(Exception):  # a fault in reading one run must not hide the others
         run = open_run(summary.path)
+        diagnosis = diagnose(run) if judged else None
         steps = run.step_count
         state = "complete" if run.info["complete"] else "open or killed"
         if any(event.kind == "damage" for event in run.events):
             state = "damaged"
-        diagnosis = diagnose(run) if judged else None
     return {
         "path": str(summary.path),
         "name": summary.name,
@@ -144,7 +143,7 @@ def _described(summary: RunSummary, *, judged: bool) -> dict[str, Any]:
     }
 
 
-def _named(summaries: list[RunSummary], name: str) -> RunSummary:
+def _named(summaries: list[RunSummary], name: str, folder: Place) -> RunSummary:
     """The run whose folder has this name, whole as it is: who deletes never guesses."""
     for item in summaries:
         if item.path.name == name:
@@ -152,7 +151,7 @@ def _named(summaries: list[RunSummary], name: str) -> RunSummary:
     there = [plain(item.path.name) for item in summaries]
     raise GradwatchError(
         f"Expected the whole name of a run's folder, got {plain(name)!r}; there is "
-        f"{nearest(name, there) if there else 'none'}.",
+        f"{nearest(name, there) if there else f'none below {plain(str(folder))!r}'}.",
         Exit.USAGE,
     )
 
@@ -160,8 +159,9 @@ def _named(summaries: list[RunSummary], name: str) -> RunSummary:
 def _delete(item: RunSummary, yes: bool) -> None:
     question = f"Delete {plain(str(item.path))} ({_size(item.bytes)})? It cannot be undone."
     if yes or click.confirm(question, err=True):
-        delete_run(item.path)
-        click.echo(f"Deleted {plain(str(item.path))}.", err=True)
+        left = delete_run(item.path)
+        rest = f", except what is not of gradwatch: {several(left, 4)}" if left else ""
+        click.echo(plain(f"Deleted {item.path}{rest}."), err=True)
     else:
         click.echo("Nothing was deleted.", err=True)
 
@@ -196,7 +196,7 @@ def _prune(summaries: list[RunSummary], keep: Retention, yes: bool) -> None:
 def _table(listed: list[dict[str, Any]]) -> FittedTable:
     rows = []
     for run in listed:
-        begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(_clamped(run["created"])))
+        begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["created"]))
         cells = (
             Path(run["path"]).name,
             begun if run["created"] else "?",
@@ -221,11 +221,6 @@ def _judged(run: dict[str, Any]) -> str:
     if run["verdict"] in (None, "healthy"):
         return run["verdict"] or "–"
     return f"{run['verdict']}, {counted(**run['counts'])}"
-
-
-def _clamped(seconds: float) -> float:
-    """Within what every platform's calendar can show; the file may say anything."""
-    return min(max(seconds, 0.0), 4e9) if seconds == seconds else 0.0
 
 
 def _size(count: int) -> str:

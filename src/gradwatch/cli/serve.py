@@ -15,15 +15,16 @@ from gradwatch.store.runs import find_run
     epilog=examples("gradwatch serve", "gradwatch serve runs ../other/runs --port 8080"),
 )
 @click.argument("runs", type=PlaceArgument(), nargs=-1)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--host", default="localhost", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port; 0 takes any free one.")
 @click.option("--allow-remote", is_flag=True, help="Let --host be one other machines can reach.")
 def command(runs: tuple[Place, ...], host: str, port: int | None, allow_remote: bool) -> None:
     """Serve a live page of the runs in RUNS (folders of runs, or runs; `runs` by default).
 
-    Prints a link that works once. The page is read-only; the training is not touched.
+    Prints a link that works once; Enter prints a new one. The page only reads; the training is
+    not touched.
     """
-    from gradwatch.server.serving import Address, serve
+    from gradwatch.server.serving import Address, has_terminal, serve
 
     roots = [
         run if run.remote or run.exists() else find_run(str(run), HOME) for run in runs or [HOME]
@@ -35,5 +36,8 @@ def command(runs: tuple[Place, ...], host: str, port: int | None, allow_remote: 
                 Exit.UNREADABLE,
             )
     address = Address.checked(host, port, allow_remote=allow_remote)
-    click.echo("Open this link, which works once (Ctrl-C ends the server):", err=True)
+    if address.caution:
+        click.echo(address.caution, err=True)
+    new = "Enter prints a new one" if has_terminal() else "restart for a new one"
+    click.echo(f"Open this link, which works once ({new}, Ctrl-C ends the server):", err=True)
     serve(roots, address, click.echo)

@@ -1,11 +1,12 @@
 """`gradwatch weights`: what is wrong with trained weights, without building the model."""
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gradwatch.analysis.weights import analyze_weights
+from gradwatch.analysis.weights import analyze_weights, distribution_health
 from gradwatch.checkpoints import scan
 from gradwatch.checkpoints.blocks import arrays_of
 from gradwatch.checkpoints.measure import TensorStats, overall_casts
@@ -19,10 +20,9 @@ from gradwatch.diagnosis import Diagnosis, verdicts
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.files import refuse_taken, write_whole
 from gradwatch.finding import Severity
-from gradwatch.jsonio import dumps
 from gradwatch.run import Run
 from gradwatch.text import number, plain
-from gradwatch.views.console import console, prose_width
+from gradwatch.views.console import console, print_json, prose_width
 from gradwatch.views.model import build
 from gradwatch.views.page import report
 from gradwatch.views.tables import FittedTable, fitted
@@ -74,7 +74,7 @@ def command(
         run = scan(list(paths), spectrum=spectrum, workers=workers, dask=dask, progress=progress)
     with waiting("examining the weights"):
         checkpoint, diagnosis = checkpoint_of(run), verdicts(run).diagnosis
-    if not checkpoint.tensors:
+    if not checkpoint.tensors and not diagnosis.findings:
         raise GradwatchError(f"{checkpoint.index.path} holds no tensor that can be measured.")
     analysis = None
     if as_json or output is not None:
@@ -82,7 +82,7 @@ def command(
         with waiting("analysing the weights"):
             analysis = analyze_weights(run, elements=arrays_of(checkpoint.index))
     if as_json:
-        click.echo(dumps(as_document(run, analysis), indent=2))
+        print_json(as_document(run, analysis), indent=2)
     else:
         _show(run, checkpoint, diagnosis, verbose)
     if output is not None:
@@ -113,10 +113,10 @@ def _show(run: Run, checkpoint: Checkpoint, diagnosis: Diagnosis, verbose: bool)
     click.echo()
     out = console()
     out.print(_table(checkpoint))
-    rest = len(checkpoint.tensors) - _SHOWN
+    rest = len(checkpoint.by_name) - _SHOWN
     if rest > 0:
         click.echo(f"… and {rest} more tensors; --json has all of them.")
-    health = analyze_weights(run).distribution_health
+    health = distribution_health(run)
     if health.score is not None:
         click.echo(f"Weight analysis: {health.status.value} ({health.score:.0f} of 100)")
     casts = [
@@ -145,13 +145,13 @@ def _table(checkpoint: Checkpoint) -> FittedTable:
         numbers = ["std", "max |x|", "zeros", "rank"]
     return FittedTable(
         ["tensor", "shape", "type", *numbers],
-        [_cells(checkpoint, stats) for stats in checkpoint.tensors[:_SHOWN]],
+        [_cells(checkpoint, *item) for item in islice(checkpoint.by_name.items(), _SHOWN)],
         words=("shape", "type"),
         spare=(numbers[0], "zeros", "type"),
     )
 
 
-def _cells(checkpoint: Checkpoint, stats: TensorStats) -> list[str]:
+def _cells(checkpoint: Checkpoint, name: str, stats: TensorStats) -> list[str]:
     tensor, moments = stats.tensor, stats.moments
     kind = _TYPES.get(str(tensor.element), str(tensor.element))
     shape = "×".join(map(str, tensor.shape)) or "–"
@@ -159,7 +159,7 @@ def _cells(checkpoint: Checkpoint, stats: TensorStats) -> list[str]:
     wanted = ("mean", "std", "min", "max") if checkpoint.spectra is None else ("std", "abs_max")
     numbers = [number(float(moments[name])) for name in wanted]
     rank = [] if checkpoint.spectra is None else [_rank(checkpoint, tensor.name)]
-    return [stats.name, shape, kind, *numbers, zeros, *rank]
+    return [name, shape, kind, *numbers, zeros, *rank]
 
 
 def _rank(checkpoint: Checkpoint, name: str) -> str:

@@ -18,6 +18,7 @@ from gradwatch.diagnosis.diagnose import diagnose
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import MemorySource, Run, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State, row_dtype
+from gradwatch.text import plain
 
 FIRST, LAST = 16, 496
 KEPT: tuple[Stat, ...] = (
@@ -300,7 +301,7 @@ class LiveDiagnosis:
         self.findings.append(finding)
         if loud:
             log.warning(
-                "gradwatch: step %d: %s: %s", self._looked_at, finding.check, finding.message
+                "gradwatch: step %d: %s: %s", self._looked_at, finding.check, plain(finding.message)
             )
         if self.on_finding is not None:
             try:
@@ -325,4 +326,4 @@ class LiveDiagnosis:
         if len(self._past) > FIRST_LOOK and self._looked_at < self._past.last_step:
             self.look(self._past.last_step)
         if self.findings and self.run_dir:
-            log.warning("gradwatch: read more: gradwatch diagnose %s", self.run_dir)
+            log.warning("gradwatch: read more: gradwatch diagnose %s", plain(str(self.run_dir)))

@@ -26,14 +26,18 @@ from gradwatch.record.watcher import Disabled, Watcher, close_previous
 from gradwatch.run import Event, EventKind
 from gradwatch.store import Writer, folder_name
 from gradwatch.store.places import is_url
-from gradwatch.store.runs import next_attempt
+from gradwatch.store.runs import hold, next_attempt
 
 HOME = Path("runs")
 Models = Module | Sequence[Module] | Mapping[str, Module]
 """One network, or several that are trained together."""
 _THERE = (
-    "gradwatch: %s is there already: its steps are replaced one by one. Name another run, or "
-    "resume with watch(..., step=N)"
+    "gradwatch: %s is there already: this training takes its place. Name another run, or resume "
+    "with watch(..., step=N)"
+)
+_HELD = (
+    "gradwatch: another training is recorded to %s at this moment; this one goes to %s. Give each "
+    "training a name of its own"
 )
 
 
@@ -74,14 +78,19 @@ def watch(
     close_previous(model)
     name, path = _place(run, _kind(model))
     rank, world = rank_and_world()
+    info = _info(model, torch_optimizers)
+    held = None
+    if world == 1:  # several ranks share a run
+        name, path, held = _unshared(name, path, info["versions"])
     if step is None and next_attempt(path, rank):
         log.warning(_THERE, path)
-    info = _info(model, torch_optimizers)
     if level is not LossLevel.AUTO:
         info["loss_level"] = level.value
         if monitor is not None:
             monitor.noted({"loss_level": level.value})
-    writer = Writer.create(path, name=name, rank=rank, world=world, info=info, keep=chosen.keep)
+    writer = Writer.create(
+        path, name=name, rank=rank, world=world, info=info, keep=chosen.keep, held=held
+    )
     kept, left_out = _without_compiled_activations(model, chosen, record is ALL)
     if left_out:
         writer.event(Event(step or 0, EventKind.NOT_RECORDED, left_out))
@@ -199,6 +208,21 @@ def _place(run: str | os.PathLike[str] | None, what: str) -> tuple[str, Path]:
     if isinstance(run, str) and os.path.basename(text) == text:  # noqa: PTH119
         return text, HOME / folder_name(text)
     return Path(text).name, Path(text)
+
+
+def _unshared(name: str, path: Path, versions: Mapping[str, str]) -> tuple[str, Path, int | None]:
+    """The run, or one named after it where another training holds it, and what holds this one."""
+    wanted, count = (name, path), 1
+    while True:
+        try:
+            held = hold(path, name, versions)
+        except BlockingIOError:
+            count += 1
+            name, path = f"{wanted[0]}-{count}", wanted[1].with_name(f"{wanted[1].name}-{count}")
+            continue
+        if count > 1:
+            log.warning(_HELD, wanted[1], path)
+        return name, path, held
 
 
 def _info(model: Module, optimizers: list[Optimizer]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """`Run`: what was recorded, as read-only arrays that are loaded on first use."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ from gradwatch.notebook import cell, facts, line_chart
 from gradwatch.run.arrays import source_from_arrays
 from gradwatch.run.downsample import Window
 from gradwatch.run.given import series_by_name, source_from_norms
-from gradwatch.run.source import Loaded, Source
+from gradwatch.run.source import Loaded, ReadCache, Source
 from gradwatch.run.subject import Event, EventKind, Histogram, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
 from gradwatch.text import markup
@@ -30,7 +31,8 @@ class Run:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.series = SeriesByStat(self)
-        self._loaded: dict[Stat, Loaded] = {}
+        # Not part of `Source`: only what is read from files can be read again.
+        self._loaded = ReadCache(lambda: getattr(source, "room", sys.maxsize))
 
     # -- what there is ---------------------------------------------------------------------------
 
@@ -165,13 +167,14 @@ class Run:
         return Window(self, low if first is None else first, high if last is None else last, points)
 
     def _load(self, stat: Stat) -> Loaded:
-        if stat not in self._loaded:
+        def load() -> Loaded:
             loaded = self.source.load(stat) if stat in self.recorded else self._absent(stat)
             # Everybody who asks for this statistic gets the same arrays: nobody may change them.
             loaded.values.setflags(write=False)
             loaded.states.setflags(write=False)
-            self._loaded[stat] = loaded
-        return self._loaded[stat]
+            return loaded
+
+        return self._loaded.get(stat, load, lambda loaded: loaded.bytes)
 
     def _absent(self, stat: Stat) -> Loaded:
         shape = (len(self.steps), len(self.by_kind[stat.kind]))

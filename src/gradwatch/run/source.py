@@ -1,8 +1,10 @@
 """Where a run's data come from: arrays in memory, a run folder, a scan of checkpoints."""
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,33 @@ from gradwatch.run.downsample import Downsampled
 from gradwatch.run.subject import Event, Histogram, Subject
 from gradwatch.stats import HAS_VALUE, Family, Stat
 
+Read = TypeVar("Read")
+
+
+class ReadCache:
+    """What was read lately, the oldest let go where all of it takes more than `limit` bytes."""
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self._held: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, read: Callable[[], Read], size: Callable[[Read], int]) -> Read:
+        """What `read` gives, unless it is held; `size` tells the bytes it takes."""
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+                return cast(Read, self._held[key][0])
+        found = read()  # outside the lock: two threads may read the same
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = found, size(found)
+                self._size += self._held[key][1]
+            while self._size > self._limit() and len(self._held) > 1:
+                self._size -= self._held.popitem(last=False)[1][1]
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -19,6 +48,11 @@ class Loaded:
 
     values: NDArray[np.float64]
     states: NDArray[np.uint8]
+
+    @property
+    def bytes(self) -> int:
+        """Memory it takes; one number that is seen from everywhere takes none."""
+        return sum(array.nbytes for array in (self.values, self.states) if any(array.strides))
 
 
 class Source(Protocol):
@@ -53,7 +87,7 @@ class Source(Protocol):
         """Plain JSON: name, versions, options."""
 
     def load(self, stat: Stat) -> Loaded:
-        """One statistic of all steps; called at most once per statistic, since a `Run` keeps it."""
+        """One statistic of all steps; a `Run` keeps it, as far as the source has `room` for."""
 
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
         """Exact values of a 64-bit column (counts, hashes); 0 where there is none."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ class Placement:
     def from_dict(cls, data: Mapping[str, Any]) -> "Placement":
         """Back from a dictionary; raises where a file holds something of the wrong type."""
         whole, offset, shape = (_ints(data[name]) for name in ("global_shape", "offset", "shape"))
-        return cls(whole, offset, shape, int(data.get("replica", 0)))
+        return cls(whole, offset, shape, _int(data.get("replica", 0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +73,22 @@ class Subject:
         placement = data.get("placement")
         return cls(
             kind=Kind(data["kind"]),
-            name=str(data["name"]),
-            layer=str(data.get("layer", "")),
+            name=_text(data["name"]),
+            layer=_text(data.get("layer", "")),
             shape=_ints(data.get("shape", ())),
-            dtype=str(data.get("dtype", "")),
-            count=_ints([data.get("count", 0)])[0],
-            group=None if data.get("group") is None else int(data["group"]),
+            dtype=_text(data.get("dtype", "")),
+            count=_int(data.get("count", 0)),
+            group=None if data.get("group") is None else _int(data["group"]),
             frozen=bool(data.get("frozen", False)),
-            tied_to=tuple(str(name) for name in data.get("tied_to", ())),
-            order=None if data.get("order") is None else int(data["order"]),
-            module=str(data.get("module", "")),
+            tied_to=tuple(map(_text, data.get("tied_to", ()))),
+            order=None if data.get("order") is None else _int(data["order"]),
+            module=_text(data.get("module", "")),
             placement=placement and Placement.from_dict(placement),
         )
 
 
+_LONGEST = 1 << 12
+_DIMENSIONS = 64
 _DEFAULTS = {item.name: item.default for item in fields(Subject)}
 
 
@@ -104,10 +107,24 @@ def block_of(layer: str) -> str:
 
 def _ints(values: Any) -> tuple[int, ...]:
     """A shape or an offset; one that no tensor can have would overflow somewhere else."""
-    numbers = tuple(int(value) for value in values)
+    if len(values) > _DIMENSIONS:
+        raise ValueError(f"a shape of {len(values)} dimensions")
+    numbers = tuple(index(value) for value in values)
     if min(numbers, default=0) < 0 or max(*numbers, prod(numbers), 0) >> 62:
         raise ValueError("a shape that no tensor can have")
     return numbers
+
+
+def _text(value: Any) -> str:
+    """A name; one that is longer than any would stand in every row of an export."""
+    text = str(value)
+    if len(text) > _LONGEST:
+        raise ValueError(f"a name of {len(text)} letters")
+    return text
+
+
+def _int(value: Any) -> int:
+    return _ints([value])[0]
 
 
 class EventKind(StrEnum):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -20,7 +21,10 @@ METHODS = frozenset({"GET", "HEAD"})
 LONGEST_ADDRESS = 2048
 PIECE = 64 << 10
 OWN_SITES = frozenset({"same-origin", "none"})
-SECONDS_BETWEEN_LINKS = 5.0
+SESSION_SECONDS = 12 * 3600
+MOST_SESSIONS = 16
+ALLOWED = "gradwatch.allowed"
+"""In the scope of a request with a session: a function that says whether it still lasts."""
 SECURITY = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -36,47 +40,54 @@ SECURITY = {
 
 @dataclass
 class AccessTokens:
-    """The token of the link, good once, and the secret the cookie carries afterwards."""
+    """The token of the link, good once, and the sessions such tokens were traded for."""
 
     show: Callable[[str], None]
-    """Shows the person at the terminal a new token."""
+    """Shows the person at the terminal a token."""
     clock: Callable[[], float] = time.monotonic
-    session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    _token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    _announced: float = -1e9
+    _token: str = ""
+    _sessions: dict[str, float] = field(default_factory=dict)
+    """When each ends, by the secret its cookie carries; the oldest first."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def announce(self) -> None:
-        """Show the token, at most once in a few seconds: visitors must not flood a terminal."""
+        """Show the token; a new one if the last was used up."""
         with self._lock:
-            if self.clock() - self._announced < SECONDS_BETWEEN_LINKS:
-                return
-            self._announced = self.clock()
+            self._token = self._token or secrets.token_urlsafe(32)
             self.show(self._token)
 
-    def redeem(self, token: str) -> bool:
-        """Whether this is the token; if so it is used up and another takes its place."""
+    def redeem(self, token: str) -> str | None:
+        """The secret of a new session if this is the token, which is then used up."""
         with self._lock:
-            # In constant time, so that response times do not give the token away byte by byte.
-            right = hmac.compare_digest(token.encode(), self._token.encode())
-            if right:
-                self._token = secrets.token_urlsafe(32)
-                self._announced = -1e9
-            return right
+            if not self._token or not _same(token, self._token):
+                return None
+            self._token = ""
+            while len(self._sessions) >= MOST_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
+            session = secrets.token_urlsafe(32)
+            self._sessions[session] = self.clock() + SESSION_SECONDS
+            return session
 
-    def allows(self, cookie: str | None) -> bool:
-        """Whether this cookie carries the secret."""
-        return cookie is not None and hmac.compare_digest(cookie.encode(), self.session.encode())
+    def allows(self, cookie: str) -> bool:
+        """Whether this cookie carries the secret of a session that lasts."""
+        with self._lock:
+            ends = [end for session, end in self._sessions.items() if _same(cookie, session)]
+        return any(self.clock() < end for end in ends)
+
+
+def _same(given: str, secret: str) -> bool:
+    """In constant time, so that response times do not give the secret away byte by byte."""
+    return hmac.compare_digest(given.encode(), secret.encode())
 
 
 class AuthMiddleware:
     """ASGI middleware: host, origin, method, size, then the token; headers on all answers."""
 
-    def __init__(self, app: ASGIApp, *, hosts: frozenset[str], tokens: AccessTokens) -> None:
+    def __init__(self, app: ASGIApp, *, host: str, tokens: AccessTokens) -> None:
         self.app = app
-        self.hosts = hosts
+        self.host = host
         self.tokens = tokens
-        self.cookie = "gradwatch_" + "".join(c for c in min(hosts) if c.isalnum())
+        self.cookie = "gradwatch_" + "".join(c for c in host if c.isalnum())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer what is refused here; pass everything else on to the application."""
@@ -97,11 +108,10 @@ class AuthMiddleware:
         """What is wrong with the request whoever sent it, or None."""
         headers = Headers(scope=scope)
         # The exact host defeats DNS rebinding: a foreign name that resolves to this address.
-        if headers.getlist("host") not in [[host] for host in self.hosts]:
+        if headers.getlist("host") != [self.host]:
             return Response(status_code=421)
         # Pages of other sites may not even ask: the browser would send our cookie along.
-        origins = headers.getlist("origin")
-        if origins and origins not in [[f"http://{host}"] for host in self.hosts]:
+        if headers.getlist("origin") not in ([], [f"http://{self.host}"]):
             return Response(status_code=403)
         if not set(headers.getlist("sec-fetch-site")) <= OWN_SITES:
             return Response(status_code=403)
@@ -116,20 +126,23 @@ class AuthMiddleware:
     def _entrance(self, scope: Scope) -> Response | None:
         """The first hop trades the token for a cookie; without the cookie nobody enters."""
         request = Request(scope)
-        tokens = request.query_params.getlist("token")
-        if scope["path"] == "/" and len(tokens) == 1 and self.tokens.redeem(tokens[0]):
-            away = RedirectResponse("/", status_code=303)
-            away.set_cookie(
-                self.cookie, self.tokens.session, httponly=True, samesite="strict", path="/"
-            )
-            return away
-        if self.tokens.allows(request.cookies.get(self.cookie)):
+        given = request.query_params.getlist("token")
+        # Only GET: a HEAD, with which programs look at links beforehand, leaves the token good.
+        if scope["method"] == "GET" and scope["path"] == "/" and len(given) == 1:
+            session = self.tokens.redeem(given[0])
+            if session is not None:
+                away = RedirectResponse("/", status_code=303)
+                away.set_cookie(
+                    self.cookie, session, SESSION_SECONDS, httponly=True, samesite="strict"
+                )
+                return away
+        cookie = request.cookies.get(self.cookie, "")
+        if self.tokens.allows(cookie):
+            scope[ALLOWED] = partial(self.tokens.allows, cookie)
             return None
-        if scope["path"] == "/":
-            self.tokens.announce()
         return PlainTextResponse(
-            "Please open the link that `gradwatch serve` prints in its terminal. "
-            "Each link works once; a new one has been printed there.\n",
+            "Please open the link that `gradwatch serve` has printed. It works once. For a new one "
+            "press Enter in that terminal; if it runs without a terminal, restart it.\n",
             status_code=401,
         )
 

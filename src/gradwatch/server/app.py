@@ -14,9 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradwatch.errors import GradwatchError
-from gradwatch.server.access import AccessTokens, AuthMiddleware
+from gradwatch.server.access import ALLOWED, AccessTokens, AuthMiddleware
 from gradwatch.server.encoded import BadRequest, EncodedView, ViewRequest
 from gradwatch.server.runs import Library, RunGone, ServedRun
 from gradwatch.text import plain
@@ -78,48 +79,37 @@ class Pages:
         run = await run_in_threadpool(self.library.run, request.path_params["key"])
         return _answer(run, await run_in_threadpool(run.view, asked), request)
 
-    async def run_events(self, request: Request) -> Response:
+    async def run_events(self, request: Request) -> ASGIApp:
         """A stream of events: one run has grown, is complete, is gone."""
         return self._stream(request, run=request.path_params["key"])
 
-    async def list_events(self, request: Request) -> Response:
+    async def list_events(self, request: Request) -> ASGIApp:
         """A stream of events: any run has changed, come or gone."""
         return self._stream(request, run=None)
 
-    def _stream(self, request: Request, run: str | None) -> Response:
-        if self.streams >= MOST_STREAMS:
-            return _sorry("Too many pages are open; close one.", 503)
+    def _stream(self, request: Request, run: str | None) -> ASGIApp:
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
         look = of_list(self.library) if run is None else of_run(self.library, run)
         last = request.headers.get("last-event-id", "")[:64]
-        return StreamingResponse(self._events(look, last), media_type="text/event-stream")
+        events = _events(look, last, request.scope[ALLOWED])
 
-    async def _events(self, look: "Look", last: str) -> AsyncIterator[bytes]:
-        """Send what `look` returns where it is new; never the same event twice in a row."""
-        self.streams += 1
-        try:
-            silent = 0.0
-            yield b"retry: 2000\n\n"
-            # A page that reconnects names the last event it has had.
-            sent: set[ServerEvent] = {ServerEvent("grown", last)}
-            while True:
-                events = await run_in_threadpool(look)
-                for event in events:
-                    if event not in sent:
-                        silent = 0.0
-                        yield event.encoded()
-                sent = set(events) or sent
-                if silent >= HEARTBEAT:
-                    silent = 0.0
-                    yield b": still here\n\n"
-                await asyncio.sleep(SECONDS)
-                silent += SECONDS
-        finally:
-            self.streams -= 1
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            # Looked at and counted without a pause between: a burst finds the number as it is.
+            if self.streams >= MOST_STREAMS:
+                full = _sorry("Too many pages are open; close one.", 503)
+                return await full(scope, receive, send)
+            self.streams += 1
+            try:
+                stream = StreamingResponse(events, media_type="text/event-stream")
+                await stream(scope, receive, send)
+            finally:
+                self.streams -= 1
+
+        return counted
 
 
-def application(library: Library, *, hosts: frozenset[str], tokens: AccessTokens) -> AuthMiddleware:
+def application(library: Library, *, host: str, tokens: AccessTokens) -> AuthMiddleware:
     """The whole application; the token is asked for everywhere, errors and unknown routes too."""
     inside = Starlette(
         routes=list(Pages(library).routes()),
@@ -131,7 +121,7 @@ def application(library: Library, *, hosts: frozenset[str], tokens: AccessTokens
         },
     )
     inside.router.redirect_slashes = False
-    return AuthMiddleware(inside, hosts=hosts, tokens=tokens)
+    return AuthMiddleware(inside, host=host, tokens=tokens)
 
 
 def _answer(run: ServedRun, view: EncodedView, request: Request) -> Response:
@@ -191,6 +181,26 @@ class ServerEvent(NamedTuple):
 
 
 Look = Callable[[], list[ServerEvent]]
+
+
+async def _events(look: Look, last: str, allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Send what `look` returns where it is new; never the same event twice in a row."""
+    silent = 0.0
+    yield b"retry: 2000\n\n"
+    # A page that reconnects names the last event it has had.
+    sent: set[ServerEvent] = {ServerEvent("grown", last)}
+    while allowed():
+        events = await run_in_threadpool(look)
+        for event in events:
+            if event not in sent:
+                silent = 0.0
+                yield event.encoded()
+        sent = set(events) or sent
+        if silent >= HEARTBEAT:
+            silent = 0.0
+            yield b": still here\n\n"
+        await asyncio.sleep(SECONDS)
+        silent += SECONDS
 
 
 def of_run(library: Library, key: str) -> Look:

@@ -16,8 +16,8 @@ from gradwatch.views.model import OF_DIAGNOSIS, SECTIONS, ViewModel, to_json
 from gradwatch.views.model.titles import shown
 
 MOST_MAPS = 16
-KEPT = 24
-"""Answers of one run kept as bytes: panning back and forth asks for the same again."""
+KEPT = 16 << 20
+"""Bytes of one run's answers that are kept: panning back and forth asks for the same again."""
 REMEMBERED = 64
 """Answers of one run whose sections are remembered (not the bytes, only their digests)."""
 _STEP = re.compile(r"-?\d{1,15}\Z", re.ASCII)
@@ -99,6 +99,11 @@ class EncodedView:
         """The whole answer; kept, so that it is there once however many visitors are sent it."""
         return self.text_of(self.sections)
 
+    @property
+    def size(self) -> int:
+        """Bytes it takes once it was sent: its sections, and all of them joined."""
+        return 2 * sum(map(len, self.sections.values()))
+
     def text_of(self, names: Collection[str]) -> bytes:
         """The named sections as one object."""
         chosen = [
@@ -177,8 +182,10 @@ class AnswerCache:
         """Store an answer, drop the one unused longest, and hand the new one back."""
         with self._lock:
             self._answers[kind, request, mark] = view
-            while len(self._answers) > KEPT:
-                self._answers.popitem(last=False)
+            self._answers.move_to_end((kind, request, mark))
+            held = sum(answer.size for answer in self._answers.values())
+            while held > KEPT and len(self._answers) > 1:
+                held -= self._answers.popitem(last=False)[1].size
         return view
 
 

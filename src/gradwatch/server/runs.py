@@ -1,17 +1,18 @@
 """The runs being served: each opened once and read on when it grows, its answers kept as bytes.
 
-`Library` finds them and gives them ids, `ServedRun` answers for one, `Worker` is the thread that
-does what takes long.
+`Library` finds them and gives them ids, `ServedRun` answers for one, `Workers` are the threads that
+do what takes long. A run that cannot be read is that run's trouble and nobody else's.
 """
 
+import ctypes
 import hashlib
 import logging
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -19,8 +20,9 @@ from typing import Any, cast
 from gradwatch.diagnosis import Diagnosis
 from gradwatch.errors import GradwatchError
 from gradwatch.run import Run
-from gradwatch.run.source import Source
+from gradwatch.run.source import Loaded, Source
 from gradwatch.server.encoded import AnswerCache, EncodedView, SentETags, ViewRequest
+from gradwatch.stats import Stat
 from gradwatch.store import RunSummary, follow, list_runs
 from gradwatch.store.isolation import Decoder
 from gradwatch.store.places import Place
@@ -30,15 +32,20 @@ from gradwatch.views.model.titles import HEAT_CHOICE, shown
 
 LOG = logging.getLogger(__name__)
 LISTING_SECONDS = 1.5
-"""How long one listing may diagnose runs; the others follow with the next listing."""
+"""How long a listing waits for runs that are being looked at; the others follow with the next."""
+WORKERS = 2
 REST = 5.0
 """A growing run is read or built again only after this many times what the last time took."""
 MOST_DIAGNOSED = 60_000_000
 """Checks load series whole; beyond so many values that is left to `gradwatch diagnose`."""
+MOST_LOADED = 60_000_000
+"""Values of one series that may be in memory: half a gigabyte."""
 BIG = 64 << 20
 """Bytes on disk from which on what is new in a run is read by the worker."""
 WARMED = 10
 """Windows of a large run that are read beforehand."""
+YIELDED = 0.1
+"""Seconds between two of them: whoever takes a lock again at once leaves it to nobody else."""
 REMOTE_SECONDS = 10.0
 """How long what was found in object storage counts as it was, before it is asked again."""
 SPARK = 60
@@ -57,7 +64,8 @@ class Library:
         self._found: dict[Place, tuple[float, list[RunSummary]]] = {}
         self._runs: dict[str, ServedRun] = {}
         self._lock = threading.Lock()
-        self._worker = Worker()
+        self._workers = Workers()
+        keep_little_memory()
         # Runs come from anywhere: over a forged file the decoder dies, not the server.
         self._decoder = Decoder()
 
@@ -68,9 +76,10 @@ class Library:
             for root in self.roots:
                 for item in self._summaries(root):
                     path = item.path.resolve()
-                    key = hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()
+                    raw = str(path).encode("utf-8", "surrogateescape")  # names may be any bytes
+                    key = hashlib.blake2b(raw, digest_size=8).hexdigest()
                     run = self._runs.get(key) or ServedRun(
-                        key, path, item.name, self._worker, self._decoder
+                        key, path, item.name, self._workers, self._decoder
                     )
                     run.size = item.bytes
                     runs[key] = run
@@ -88,7 +97,7 @@ class Library:
             # A folder that vanished: its runs are gone, the page says so. A server that does not
             # answer is another thing: its runs stay in the list.
             found = found if root.remote else []
-        self._found[root] = now + (REMOTE_SECONDS if root.remote else 0.0), found
+        self._found[root] = _counts_until(now, root), found
         return found
 
     def run(self, key: str) -> "ServedRun":
@@ -101,8 +110,10 @@ class Library:
 
     def listing(self) -> list[dict[str, Any]]:
         """What the list shows of every run; those not looked at yet say so."""
-        until = time.monotonic() + LISTING_SECONDS
-        return [run.listed(until) for run in self.scan().values()]
+        runs = self.scan()
+        asked = {key for key, run in runs.items() if run.look() and not run.big}
+        self._workers.wait(asked, LISTING_SECONDS)
+        return [run.listed() for run in runs.values()]
 
     def pending(self) -> bool:
         """Whether some run was not looked at yet."""
@@ -122,7 +133,7 @@ class ServedRun:
     key: str
     path: Place
     name: str
-    worker: "Worker"
+    workers: "Workers"
     decoder: Decoder
     size: int = 0
     sent: SentETags = field(default_factory=SentETags)
@@ -131,7 +142,7 @@ class ServedRun:
     ready: str = ""
     """The mark for which everything that takes long is done."""
     busy: str = ""
-    """What the worker does for this run just now."""
+    """What a worker does for this run just now."""
     done: float = 0.0
     """How much of the run is open, from 0 to 1."""
 
@@ -173,18 +184,26 @@ class ServedRun:
             except GradwatchError:  # a server that does not answer: the run is as it was
                 if not self._mark:
                     raise
-            self._marked_until = now + (REMOTE_SECONDS if self.path.remote else 0.0)
+            self._marked_until = _counts_until(now, self.path)
         return self._mark
 
     # -- answers ---------------------------------------------------------------------------------
 
     def view(self, request: ViewRequest) -> EncodedView:
         """The answer to a request; only plain ones wait until all is read and diagnosed."""
+        try:
+            return self._view(request)
+        except (GradwatchError, RunGone):
+            raise
+        except Exception as error:  # a made-up run can fail anywhere
+            raise GradwatchError(f"{type(error).__name__}: {error}") from error
+
+    def _view(self, request: ViewRequest) -> EncodedView:
         if request.plain and (request.needs_diagnosis or not self.big):
             return self.whole(request.first, request.last).only(request.sections)
         mark = self.mark()
         if self.ready != mark:
-            self.worker.ask(self.key, self.prepare)
+            self.workers.ask(self.key, self.prepare)
         if request.soon and request.whole_run and self._newest is not None:
             return self._newest.only(request.sections)
         answer = self._preview(mark, request)
@@ -224,6 +243,7 @@ class ServedRun:
             if answer is None:
                 built = _built(run, request, diagnosis)
                 answer = self._answers.keep(kind, self._run_mark, request, built)
+                give_back_memory()
             return answer
 
     def _coming(self) -> dict[str, Any]:
@@ -235,31 +255,38 @@ class ServedRun:
             return {"what": "diagnosing", "done": None, "maps": maps}
         return {"maps": maps}
 
-    def listed(self, until: float) -> dict[str, Any]:
-        """The run's row in the list; its model is built for it, but not after the time `until`."""
-        state: dict[str, Any] = {"state": "unknown", "line": "not looked at yet", "steps": 0}
-        rest: dict[str, Any] = {"loss": [], "last_loss": None, "complete": False}
-        try:
-            stale = self.summary is None or self.summary_mark != self.mark()
-            if stale and self.big:
-                self.worker.ask(self.key, self.prepare)
-                state["line"] = f"opening, {100 * self.done:.0f} %"
-            elif stale and time.monotonic() < until:
-                self.whole(None, None)
-        except GradwatchError:
-            state["line"] = "cannot be read"
-            self.summary = {**state, **rest}
-        except RunGone:
-            state["line"] = "is gone"
-        return {"id": self.key, "name": self.name, **state, **rest, **(self.summary or {})}
+    def look(self) -> bool:
+        """Whether its row in the list is old; then a worker is asked for a new one."""
+        with suppress(GradwatchError, RunGone):
+            if self.summary is None or self.summary_mark != self.mark():
+                self.workers.ask(self.key, self.prepare)
+                return True
+        return False
+
+    def listed(self) -> dict[str, Any]:
+        """The run's row in the list, as far as it is known."""
+        opening = f"opening, {100 * self.done:.0f} %" if self.big else "not looked at yet"
+        summary = self.summary or _unknown(opening)
+        return {"id": self.key, "name": self.name, **summary}
 
     # -- the long work ---------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Open, diagnose, summarise: by the worker's thread."""
-        mark = self.mark()
-        if self.ready == mark:
-            return
+        """Open, diagnose, summarise: by a worker's thread."""
+        mark = ""
+        try:
+            mark = self.mark()
+            if self.ready != mark:
+                self._prepare(mark)
+        except RunGone:
+            raise
+        except Exception:
+            self.summary = _unknown("cannot be read: the terminal says why")
+            if not self.path.remote:  # elsewhere it may be the server that did not answer
+                self.summary_mark = mark
+            raise
+
+    def _prepare(self, mark: str) -> None:
         try:
             self.busy = "opening"
             if self.big or self.large:
@@ -285,6 +312,7 @@ class ServedRun:
         for first in run.steps[:: max(1, len(run.steps) // WARMED)].tolist():
             last = first + len(run.steps) // WARMED
             self._preview(mark, ViewRequest(first, last, first_map(run), sections))
+            time.sleep(YIELDED)
 
     def _open(self, mark: str, *, now: bool = False) -> Run:
         """Open the run, or read on what is new; the caller holds `_previewing`.
@@ -350,6 +378,15 @@ class LockedSource:
 
         return call
 
+    def load(self, stat: Stat) -> Loaded:
+        """A whole series; of a run that is too large for it, whoever asks has to do without."""
+        cells = len(self.steps) * sum(item.kind is stat.kind for item in self.subjects)
+        if cells > MOST_LOADED:
+            raise GradwatchError(f"{stat} has {cells:,} values: too many to be served whole.")
+        with self._lock:
+            loaded: Loaded = self._source.load(stat)
+            return loaded
+
     @cached_property
     def ranks(self) -> dict[int, Run]:
         """Each has a source of its own, but they share what lies beneath."""
@@ -381,6 +418,30 @@ class Rest:
         self._until = ended + REST * (ended - begun)
 
 
+def keep_little_memory() -> None:
+    """One heap for all threads: of dozens, each would keep for later what it once needed."""
+    with suppress(OSError, AttributeError):  # glibc alone has this, and keeps so much
+        ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX
+
+
+def give_back_memory() -> None:
+    """What was freed goes back to the system: a server is mostly idle."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _counts_until(begun: float, place: Place) -> float:
+    """How long what a look found counts: a long run has so many files that one takes its time."""
+    now = time.monotonic()
+    return now + (REMOTE_SECONDS if place.remote else REST * (now - begun))
+
+
+def _unknown(line: str) -> dict[str, Any]:
+    """The row of a run of which nothing is known."""
+    nothing: dict[str, Any] = {"steps": 0, "loss": [], "last_loss": None, "complete": False}
+    return {"state": "unknown", "line": line, **nothing}
+
+
 def _built(run: Run, request: ViewRequest, diagnosis: Diagnosis | None) -> EncodedView:
     return EncodedView.of(
         build(
@@ -405,27 +466,32 @@ def first_map(run: Run) -> tuple[str, ...]:
     return tuple(choosable(run)[:1])
 
 
-class Worker:
-    """Jobs one after another, each once however often it is asked for; a failing one is logged."""
+class Workers:
+    """Jobs by two threads, each once however often it is asked for; a failing one is logged."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[str, Callable[[], None]]] = queue.SimpleQueue()
         self._waiting: set[str] = set()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
 
     def ask(self, key: str, job: Callable[[], None]) -> None:
         """Do it when its turn comes, unless it is waiting or being done already."""
-        with self._lock:
+        with self._changed:
             if key in self._waiting:
                 return
             self._waiting.add(key)
             self._jobs.put((key, job))
-            if self._thread is None:  # a daemon: nobody waits for it when the server is stopped
-                self._thread = threading.Thread(
-                    target=self._work, name="gradwatch-worker", daemon=True
+            if len(self._threads) < WORKERS:  # daemons: nobody waits for them at the end
+                self._threads.append(
+                    threading.Thread(target=self._work, name="gradwatch-worker", daemon=True)
                 )
-                self._thread.start()
+                self._threads[-1].start()
+
+    def wait(self, keys: Set[str], seconds: float) -> None:
+        """Until these jobs are done, but no longer than so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting & keys, seconds)
 
     def _work(self) -> None:
         while True:
@@ -435,5 +501,7 @@ class Worker:
             except Exception as error:
                 LOG.warning("%s: %s", type(error).__name__, plain(str(error)))
             finally:
-                with self._lock:
+                with self._changed:
                     self._waiting.discard(key)
+                    self._changed.notify_all()
+                give_back_memory()

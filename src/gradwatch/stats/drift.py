@@ -28,6 +28,7 @@ class DriftSums:
     product: float = 0.0
     difference: float = 0.0
 
+    @np.errstate(invalid="ignore", over="ignore")  # what is not finite is counted
     def add(self, x: NDArray[np.floating], y: NDArray[np.floating], *, scale: float = 1.0) -> None:
         """One stretch of both. Sums are those of the elements over `scale`.
 

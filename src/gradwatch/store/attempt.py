@@ -1,6 +1,7 @@
 """What one writer left, as one look found it; sealed files are read when somebody asks."""
 
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.errors import GradwatchError
 from gradwatch.graph import Graph
 from gradwatch.run.subject import Event, EventKind, Subject
 from gradwatch.stats import Family, Kind, Stat
-from gradwatch.store.chunks import STATS, Chunk, Damage, SealedTable, Vanished, distinct
+from gradwatch.store.budget import EVENT, JSON, STEP, SUBJECT
+from gradwatch.store.chunks import STATS, Chunk, Damage, SealedTable, Vanished, ahead, distinct
 from gradwatch.store.downsample import RollupChunk
 from gradwatch.store.format import JSON_LIMIT, SCALAR_ROW, BadPayload, from_json
 from gradwatch.store.histograms import COLUMNS as HISTOGRAM_COLUMNS
@@ -27,13 +28,11 @@ if TYPE_CHECKING:
     from gradwatch.store.folder import Folder, SmallRecords
 
 SUBJECTS, GRAPH = "subjects.parquet", "graph.json"
-_MOST_GAPS = 1000
+_MOST_DAMAGE = 1000
 """Losses reported one by one; a forged file of holes must not make a list of millions."""
-_MOST_STEPS = 1 << 27
-"""Steps of a run; a forged manifest must not make a list of billions."""
 
-"""Columns of files that hold no rows, by type; the others are whole numbers."""
-
+Scalars = tuple[Sequence[str], NDArray[np.void]]
+"""Names, and rows whose `name` is an index into them."""
 Part = SealedFile | JournalChunk
 """Where rows are: a sealed file, or what a journal has of some subjects."""
 
@@ -55,6 +54,7 @@ class Attempt:
     ) -> None:
         self.number, self.rank = folder.writer.attempt, folder.writer.rank
         self.folder, self.manifest = folder, manifest
+        self._problems = folder.problems
         self.small = [small for _, small in journals]
         self.journal_chunks = [chunk for journal, _ in journals for chunk in journal.chunks()]
         self._salvaged = bool(lost)
@@ -90,7 +90,9 @@ class Attempt:
     @property
     def damage(self) -> list[Damage]:
         """What cannot be read; reading files may find more."""
-        return [*self._opening, *self.gaps, *self.folder.problems.values()]
+        found = [*self._opening, *self.gaps, *self._problems.values()]
+        more = len(found) - _MOST_DAMAGE
+        return [*found[:_MOST_DAMAGE], Damage(f"{more} more losses")] if more > 0 else found
 
     @cached_property
     def _files(self) -> dict[tuple[str, str], list[SealedFile]]:
@@ -103,30 +105,25 @@ class Attempt:
         """The sealed files of a kind (and of a family, of a rollup's level), oldest first."""
         return self._files.get((kind, group), [])
 
-    def stand_ins(self, family: Family) -> list[SealedFile]:
-        """The finest rollups of rows that retention took."""
-        rows = {entry.number for entry in self.files("rows", family)}
-        return [e for e in self.files("rollups", f"{family}-10") if e.number not in rows]
-
-    def sealed(self, family: Family) -> list[SealedFile]:
-        """Where the sealed rows of a family are, or what stands in for them, oldest first."""
-        files = [*self.stand_ins(family), *self.files("rows", family)]
-        return sorted(files, key=lambda entry: entry.number)
+    @cached_property
+    def sealed(self) -> dict[Family, list[SealedFile]]:
+        """Where the sealed rows of a family are, or the finest rollups of rows that retention took,
+        oldest first."""
+        files = {}
+        for family in Family:
+            found = {entry.number: entry for entry in self.files("rollups", f"{family}-10")}
+            found |= {entry.number: entry for entry in self.files("rows", family)}
+            files[family] = [found[number] for number in sorted(found)]
+        return files
 
     def parts(self, stat: Stat, first: int, last: int) -> list[Part]:
         """Where a statistic of some steps is, in the order in which later ones count."""
         family = stat.family
-        found: list[Part] = [*self.sealed(family)]
+        found: list[Part] = [*self.sealed[family]]
         if stat.width > 1:  # the states are with the rows, the numbers in files of their own
             found += self.files("sketches", family)
         found += [chunk for chunk in self.journal_chunks if chunk.family is family]
         return [part for part in found if part.first_step <= last and part.last_step >= first]
-
-    def rows(self, family: Family) -> int:
-        """How many rows of a family there are or were, as the files say."""
-        stored = sum(len(c.records) * len(c.ids) for c in self.journal_chunks if c.family is family)
-        stored += sum(10 * entry.rows for entry in self.stand_ins(family))
-        return stored + sum(entry.rows for entry in self.files("rows", family))
 
     @cached_property
     def stats(self) -> frozenset[Stat]:
@@ -142,20 +139,20 @@ class Attempt:
     @cached_property
     def steps(self) -> NDArray[np.int64]:
         """Every step this attempt has anything for."""
-        entries = [*self.files("scalars"), *(e for f in Family for e in self.sealed(f))]
+        entries = [*self.files("scalars"), *(e for f in Family for e in self.sealed[f])]
         # Families are mostly recorded on the same steps.
         stretches: set[Stretch] = {stretch for entry in entries for stretch in entry.steps}
         total = sum(count for _, _, count in stretches)
-        if total > _MOST_STEPS:
-            raise GradwatchError(
-                f"Expected a run of at most {_MOST_STEPS} steps, but its manifest lists {total}. "
-                "The run is damaged or was made up; record it again."
-            )
+        self._keep("steps", STEP * total, f"{total:,} steps")
         parts = [numbers_of(tuple(stretches)), *(chunk.steps for chunk in self.journal_chunks)]
         parts += [rows["step"] for small in self.small for _, rows in small.scalars]
         return distinct(np.concatenate(parts))
 
     # -- reading files -----------------------------------------------------------------------------
+
+    def _keep(self, what: str, cost: int, claim: str) -> None:
+        """Something is going to be kept; GradwatchError where it is more than a run may have."""
+        self.folder.budget.keep((self.folder.place, what), cost, claim)
 
     def table(self, entry: SealedFile) -> SealedTable:
         """A sealed file, ready to be read; Unreadable where it is not what the manifest says."""
@@ -169,7 +166,7 @@ class Attempt:
                 if access is not None:
                     given = None if self._salvaged else entry
                     read = partial(read_footer, access, given)
-                    footer = folder.cache.get(entry, read, lambda footer: 2 * len(footer.raw))
+                    footer = folder.held(entry, read, lambda footer: footer.held_bytes)
                     return SealedTable(entry, access, footer, folder.call)
             except Unreadable as error:
                 problem = error
@@ -190,7 +187,7 @@ class Attempt:
         if name not in self._wrong:
             if isinstance(part, SealedFile) and not self.folder.lists(part):
                 raise Vanished(name)
-            self.folder.problems[name] = Damage(f"{name}: {error}", None, part.first_step)
+            self._problems[name] = Damage(f"{name}: {error}", None, part.first_step)
 
     def _columns(self, entry: SealedFile, *names: str) -> list[Any] | None:
         """Columns of a file; None where it is damaged."""
@@ -220,12 +217,13 @@ class Attempt:
         chunks = [(chunk.family.kind, chunk.ids) for chunk in self.journal_chunks]
         if not named:
             chunks += self._sealed_ids()
-        lost = {
-            number: Subject(kind, f"(name lost: {kind} {number})")
-            for kind, ids in chunks
-            for number in ids.tolist()
-            if number not in table.by_id and number not in later
-        }
+        lost: dict[int, Subject] = {}
+        for kind, ids in chunks:
+            self._keep("ids", SUBJECT // 32 * len(ids), f"rows of {len(ids):,} subjects")
+            new = {n for n in ids.tolist() if not (n in table.by_id or n in later or n in lost)}
+            count = len(lost) + len(new)
+            self._keep("lost", SUBJECT * count, f"rows of {count:,} subjects without a name")
+            lost |= {number: Subject(kind, f"(name lost: {kind} {number})") for number in new}
         if not later and not lost:
             return table, placements
         placed = dict(zip(table.by_id, placements, strict=True))
@@ -249,7 +247,12 @@ class Attempt:
         file = self.table(entry)
 
         def fetch(*names: str) -> list[Any]:
-            return list(file.fetch(*names))
+            self._keep("subjects", SUBJECT * entry.rows, f"{entry.rows:,} subjects")
+            found: list[Any] = list(file.fetch(*names))
+            self._keep(
+                names[-1], JSON * found[-1].letters, f"{names[-1]} of {entry.rows:,} subjects"
+            )
+            return found
 
         run = str(self.folder.place).rpartition("/")[0]
         table = described(run, file.footer, lambda: fetch(*COLUMNS))
@@ -260,33 +263,47 @@ class Attempt:
 
     def _sealed_ids(self) -> Iterator[tuple[Kind, NDArray[np.uint32]]]:
         for family in Family:
-            for entry in self.sealed(family):
+            for entry in self.sealed[family]:
                 try:
                     yield from ((family.kind, grid.ids) for grid in self.table(entry).footer.grids)
                 except Unreadable as error:
                     self.blame(entry, error)
 
-    @cached_property
-    def scalars(self) -> list[tuple[Sequence[str], NDArray[np.void]]]:
-        """Names, and rows whose `name` is an index into them, in the order of logging."""
-        parts: list[tuple[Sequence[str], NDArray[np.void]]] = []
-        for entry in self.files("scalars"):
-            found = self._held_columns(entry, "step", "name", "value")
-            if found is not None:
-                steps, names, values = found
-                index: dict[str, int] = {}
-                rows = np.zeros(len(steps), SCALAR_ROW)
-                rows["step"], rows["value"] = steps, values
-                rows["name"] = [index.setdefault(name, len(index)) for name in names]
-                parts.append((list(index), rows))
-        return [*parts, *(part for small in self.small for part in small.scalars)]
+    def scalars(self) -> Iterator[Scalars]:
+        """What was logged, in order; of files that were read before it is held, unless all is
+        closed and nobody will look again."""
+        held, files = self.folder.scalars, self.files("scalars")
+        read = ahead(self._scalars, [entry for entry in files if entry not in held])
+        for entry in files:
+            part = held[entry] if entry in held else next(read)
+            if part is not None:
+                if not self.manifest.closed:
+                    held[entry] = part
+                yield part
+        for small in self.small:
+            yield from small.scalars
+
+    def _scalars(self, entry: SealedFile) -> Scalars | None:
+        found = self._columns(entry, "step", "name", "value")
+        if found is None:
+            return None
+        steps, names, values = found
+        used = np.bincount(names.numbers, minlength=len(names.words)) > 0
+        rows = np.zeros(len(names), SCALAR_ROW)
+        rows["step"], rows["value"] = steps, values
+        rows["name"] = (np.cumsum(used) - 1)[names.numbers]
+        return [names.words[at] for at in np.flatnonzero(used).tolist()], rows
 
     @cached_property
     def events(self) -> list[Event]:
         """As they were written."""
         events: list[Event] = []
         for entry in self.files("events"):
+            self._keep(entry.file, EVENT * entry.rows, f"{entry.rows:,} events")
             found = self._held_columns(entry, "step", "kind", "text", "subject", "data", "wall")
+            if found is not None:
+                cost = EVENT * entry.rows + JSON * found[4].letters
+                self._keep(entry.file, cost, f"{entry.rows:,} events and their data")
             try:
                 for step, kind, text, subject, data, wall in zip(*found or (), strict=True):
                     events.append(
@@ -302,7 +319,8 @@ class Attempt:
                     )
             except (BadPayload, TypeError, ValueError, AttributeError) as error:
                 self.blame(entry, Unreadable(f"its events make no sense: {error}"))
-        return [*events, *(event for small in self.small for event in small.events)]
+        later = {number: event for small in self.small for number, event in small.events.items()}
+        return [*events, *later.values()]
 
     @cached_property
     def graph(self) -> Graph | None:
@@ -328,23 +346,50 @@ class Attempt:
     def histograms(self, family: Family, number: int) -> list[HistogramPart]:
         """Those of one subject; the sealed ones are read when somebody looks at them."""
         parts: list[HistogramPart] = []
+        bins = 0
         for entry in self.files("histograms", family):
-            columns = self._held_columns(entry, "subject", "step")
-            if columns is not None:
-                rows = np.flatnonzero(columns[0] == number)
+            found = self._by_subject(entry)
+            if found is not None:
+                subjects, steps, order = found
+                part = slice(*np.searchsorted(subjects, [number, number + 1]))
+                rows = order[part]
+                bins += self._listed(entry) * len(rows) // max(1, entry.rows)
+                self.folder.budget.table(bins, 1, "bins of one subject's histograms")
                 read = partial(self._held_columns, entry, *HISTOGRAM_COLUMNS)
-                parts.append(HistogramPart(columns[1][rows], rows, sealed_reader(read)))
+                parts.append(HistogramPart(steps[part], rows, sealed_reader(read)))
         for small in self.small:
-            found = small.histograms.get((family, number), {})
-            steps, kept = np.array(list(found), np.int64), list(found.values())
-            parts.append(HistogramPart(steps, np.arange(len(kept)), kept.__getitem__))
+            known = small.histograms.get((family, number), {})
+            own, kept = np.array(list(known), np.int64), list(known.values())
+            parts.append(HistogramPart(own, np.arange(len(kept)), kept.__getitem__))
         return parts
+
+    def _by_subject(self, entry: SealedFile) -> Sequence[NDArray[Any]] | None:
+        """Subjects and steps of a file's histograms, and their rows, by subject."""
+
+        def read() -> list[NDArray[Any]]:
+            subjects, steps = self.table(entry).numbers("subject", "step")
+            order = np.argsort(subjects, kind="stable")
+            return [subjects[order], steps[order], order]
+
+        try:
+            return self.folder.held((entry, "order"), read, _bytes)
+        except Unreadable as error:
+            self.blame(entry, error)
+            return None
+
+    def _listed(self, entry: SealedFile) -> int:
+        """Numbers in the lists of a file."""
+        try:
+            columns = self.table(entry).footer.columns.values()
+        except Unreadable:
+            return 0
+        return sum(column.values for column in columns if column.listed)
 
     def _held_columns(self, entry: SealedFile, *names: str) -> Sequence[Any] | None:
         """Columns that are asked for again and again; None where they are damaged."""
         try:
             read = lambda: list(self.table(entry).fetch(*names))  # noqa: E731
-            return self.folder.cache.get((entry, names), read, _bytes)
+            return self.folder.held((entry, names), read, _bytes)
         except Unreadable as error:
             self.blame(entry, error)
             return None
@@ -364,23 +409,32 @@ class Attempt:
             if first > expected and not (self._salvaged and not expected):
                 gaps.append((expected, first - 1))
             expected = max(expected, last + 1)
-        return [self._located(*gap) for gap in gaps[:_MOST_GAPS]]
+        marks = self._marks() if gaps else []
+        return [_located(marks, *gap) for gap in gaps[:_MOST_DAMAGE]]
 
-    def _located(self, first: int, last: int) -> Damage:
-        """Lost records, with the steps between their neighbours as where they were."""
+    def _marks(self) -> list[tuple[int, int]]:
+        """Records of which the step is known, in their order."""
         marks = [(r.seq, r.step) for chunk in self.journal_chunks for r in chunk.records]
+        files = sorted((e for e in self.manifest.files if e.steps), key=lambda e: e.number)
+        numbers = [entry.number for entry in files]
+        firsts = np.array([entry.first_step for entry in files], np.int64)
+        lasts = np.array([entry.last_step for entry in files], np.int64)
         for low, high, first_record, last_record in self.manifest.journals:
-            inside = [e for e in self.manifest.files if e.steps and low <= e.number <= high]
-            if inside:
-                marks.append((first_record, min(e.first_step for e in inside)))
-                marks.append((last_record, max(e.last_step for e in inside)))
-        before = max((mark for mark in marks if mark[0] < first), default=None)
-        after = min((mark for mark in marks if mark[0] > last), default=None)
-        text = f"records {first} to {last} are missing"
-        begin = before[1] + 1 if before else -(1 << 62)
-        end = after[1] - 1 if after else 1 << 62
-        located = (before or after) and begin <= end
-        return Damage(text, None, begin, end) if located else Damage(text)
+            inside = slice(bisect_left(numbers, low), bisect_right(numbers, high))
+            if inside.start < inside.stop:
+                marks.append((first_record, int(firsts[inside].min())))
+                marks.append((last_record, int(lasts[inside].max())))
+        return sorted(marks)
+
+
+def _located(marks: Sequence[tuple[int, int]], first: int, last: int) -> Damage:
+    """Lost records, with the steps between their neighbours as where they were."""
+    below, above = bisect_left(marks, (first,)), bisect_left(marks, (last + 1,))
+    text = f"records {first} to {last} are missing"
+    begin = marks[below - 1][1] + 1 if below else -(1 << 62)
+    end = marks[above][1] - 1 if above < len(marks) else 1 << 62
+    located = marks and begin <= end
+    return Damage(text, None, begin, end) if located else Damage(text)
 
 
 def _bytes(columns: Sequence[Column]) -> int:

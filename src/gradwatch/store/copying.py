@@ -16,8 +16,10 @@ from gradwatch.store.chunks import ahead
 from gradwatch.store.format import BadPayload, from_json
 from gradwatch.store.journal import journal_number
 from gradwatch.store.manifest import Manifest, SealedFile
+from gradwatch.store.parquet import FILE_LIMIT, RandomAccess
 from gradwatch.store.places import Place
 from gradwatch.store.runs import writer_folders
+from gradwatch.text import plain
 
 LOOKS = 50
 """How often to begin again where a growing run seals what was just going to be copied."""
@@ -195,7 +197,7 @@ class _FolderCopy:
                 return False
             # Records are only ever appended: a journal of the same length is the same one.
             if handle.size != self.there.get(file):
-                self._put(file, handle.read(handle.size, 0))
+                self._put(file, _whole(handle, file))
         return True
 
     def _remove(self, manifest: Manifest | None) -> None:
@@ -222,7 +224,17 @@ class _FolderCopy:
 
 def _bytes(place: Place, file: str) -> bytes | None:
     handle = place.open(file)
-    return None if handle is None else handle.read(handle.size, 0)
+    return None if handle is None else _whole(handle, file)
+
+
+def _whole(handle: RandomAccess, file: str) -> bytes:
+    """A sparse file may say that it is longer than any memory."""
+    if handle.size > FILE_LIMIT:
+        raise GradwatchError(
+            f"Expected files of at most {FILE_LIMIT:,} bytes in a run, but {plain(file)} has "
+            f"{handle.size:,}. The run is damaged or was made up; nothing more was copied."
+        )
+    return handle.read(handle.size, 0)
 
 
 def _fits(data: bytes | None, entry: SealedFile) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.store.tables import UNPACKED_LIMIT, Column, Lists, Unreadable
+from gradwatch.store.tables import UNPACKED_LIMIT, Column, Lists, Unreadable, Words
 
 
 def pyarrow() -> tuple[Any, Any]:
@@ -59,7 +59,7 @@ def decoded(
 
 def _column(pa: Any, chunks: Any, kind: str, masked: bool) -> Column:
     if kind == "text":
-        return [text for chunk in chunks.chunks for text in _texts(pa, chunk)]
+        return _texts(pa, chunks)
     array = chunks.chunk(0) if chunks.num_chunks == 1 else pa.concat_arrays(chunks.chunks)
     if not pa.types.is_list(array.type):
         values, valid = _numbers(pa, array, kind)
@@ -73,18 +73,21 @@ def _column(pa: Any, chunks: Any, kind: str, masked: bool) -> Column:
     return Lists(offsets.astype(np.int64), values)
 
 
-def _texts(pa: Any, chunk: Any) -> list[str]:
+def _texts(pa: Any, chunks: Any) -> Words:
     """A text that comes a million times stays one text."""
-    codes, valid = _numbers(pa, chunk.indices, "i4")
-    words = np.array([*chunk.dictionary.to_pylist(), ""], object)
-    known = codes if valid is None else codes[valid]
-    if known.min(initial=0) < 0 or known.max(initial=-1) >= len(words) - 1:  # nobody else looks
-        raise Unreadable("its texts are not among its words")
-    codes = codes if valid is None else np.where(valid, codes, len(words) - 1)
-    if np.fromiter(map(len, words), np.int64)[codes].sum() > UNPACKED_LIMIT:
+    numbers, words = [np.empty(0, np.int32)], [""]
+    for chunk in chunks.chunks:
+        codes, valid = _numbers(pa, chunk.indices, "i4")
+        known = codes if valid is None else codes[valid]
+        if known.min(initial=0) < 0 or known.max(initial=-1) >= len(chunk.dictionary):
+            raise Unreadable("its texts are not among its words")  # nobody else looks
+        codes = codes + np.int32(len(words))
+        numbers.append(codes if valid is None else np.where(valid, codes, 0))
+        words += chunk.dictionary.to_pylist()
+    found = Words(np.concatenate(numbers), words)
+    if found.letters > UNPACKED_LIMIT:
         raise Unreadable("its texts are longer than those of any run")
-    texts: list[str] = words[codes].tolist()
-    return texts
+    return found
 
 
 def _numbers(pa: Any, array: Any, kind: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:

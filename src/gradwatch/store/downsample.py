@@ -1,8 +1,10 @@
 """Reading rollups: in place of rows that are gone, and to downsample a run without its rows."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,7 +106,7 @@ class RollupChunk:
 
 # -- downsampling ----------------------------------------------------------------------------------
 
-_SHOWN = ("min", "max", "last")
+SHOWN = ("min", "max", "last")
 _MOST_CUTS = 64
 """Buckets of a grid that may reach over the ends of a range; two, unless steps were repeated."""
 
@@ -136,8 +138,8 @@ class LevelReader:
     """
 
     stat: Stat
-    files: Sequence[SealedFile]
-    """Those of rollups, in order of their numbers."""
+    files: Sequence[Sequence[SealedFile]]
+    """Those of each level, in order of their numbers."""
     read: Callable[[SealedFile], Sequence[GridChunk]]
     rows: Callable[[int, int | None, int, int], Iterable[Chunk]]
     """Chunks of the journals after one number up to another (None: all), near a range of steps."""
@@ -162,13 +164,15 @@ class LevelReader:
                 if own and inside.any():
                     yield _rows(self.stat, chunk, inside)
             return
-        group, begin = f"{self.stat.family}-{SIZES[level]}", after
+        begin, files = after, self.files[level]
         found: list[tuple[SealedFile, tuple[int, int]]] = []
-        for file in self.files:
-            if file.group == group and after < file.number <= (upto or file.number):
-                if file.last_step >= first and file.first_step <= last:
-                    found.append((file, (begin, file.number)))
-                begin = file.number
+        # A long run has thousands of files of a level: those between two numbers are searched for.
+        number = attrgetter("number")
+        end = len(files) if upto is None else bisect_right(files, upto, key=number)
+        for file in files[bisect_right(files, after, key=number) : end]:
+            if file.last_step >= first and file.first_step <= last:
+                found.append((file, (begin, file.number)))
+            begin = file.number
         opened = ahead(self._read, [file for file, _ in found])
         for (_, between), grids in zip(found, opened, strict=True):
             for grid in grids:
@@ -180,7 +184,7 @@ class LevelReader:
         """The grids of a file; their columns are fetched here, which may be in another thread."""
         grids = self.read(file)
         for grid in grids[:1]:
-            grid.table.fetch(*(f"{self.stat}_{part}" for part in _SHOWN))
+            grid.table.fetch(*(f"{self.stat}_{part}" for part in SHOWN))
         return grids
 
     def _of_grid(
@@ -191,7 +195,7 @@ class LevelReader:
         if inside.any():
             low, high, final = (
                 np.ma.filled(values[inside].astype(np.float64), np.nan)
-                for values in chunk.values(*(f"{self.stat}_{part}" for part in _SHOWN))
+                for values in chunk.values(*(f"{self.stat}_{part}" for part in SHOWN))
             )
             final = np.where(np.isfinite(final), final, np.nan)
             sizes = sizes_of(chunk.grid)[inside]

@@ -4,21 +4,22 @@ That is all that opening a run takes. What a look found is an `Attempt`, which r
 when something in them is asked for.
 """
 
-import re
+import contextlib
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.graph import Graph
+from gradwatch.run.source import Read, ReadCache
 from gradwatch.run.subject import Event, Histogram, Subject
 from gradwatch.stats import Family
 from gradwatch.store import manifest as manifests
-from gradwatch.store.attempt import Attempt
+from gradwatch.store.attempt import Attempt, Scalars
+from gradwatch.store.budget import FOLDER, HOLES, JSON, STRETCH, Budget
 from gradwatch.store.chunks import Damage, SealedTable, distinct
 from gradwatch.store.format import (
     FAMILIES,
@@ -32,18 +33,14 @@ from gradwatch.store.format import (
 )
 from gradwatch.store.journal import JournalFile, journal_number
 from gradwatch.store.manifest import Manifest, SealedFile, as_stretches
-from gradwatch.store.parquet import Isolation, Unreadable, directly, read_footer
-from gradwatch.store.runs import WriterFolder
+from gradwatch.store.parquet import Isolation, RandomAccess, Unreadable, read_footer
+from gradwatch.store.runs import SEALED, WriterFolder
 
 LOOKS = 50
 """How often to look again where a growing run changes under the reader; mostly once is enough."""
 _STAMP_BYTES = 48
-_SEALED = re.compile(
-    r"(rows|sketches|histograms)/[a-z]+/[0-9]+\.parquet"
-    r"|rollups/[a-z]+-10{1,3}/[0-9]+\.parquet|(scalars|events)/[0-9]+\.parquet|subjects\.parquet"
-)
-
-Read = TypeVar("Read")
+_READ_WHOLE = (manifests.NAME, f"{manifests.NAME}.part")
+_TEXTS = (Type.SUBJECTS, Type.EVENT, Type.GRAPH, Type.NOTE)
 
 
 @dataclass
@@ -52,11 +49,14 @@ class SmallRecords:
 
     subjects: dict[int, Subject] = field(default_factory=dict)
     scalars: list[tuple[tuple[str, ...], NDArray[np.void]]] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: dict[int, Event] = field(default_factory=dict)
+    """By the record's number: after a failed sync a record may be in two journals."""
     notes: dict[str, Any] = field(default_factory=dict)
     histograms: dict[tuple[Family, int], dict[int, Histogram]] = field(default_factory=dict)
     """By family and subject id, then by step."""
     damage: list[Damage] = field(default_factory=list)
+    texts: int = 0
+    """Bytes of JSON."""
     graph: Graph | None = None
     closed: bool = False
 
@@ -66,7 +66,7 @@ class SmallRecords:
             self,
             subjects=dict(self.subjects),
             scalars=list(self.scalars),
-            events=list(self.events),
+            events=dict(self.events),
             notes=dict(self.notes),
             histograms={key: dict(steps) for key, steps in self.histograms.items()},
             damage=list(self.damage),
@@ -92,7 +92,7 @@ class SmallRecords:
             case Type.SCALARS:
                 self.scalars.append(unpack_scalars(payload))
             case Type.EVENT:
-                self.events.append(unpack_event(payload, record.head.step, rank))
+                self.events[record.head.seq] = unpack_event(payload, record.head.step, rank)
             case Type.NOTE:
                 self.notes.update(dict(from_json(payload)))
             case Type.GRAPH:
@@ -108,31 +108,6 @@ class SmallRecords:
                 pass  # a newer writer may add types; what we do not know we leave
 
 
-class ReadCache:
-    """What was read of sealed files lately; they never change, so it is as good as new."""
-
-    def __init__(self, limit: int = 96 << 20) -> None:
-        self._limit = limit
-        self._held: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._size = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable, read: Callable[[], Read], size: Callable[[Read], int]) -> Read:
-        """What `read` gives, unless it is held; `size` tells the bytes it takes."""
-        with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-                return cast(Read, self._held[key][0])
-        found = read()  # outside the lock: two threads may read the same
-        with self._lock:
-            if key not in self._held:
-                self._held[key] = found, size(found)
-                self._size += self._held[key][1]
-            while self._size > self._limit:
-                self._size -= self._held.popitem(last=False)[1][1]
-        return found
-
-
 class Folder:
     """A writer's folder, as far as it was read: a writer may append, seal and delete meanwhile.
 
@@ -142,18 +117,30 @@ class Folder:
     calls unsealed was there to be read, and what both of them name was there to be listed.
     """
 
-    def __init__(self, writer: WriterFolder, call: Isolation = directly) -> None:
+    def __init__(
+        self, writer: WriterFolder, call: Isolation, cache: ReadCache, budget: Budget
+    ) -> None:
         self.writer = writer
         self.place = writer.path
-        self.call = call
-        self.cache = ReadCache()
+        self.call, self._cache, self.budget = call, cache, budget
         self.problems: dict[str, Damage] = {}
         """What turned out damaged when it was read, by file."""
+        self.scalars: dict[SealedFile, Scalars] = {}
+        """What was logged, by file: wanted whole at every look, so that no cache may drop it."""
         self._stamp: bytes | None = None
         self._manifest: Manifest | None = None
         self._reason = "is missing"
         self._lock = threading.Lock()
         self._journals: dict[int, tuple[JournalFile, SmallRecords]] = {}
+
+    def held(self, key: Hashable, read: Callable[[], Read], size: Callable[[Read], int]) -> Read:
+        """What `read` gives of a sealed file, unless it was read lately."""
+        return self._cache.get((self.place, key), read, size)
+
+    def look_anew(self) -> "Attempt":
+        """The same for a new `Run`: what could not be read before may only have been late."""
+        self.problems = {}
+        return self.look()
 
     def look(self) -> "Attempt":
         """What is there now."""
@@ -170,7 +157,11 @@ class Folder:
 
     def _look(self) -> "Attempt":
         before = self._read_manifest()
-        sizes = self.place.files()
+        sizes, stored = self.place.files_and_stored()
+        whole = sum(sizes[name] for name in sizes if name in _READ_WHOLE or journal_number(name))
+        self.budget.store(self.place, stored)
+        self._keep("folder", FOLDER, "as many folders of writers")
+        self._keep("journals", whole // HOLES, f"journals of {whole:,} bytes")
         self._read_journals(sizes)
         manifest = self._read_manifest()
         unsealed = sorted(self._journals.items())
@@ -194,17 +185,17 @@ class Folder:
     def lists(self, entry: SealedFile) -> bool:
         """Whether the manifest of this moment still names a file as it was."""
         manifest = self._read_manifest()
-        return manifest is None or entry in manifest.files
+        return manifest is None or entry in manifest.named
 
     def _read_manifest(self) -> Manifest | None:
         """The manifest of this moment, read again only if it changed; None where there is none."""
-        file, size, stamp = self.place.open(manifests.NAME), 0, None
+        file, size, stamp = self._open_manifest(), 0, None
         if file is not None:
             size = file.size
             # Its end has its checksum.
             stamp = b"%d " % size + file.read(_STAMP_BYTES, max(0, size - _STAMP_BYTES))
         with self._lock:  # several threads read the files of a series
-            if stamp == self._stamp:
+            if stamp == self._stamp and (file is None or self._manifest is not None):
                 return self._manifest
             self._stamp, self._manifest, self._reason = stamp, None, "is missing"
             try:
@@ -215,12 +206,29 @@ class Folder:
                 self._reason = f"is damaged ({error})" if size else "is empty"
             return self._manifest
 
+    def _open_manifest(self) -> RandomAccess | None:
+        """The manifest; where renaming it takes the old one away first, the new one beside it."""
+        file = self.place.open(manifests.NAME)
+        if file is not None:
+            return file
+        beside = self.place.open(f"{manifests.NAME}.part")
+        with contextlib.suppress(BadPayload):
+            if beside is not None:
+                manifests.decode(beside.read(min(beside.size, manifests.BYTES_LIMIT), 0))
+                return beside
+        return self.place.open(manifests.NAME)  # it may have come to its place meanwhile
+
     def _read_journals(self, sizes: Mapping[str, int]) -> None:
         present = {number: name for name in sizes if (number := journal_number(name)) is not None}
         sealed = self._manifest.sealed if self._manifest else lambda _: False
         kept = {number: name for number, name in present.items() if not sealed(number)}
-        # A listing may miss a file beside which others come and go: what was open stays open.
-        self._journals = {n: held for n, held in self._journals.items() if not sealed(n)}
+        # A listing may miss a file beside which others come and go: what was open stays open. One
+        # with damage is read again: elsewhere the parts of a file can be seen in any order.
+        self._journals = {
+            number: (journal, small)
+            for number, (journal, small) in self._journals.items()
+            if not (sealed(number) or journal.damage or small.damage)
+        }
         kept |= {number: "" for number in self._journals if number not in kept}
         for number, name in sorted(kept.items()):
             if number not in self._journals:
@@ -229,8 +237,15 @@ class Folder:
                     continue  # sealed since we listed it: the manifest has changed
                 self._journals[number] = journal, SmallRecords()
             journal, small = self._journals[number]
-            for record in journal.refresh():
+            records = journal.refresh()
+            small.texts += sum(r.head.length for r in records if r.head.type in _TEXTS)
+            texts = sum(held.texts for _, held in self._journals.values())
+            self._keep("texts", JSON * texts, f"notes and events of {texts:,} bytes")
+            for record in records:
                 small.take(record, self.writer.rank)
+
+    def _keep(self, what: str, cost: int, claim: str) -> None:
+        self.budget.keep((self.place, what), cost, claim)
 
     def _salvaged(self, sizes: Mapping[str, int]) -> Manifest:
         """Where the manifest is lost: what the sealed files say themselves.
@@ -238,7 +253,7 @@ class Folder:
         Those of a journal that is still there are left out: it was not sealed to its end.
         """
         files, columns = [], {}
-        for name in sorted(name for name in sizes if _SEALED.fullmatch(name)):
+        for name in sorted(name for name in sizes if SEALED.fullmatch(name)):
             entry = SealedFile(name, sizes[name], 0, (), 0, ())
             access = None if entry.number in self._journals else self.place.open(name)
             if access is None:
@@ -252,6 +267,7 @@ class Folder:
                 self.problems[name] = Damage(f"{name}: {error}")
                 continue
             known = distinct(np.concatenate([*steps, np.empty(0, np.int64)]))
+            self._keep(name, STRETCH * len(known), f"{len(known):,} steps in {name}")
             files.append(replace(entry, rows=footer.rows, steps=as_stretches(known)))
             if entry.kind == "rows":
                 columns[entry.group] = sorted(footer.names)

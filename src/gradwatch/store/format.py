@@ -5,7 +5,6 @@ checksum, so that its length can be trusted even where the payload is bad. Files
 every length and offset is checked before anything of that size is made.
 """
 
-import json
 import math
 import struct
 import zlib
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.jsonio import dumps, unspelled
+from gradwatch.jsonio import dumps, parsed, unspelled
 from gradwatch.run.subject import Event, EventKind, Histogram, HistogramTable
 from gradwatch.stats import Family
 
@@ -176,7 +175,7 @@ def from_json(payload: bytes | memoryview) -> Any:
         raise BadPayload("JSON too long")
     raw = bytes(payload)
     try:
-        value = json.loads(raw)
+        value = parsed(raw)
     except (ValueError, RecursionError) as error:
         raise BadPayload(str(error)) from None
     # Level by level, not by recursion, which a deep document would exhaust.

@@ -21,7 +21,6 @@ from gradwatch.store.chunks import halved, narrowed
 from gradwatch.store.format import (
     FAMILIES,
     HEAD_BYTES,
-    NO_SEQ,
     PAYLOAD_LIMIT,
     STEP_HEAD,
     RecordScanner,
@@ -118,7 +117,8 @@ class Content:
         found = 0
         with _opened(journal.path) as descriptor:
             for begin, record in self._records(descriptor):
-                if record.head.seq != NO_SEQ and record.payload is not None:
+                ours = journal.first <= record.head.seq <= journal.last  # the rest is in the next
+                if ours and record.payload is not None:
                     found += 1
                     self._take(begin, record, record.payload)
         if found != journal.last - journal.first + 1:

@@ -1,6 +1,7 @@
 """Journals: the growing files of a writer, appended to as whole records and read as they grow."""
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.files import mode_like
 from gradwatch.stats import Family, Stat, family_stats
 from gradwatch.store.chunks import STATS, WORST_STATE, Damage, halved, narrowed
 from gradwatch.store.format import (
@@ -32,6 +34,8 @@ from gradwatch.store.places import Place
 
 # O_EXCL: no two writers ever share a file. O_CLOEXEC: data loaders that are started do not keep it.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+"""A file system that knows no syncing has not failed."""
 _READ_BYTES = 32 << 20
 _NAME = re.compile(r"journal-([0-9]{5,9})\.gwj")
 _DTYPES = {"<f4", "<f8", "<u8"}
@@ -50,7 +54,7 @@ class Journal:
         self.path = path
         self.size = 0
         """Bytes known to be whole records."""
-        self._descriptor = os.open(path, _FLAGS, 0o644)
+        self._descriptor = os.open(path, _FLAGS, mode_like(path.parent) & 0o666)
 
     def append(self, data: memoryview | bytes) -> None:
         """Write all of it, or raise OSError with the file cut back to what it was."""
@@ -70,9 +74,18 @@ class Journal:
         """Ask the disk to keep it; after a failure the file must not be trusted with more."""
         try:
             os.fsync(self._descriptor)
-        except OSError:
+        except OSError as error:
+            if error.errno in _CANNOT_SYNC:
+                return
             self.close()
             raise
+
+    def holds(self, data: memoryview) -> bool:
+        """Whether it ends with this and the disk has it: a network's error may be of any write."""
+        with contextlib.suppress(OSError), self.path.open("rb") as file:
+            os.fsync(file.fileno())
+            return os.pread(file.fileno(), len(data), self.size - len(data)) == data
+        return False
 
     @property
     def intact(self) -> bool:
@@ -89,6 +102,15 @@ class Journal:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = -1
+
+
+def whereabouts(descriptor: int) -> Path | None:
+    """The path of an open folder; None where it is deleted, or the system does not tell."""
+    with contextlib.suppress(OSError):
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if os.path.samestat(path.stat(), os.fstat(descriptor)):
+            return path
+    return None
 
 
 def sync_folder(path: Path) -> None:

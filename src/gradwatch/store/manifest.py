@@ -5,15 +5,17 @@ there for a reader, and what it names and is missing, shorter or changed is dama
 """
 
 import json
+import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.jsonio import unspelled
+from gradwatch.jsonio import parsed, unspelled
 from gradwatch.store.format import FORMAT, BadPayload, to_json
 
 NAME = "manifest.json"
@@ -21,12 +23,34 @@ BYTES_LIMIT = 256 << 20
 """More than the manifest of 10^6 files; a larger one was made up."""
 STEPS_LIMIT = 1 << 27
 """Numbers that the stretches of one file may stand for."""
+_STRETCHES_LIMIT = 1 << 12
 _FAR = 1 << 62
 _CHECK = b'"crc32": "'
 
 Stretch = tuple[int, int, int]
 """First number, distance, how many: (10, 2, 3) is 10, 12, 14."""
 Stretches = tuple[Stretch, ...]
+
+
+class Checksums(Sequence[int]):
+    """Like a tuple of 32-bit numbers, in their bytes: a long run has millions of them."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    def __len__(self) -> int:
+        return len(self._raw) // 4
+
+    def __getitem__(self, at: Any) -> Any:
+        return struct.unpack(f">{len(self)}I", self._raw)[at]
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self[:] == (other[:] if isinstance(other, Checksums) else other))
+
+    def __hash__(self) -> int:
+        return hash(self[:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +64,7 @@ class SealedFile:
     """The distinct steps it has rows of, ascending."""
     footer: int
     """Bytes at its end that describe the columns, with length and magic; 0 if it is no Parquet."""
-    checksums: tuple[int, ...]
+    checksums: Sequence[int]
     """CRC-32 of the footer and of each column's bytes; of the whole where it is no Parquet."""
 
     @property
@@ -103,6 +127,11 @@ class Manifest:
     """The writer's notes, later ones over earlier ones."""
     files: tuple[SealedFile, ...] = ()
 
+    @cached_property
+    def named(self) -> frozenset[SealedFile]:
+        """The files, to ask whether one is among them."""
+        return frozenset(self.files)
+
     def sealed(self, journal: int) -> bool:
         """Whether the content of this journal is in sealed files."""
         return any(first <= journal <= last for first, last, _, _ in self.journals)
@@ -137,7 +166,9 @@ def decode(raw: bytes) -> Manifest:
     if len(raw) > BYTES_LIMIT:
         raise BadPayload("longer than any manifest is")
     try:
-        data = json.loads(raw)
+        data = parsed(raw)
+        if len(data["journals"]) > _STRETCHES_LIMIT:
+            raise ValueError("more stretches of journals than any writer leaves")
         return Manifest(
             _whole(data["rank"]),
             _whole(data["attempt"]),
@@ -170,7 +201,7 @@ def _file(data: Mapping[str, Any]) -> SealedFile:
         rows,
         steps,
         _whole(data["footer"]),
-        tuple(int.from_bytes(raw[at : at + 4], "big") for at in range(0, len(raw), 4)),
+        Checksums(raw[: len(raw) // 4 * 4]),
     )
 
 

@@ -25,6 +25,11 @@ from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
 from gradwatch.store.chunks import ahead, distinct
 from gradwatch.store.rank import RankSource
 
+_AT_ONCE = 4
+"""Tables of the whole that are in memory together while the ranks' own are merged …"""
+_INDICES = 4
+"""… and those that say which rank has what."""
+
 RankPlaces = tuple[NDArray[np.int64], NDArray[np.bool_]]
 """Where a rank's steps are among those of the run, and which are of the newest attempt."""
 
@@ -36,6 +41,12 @@ class MergedSource:
     def __init__(self, sources: Sequence[RankSource]) -> None:
         self.sources = list(sources)
         self._shards: dict[Kind, Shards] = {}
+        self.budget = self.sources[0].budget
+
+    @property
+    def room(self) -> int:
+        """Bytes of series that a `Run` may keep."""
+        return self.budget.room
 
     @cached_property
     def ranks(self) -> dict[int, Run]:
@@ -87,6 +98,9 @@ class MergedSource:
         """The value of the lowest rank that logged one; `ranks` has each rank's own."""
         table: dict[str, NDArray[np.float64]] = {}
         for source, (at, current) in zip(self.sources, self.places, strict=True):
+            names, steps = table.keys() | source.scalars.keys(), len(self.steps)
+            claim = f"{len(names):,} scalars of {steps:,} steps"
+            self.budget.keep("scalars", 8 * steps * len(names), claim)
             for name, values in source.scalars.items():
                 column = table.setdefault(name, np.full(len(self.steps), np.nan))
                 use = current & np.isnan(column[at])
@@ -147,6 +161,8 @@ class MergedSource:
     def _of(self, kind: Kind) -> "Shards":
         if kind not in self._shards:
             subjects = [subject for subject in self._described if subject.kind is kind]
+            self.budget.table(len(self.sources), len(subjects), "ranks", _INDICES)
+            self.budget.table(len(self.steps), len(subjects), "steps", _AT_ONCE)
             self._shards[kind] = Shards(kind, subjects, self.sources, self.places, len(self.steps))
         return self._shards[kind]
 

@@ -37,7 +37,7 @@ __all__ = ["Column", "Grid", "Lists", "Unreadable", "Words"]  # of modules below
 
 _TAIL = 8
 """Length of the footer and magic: the last bytes of a Parquet file."""
-_FILE_LIMIT = 1 << 28
+FILE_LIMIT = 1 << 28
 _FOOTER_LIMIT = 1 << 24
 
 
@@ -209,6 +209,11 @@ class Footer:
         """Of its columns."""
         return frozenset(self.columns)
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory it takes."""
+        return 2 * len(self.raw) + sum(grid.steps.nbytes + grid.ids.nbytes for grid in self.grids)
+
 
 Isolation = Callable[..., Any]
 """Calls a function with arguments, of which the first tells the file apart; perhaps in another
@@ -226,7 +231,7 @@ def read_footer(file: RandomAccess, entry: SealedFile | None) -> Footer:
     if entry and size != entry.bytes:
         raise Unreadable(f"it has {size} bytes instead of {entry.bytes}")
     length = entry.footer if entry else int.from_bytes(file.read(4, size - _TAIL), "little") + _TAIL
-    if not _TAIL < length <= min(size, _FOOTER_LIMIT) or size > _FILE_LIMIT:
+    if not _TAIL < length <= min(size, _FOOTER_LIMIT) or size > FILE_LIMIT:
         raise Unreadable("it has no footer, or one that no file of ours has")
     raw = file.read(length, size - length)
     if len(raw) != length or (entry and entry.checksums[:1] != (zlib.crc32(raw),)):

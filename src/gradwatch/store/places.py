@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from gradwatch.errors import GradwatchError
-from gradwatch.files import write_whole
+from gradwatch.files import make_folder, mode_like, write_whole
 from gradwatch.store.parquet import RandomAccess
 from gradwatch.text import plain
 
@@ -123,14 +123,20 @@ class Place:
 
     def files(self) -> dict[str, int]:
         """Bytes of every regular file in it and in its folders, by path such as `rows/grad/…`."""
-        return {path: size for path, size, _ in self._listing()}
+        return {path: size for path, size, *_ in self._listing()}
+
+    def files_and_stored(self) -> tuple[dict[str, int], int]:
+        """The same, and how many bytes are really stored: the holes of a file are not."""
+        listing = list(self._listing())
+        return {path: size for path, size, *_ in listing}, sum(stored for *_, stored in listing)
 
     def mark(self) -> str:
         """Changes whenever a file does; reads no data."""
-        return hashlib.blake2b(repr(sorted(self._listing())).encode(), digest_size=8).hexdigest()
+        stamps = sorted(item[:3] for item in self._listing())  # the rest may settle later
+        return hashlib.blake2b(repr(stamps).encode(), digest_size=8).hexdigest()
 
-    def _listing(self) -> Iterator[tuple[str, int, int | None]]:
-        """Path, bytes and time of change."""
+    def _listing(self) -> Iterator[tuple[str, int, int | None, int]]:
+        """Path, bytes, time of change, bytes that are stored."""
         waiting = [""]
         while waiting:
             below = waiting.pop()
@@ -143,7 +149,8 @@ class Place:
                         # One that is renamed meanwhile must not end the listing of the others.
                         with contextlib.suppress(FileNotFoundError):
                             facts = item.stat(follow_symlinks=False)
-                            yield path, facts.st_size, facts.st_mtime_ns
+                            stored = min(facts.st_size, 512 * facts.st_blocks)
+                            yield path, facts.st_size, facts.st_mtime_ns, stored
 
     def open(self, file: str) -> RandomAccess | None:
         """A file in it; None where there is no regular file: a link could lead out of the run's
@@ -159,12 +166,12 @@ class Place:
         """Write a file as a whole, over an older one; never through a link."""
         path = Path(self.path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
             for part in file.split("/")[:-1]:
                 path /= part
                 if path.is_symlink():
                     raise NotADirectoryError(0, "a link is in the way")
-                path.mkdir(exist_ok=True)
+                path.mkdir(mode_like(path.parent), exist_ok=True)
         except OSError as error:
             raise GradwatchError(f"Could not write {plain(str(path))}: {error.strerror}.") from None
         write_whole(Path(self.path, file), lambda target: target.write(data), force=True)

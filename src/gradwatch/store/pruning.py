@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,11 @@ from pathlib import Path
 from gradwatch.errors import GradwatchError
 from gradwatch.store import manifest as manifests
 from gradwatch.store.format import BadPayload
-from gradwatch.store.journal import place_beside, sync_folder, write_beside
+from gradwatch.store.journal import sync_folder
 from gradwatch.store.manifest import Manifest, SealedFile
 from gradwatch.store.places import Place
 from gradwatch.store.retention import FULL_ROWS, Retention, due, removal
-from gradwatch.store.runs import writer_folders
+from gradwatch.store.runs import SEALED, writer_folders
 from gradwatch.store.sealer import events_file
 
 
@@ -34,13 +35,22 @@ def prunable(run: str | os.PathLike[str], keep: Retention) -> dict[Path, list[Se
     gone: dict[Path, list[SealedFile]] = {}
     for folder, manifest in closed.items():
         rows: dict[int, list[SealedFile]] = {}
+        there = Place.of(folder).files()  # nothing beyond a link
         for file in manifest.files:
-            if file.kind in FULL_ROWS:
+            if file.kind in FULL_ROWS and file.file in there and SEALED.fullmatch(file.file):
                 rows.setdefault(file.number, []).append(file)
         total = sum(file.bytes for file in manifest.files)
-        if files := due(folder, rows, total, keep):
+        age = {number: _age(folder / files[0].file) for number, files in rows.items()}
+        if files := due(rows, total, keep, age.__getitem__):
             gone[folder] = files
     return gone
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def prune(gone: Mapping[Path, Sequence[SealedFile]]) -> None:
@@ -51,12 +61,7 @@ def prune(gone: Mapping[Path, Sequence[SealedFile]]) -> None:
             raise GradwatchError(
                 f"{str(folder)!r} was changed meanwhile; nothing of it was removed."
             )
-        try:
-            _without(folder, manifest, files)
-        except OSError as error:
-            raise GradwatchError(
-                f"Could not prune {str(folder)!r} ({error.strerror}); check who owns it."
-            ) from None
+        _without(folder, manifest, files)
         for file in files:
             with contextlib.suppress(OSError):  # what stays is not read: the manifest says so
                 (folder / file.file).unlink()
@@ -65,22 +70,22 @@ def prune(gone: Mapping[Path, Sequence[SealedFile]]) -> None:
 def _without(folder: Path, manifest: Manifest, files: Sequence[SealedFile]) -> None:
     numbers = [last for _, last, _, _ in manifest.journals] + [f.number for f in manifest.files]
     raw, entry = events_file(max(numbers) + 1, [removal(files)])
-    target = folder / entry.file
-    target.parent.mkdir(exist_ok=True)
-    write_beside(target, raw)
-    place_beside(target)
-    sync_folder(target.parent)
+    place = Place.of(folder)
+    place.put(entry.file, bytes(raw))
+    sync_folder((folder / entry.file).parent)
     names = {file.file for file in files}
     left = [file for file in manifest.files if file.file not in names]
     manifest = replace(manifest, files=(*left, entry))
-    write_beside(folder / manifests.NAME, manifests.encode(manifest))
-    place_beside(folder / manifests.NAME)
+    place.put(manifests.NAME, manifests.encode(manifest))
     sync_folder(folder)
 
 
 def _manifest(folder: Path) -> Manifest | None:
     """The sound manifest of this folder, if it has one."""
+    file = Place.of(folder).open(manifests.NAME)
     try:
-        return manifests.decode((folder / manifests.NAME).read_bytes())
-    except (OSError, BadPayload):
+        return (
+            manifests.decode(file.read(min(file.size, manifests.BYTES_LIMIT), 0)) if file else None
+        )
+    except BadPayload:
         return None

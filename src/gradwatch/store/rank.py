@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,23 +16,24 @@ from gradwatch.run.run import Run
 from gradwatch.run.source import Loaded
 from gradwatch.run.subject import Event, EventKind, Histogram, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
-from gradwatch.store.attempt import Attempt, Part
+from gradwatch.store.attempt import Attempt, Part, Scalars
 from gradwatch.store.chunks import Chunk, GridChunk, Vanished, ahead, distinct, lay
-from gradwatch.store.downsample import LevelReader, joined_buckets, level_for
+from gradwatch.store.downsample import SHOWN, LevelReader, joined_buckets, level_for
 from gradwatch.store.format import joined_scalars
 from gradwatch.store.histograms import HistogramPart, StoredHistograms
 from gradwatch.store.manifest import SealedFile, numbers_of
 from gradwatch.store.parquet import Unreadable
-from gradwatch.store.rollups import LAST_ONLY
+from gradwatch.store.rollups import LAST_ONLY, SIZES
 from gradwatch.store.subjects import Placements, SubjectTable
 
 LOOKS = 50
 """How often to look again where a growing run changes under the reader; mostly once is enough."""
 LITTLE_CELLS = 1 << 17
-_DENSE_CELLS = 1 << 27
-"""A table of up to so many cells is made whatever it holds …"""
-_SPARSEST = 1 / 256
-"""… a larger one only if at least this share of its cells is stored in the run."""
+SCALARS_AT_ONCE = 256
+"""Records or files of logged numbers that are joined: each alone is slow, all take memory twice."""
+
+_NEVER = 1 << 63
+"""Later than any step."""
 
 Result = TypeVar("Result")
 
@@ -104,31 +106,58 @@ class _Table:
 
 
 class RankSource:
-    """Implements `Source` for one rank. On every step the newest attempt that has it counts: a
-    resumed training repeats the steps since its checkpoint, and goes on from the repeated ones."""
+    """Implements `Source` for one rank. From its first step on, an attempt takes the place of those
+    before it: a resumed training goes on from its checkpoint, and one that begins anew is another.
 
-    def __init__(self, rank: int, attempts: Sequence[Attempt], info: Mapping[str, Any]) -> None:
+    `begins` is the first step of each attempt on any rank. What counts nowhere is left out.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        attempts: Sequence[Attempt],
+        info: Mapping[str, Any],
+        begins: Mapping[int, int],
+    ) -> None:
         self.rank = rank
-        self.attempts = list(attempts)
+        self._numbers = [attempt.number for attempt in attempts]
+        later = [[begins[n] for n in begins if n > own] for own in self._numbers]
+        both = zip(attempts, (min(steps, default=_NEVER) for steps in later), strict=True)
+        counting = [(a, end) for a, end in both if end == _NEVER or (a.steps < end).any()]
+        self.attempts = [attempt for attempt, _ in counting]
+        self._ends = [end for _, end in counting]
+        """For each attempt, the step from which on it does not count."""
         self._info = info
+        self.budget = attempts[0].folder.budget
         self._zero: dict[Stat, bool] = {}
         self._columns_of: dict[tuple[int, Kind, bytes], NDArray[np.int64]] = {}
 
     # -- what there is ---------------------------------------------------------------------------
 
+    @property
+    def room(self) -> int:
+        """Bytes of series that a `Run` may keep."""
+        return self.budget.room
+
     @cached_property
     def steps(self) -> NDArray[np.int64]:
-        """Every step that any attempt has, each once."""
-        parts = [attempt.steps for attempt in self.attempts]
+        """Every step on which an attempt counts, each once."""
+        parts = self._counting
         return distinct(np.concatenate(parts)) if len(parts) > 1 else parts[0]
+
+    @cached_property
+    def _counting(self) -> list[NDArray[np.int64]]:
+        """The steps on which each attempt counts, unless one of the same number has them too."""
+        both = zip(self.attempts, self._ends, strict=True)
+        return [attempt.steps[attempt.steps < end] for attempt, end in both]
 
     @cached_property
     def owners(self) -> NDArray[np.int64]:
         """For every step, which attempt (by position) counts."""
         owners = np.zeros(len(self.steps), np.int64)
         # Old attempts first, so that the newest takes the steps it repeats.
-        for position, attempt in enumerate(self.attempts[1:], start=1):
-            owners[np.searchsorted(self.steps, attempt.steps)] = position
+        for position, steps in enumerate(self._counting[1:], start=1):
+            owners[np.searchsorted(self.steps, steps)] = position
         return owners
 
     @cached_property
@@ -174,26 +203,45 @@ class RankSource:
     @cached_property
     def scalars(self) -> dict[str, NDArray[np.float64]]:
         """Logged numbers by name, one per step; NaN where the attempt that counts logged none."""
-        table: dict[str, NDArray[np.float64]] = {}
-        logged = self._steadily(lambda: [attempt.scalars for attempt in self.attempts])
-        for position, parts in enumerate(logged):
-            names, rows = joined_scalars(parts)
-            at = np.minimum(np.searchsorted(self.steps, rows["step"]), len(self.steps) - 1)
-            owned = (self.owners[at] == position) & (self.steps[at] == rows["step"])
-            for number, name in enumerate(names):
-                chosen = owned & (rows["name"] == number)
-                if name not in table:
-                    table[name] = np.full(len(self.steps), np.nan)
-                table[name][at[chosen]] = rows["value"][chosen]  # of several the last stays
+        table = self._steadily(self._logged)
         for column in table.values():
             column.setflags(write=False)
         return table
+
+    def _logged(self) -> dict[str, NDArray[np.float64]]:
+        table: dict[str, NDArray[np.float64]] = {}
+        for position, attempt in enumerate(self.attempts):
+            parts = attempt.scalars()
+            while some := list(islice(parts, SCALARS_AT_ONCE)):
+                self._log(position, some, table)
+        return table
+
+    def _log(
+        self, position: int, parts: Sequence[Scalars], table: dict[str, NDArray[np.float64]]
+    ) -> None:
+        """Put what an attempt logged on its own steps into the table."""
+        names, rows = joined_scalars(parts)
+        rows = rows[rows["step"] < self._ends[position]]
+        columns = len(table.keys() | set(names))
+        claim = f"{columns:,} scalars of {len(self.steps):,} steps"
+        self.budget.keep((self.rank, "scalars"), 8 * len(self.steps) * columns, claim)
+        at = np.minimum(np.searchsorted(self.steps, rows["step"]), len(self.steps) - 1)
+        owned = (self.owners[at] == position) & (self.steps[at] == rows["step"])
+        order = np.argsort(rows["name"], kind="stable")
+        order = order[owned[order]]
+        ends = np.searchsorted(rows["name"][order], np.arange(len(names) + 1))
+        for name, begin, end in zip(names, ends[:-1], ends[1:], strict=True):
+            chosen = order[begin:end]
+            if name not in table:
+                table[name] = np.full(len(self.steps), np.nan)
+            table[name][at[chosen]] = rows["value"][chosen]  # of several the last stays
 
     @property
     def events(self) -> tuple[Event, ...]:
         """What was recorded as an event, and what turned out damaged, by step."""
         read = self._steadily(lambda: [attempt.events for attempt in self.attempts])
-        events = [event for recorded in read for event in recorded]
+        both = zip(read, self._ends, strict=True)
+        events = [event for recorded, end in both for event in recorded if event.step < end]
         for attempt in self.attempts:
             events += [
                 Event(
@@ -220,7 +268,7 @@ class RankSource:
             merged.update(attempt.notes)
         merged.update(self._info)
         merged["ranks"] = 1
-        merged["attempts"] = [attempt.number for attempt in self.attempts]
+        merged["attempts"] = self._numbers
         # A killed attempt was continued by the next: only the last one's end tells.
         damaged = any(attempt.damage for attempt in self.attempts)
         merged["complete"] = bool(self.attempts) and self.attempts[-1].closed and not damaged
@@ -261,14 +309,12 @@ class RankSource:
     def _histograms(self, family: Family, name: str) -> list[HistogramPart]:
         parts = []
         for position, attempt in enumerate(self.attempts):
-            for number, subject in attempt.subjects.by_id.items():
-                if subject.name != name or subject.kind is not family.kind:
-                    continue
+            for number in attempt.subjects.numbers.get((family.kind, name), ()):
                 for part in attempt.histograms(family, number):
                     # A step may have a histogram and no rows; then no attempt owns it, and the
                     # newest one's, which comes last, stays.
                     known = np.isin(part.steps, self.steps)
-                    mine = ~known
+                    mine = ~known & (part.steps < self._ends[position])
                     at = np.searchsorted(self.steps, part.steps[known])
                     mine[known] = self.owners[at] == position
                     parts.append(HistogramPart(part.steps[mine], part.rows[mine], part.read))
@@ -282,13 +328,13 @@ class RankSource:
         if not alone or stat.width > 1 or str(stat) in LAST_ONLY:
             return None
         position = int(owners[0])
-        attempt = self.attempts[position]
+        attempt, last = self.attempts[position], min(last, self._ends[position] - 1)
         # Of little data the series itself is as quick; and where buckets end depends on when files
         # were sealed, so that the same training twice would look a little different.
         little = len(self.steps) * self._width(stat.kind) <= LITTLE_CELLS
         level = -1 if little else level_for(end - begin, points)
-        files = [file for file in attempt.manifest.files if file.kind == "rollups"]
-        newest = max((f.number for f in files if f.group == f"{stat.family}-10"), default=0)
+        files = [attempt.files("rollups", f"{stat.family}-{size}") for size in SIZES]
+        newest = files[0][-1].number if files[0] else 0
         # A journal that could not be sealed is in no rollup, though later ones are.
         left = any(chunk.number < newest for chunk in attempt.journal_chunks)
         if level < 0 or not newest or left:
@@ -306,6 +352,8 @@ class RankSource:
             return None  # the whole series tells what is damaged
         if not parts:
             return None
+        buckets = sum(len(part.first) for part in parts)
+        self.budget.table(buckets, self._width(stat.kind) + 1, "buckets", len(SHOWN))
         ids = np.unique(np.concatenate([part.ids for part in parts]))
         at = self._columns(ids, position, stat.kind).tolist()
         columns = dict(zip(ids.tolist(), at, strict=True))
@@ -336,7 +384,8 @@ class RankSource:
         def filled() -> _Table:
             steps, owners = self.steps[rows], self.owners[rows]
             shape = (len(steps), self._width(stat.kind))
-            self._refuse_sparse(stat.family, *shape)
+            # A vector is laid out in one piece; of its numbers less is made beside it.
+            self.budget.table(*shape, "steps", max(1, stat.width // 4))
             states = np.full(shape, State.NOT_SAMPLED, np.uint8)
             if stat.width == 1:  # every cell is filled or blanked
                 values: NDArray[Any] = np.empty(shape, dtype)
@@ -359,10 +408,12 @@ class RankSource:
             if table.owns(position, part.first_step, part.last_step)
         ]
         damaged: list[tuple[int, Part]] = []
+        self.budget.pieces(count := len(jobs))
         read = lambda job: _read(stat, job[1], job[2], first, last)  # noqa: E731
         for (position, _, part), pieces in zip(jobs, ahead(read, jobs), strict=True):
             if pieces is None:
                 damaged.append((position, part))
+            self.budget.pieces(count := count + len(pieces or ()))
             for piece in pieces or ():
                 columns = self._columns(piece.ids, position, stat.kind)
                 table.lay(piece, position, columns)
@@ -407,19 +458,6 @@ class RankSource:
             columns = np.array([column_of.get(s.name, -1) if s else -1 for s in found], np.int64)
             self._columns_of[key] = columns
         return columns
-
-    def _refuse_sparse(self, family: Family, steps: int, width: int) -> None:
-        """A small hostile file could ask for a table of any size: sparse giants are refused."""
-        cells = steps * width
-        if cells <= _DENSE_CELLS:
-            return
-        stored = sum(attempt.rows(family) for attempt in self.attempts)
-        if stored < cells * _SPARSEST:
-            raise GradwatchError(
-                f"Expected a table that is mostly filled, but {steps} steps × {width} "
-                f"subjects of {family} hold only {stored} rows. The run is damaged or was made "
-                "up; read it with a narrower tool, or record it again."
-            )
 
 
 def _steps_of(part: Part) -> NDArray[np.int64]:

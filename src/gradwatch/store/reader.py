@@ -7,7 +7,9 @@ from typing import Any
 from gradwatch.errors import GradwatchError
 from gradwatch.files import paths_of
 from gradwatch.run.run import Run
+from gradwatch.run.source import ReadCache
 from gradwatch.store.attempt import Attempt
+from gradwatch.store.budget import Budget
 from gradwatch.store.chunks import ahead
 from gradwatch.store.folder import Folder
 from gradwatch.store.format import FORMAT
@@ -16,6 +18,9 @@ from gradwatch.store.parquet import Isolation, directly
 from gradwatch.store.places import Place
 from gradwatch.store.rank import RankSource
 from gradwatch.store.runs import read_run_json, writer_folders
+
+_CACHED_BYTES = 24 << 20
+"""Of sealed files, per folder: they never change, so what was read of them is as good as new."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -33,6 +38,8 @@ class Follower:
         self._attempt = attempt
         self._call = call
         self._folders: dict[Place, Folder] = {}
+        self.budget = Budget()
+        self._cache = ReadCache(lambda: min(_CACHED_BYTES * len(self._folders), self.budget.room))
 
     def refresh(self, progress: Callable[[float], None] = lambda _: None) -> Run:
         """The run as it is now; `progress` is called with the share read so far, from 0 to 1."""
@@ -43,7 +50,9 @@ class Follower:
             for writer in writer_folders(run):
                 if self._attempt in (None, writer.attempt) and writer.path not in self._folders:
                     # kept between refreshes: it knows how far it has read each file
-                    self._folders[writer.path] = Folder(writer, self._call)
+                    self._folders[writer.path] = Folder(
+                        writer, self._call, self._cache, self.budget
+                    )
         if not self._folders:
             raise GradwatchError(_nothing(self._runs, self._attempt))
         ranks: dict[int, list[Attempt]] = {}
@@ -51,13 +60,16 @@ class Follower:
         folders = sorted(self._folders.values(), key=lambda folder: folder.writer)
         # A look at a folder of this machine takes no waiting, which is what threads are for.
         remote = any(run.remote for run in self._runs)
-        looks = ahead(Folder.look, folders) if remote else map(Folder.look, folders)
+        look = Folder.look_anew
+        looks = ahead(look, folders) if remote else map(look, folders)
         for number, (folder, attempt) in enumerate(zip(folders, looks, strict=True), start=1):
             ranks.setdefault(folder.writer.rank, []).append(attempt)
             progress(number / len(folders))
         # of several folders the `run.json` of the first one named wins
         info = {k: v for document in reversed(documents) for k, v in document.items()}
-        sources = [RankSource(rank, attempts, info) for rank, attempts in ranks.items()]
+        begins = _begins([attempt for attempts in ranks.values() for attempt in attempts])
+        sources = [RankSource(rank, attempts, info, begins) for rank, attempts in ranks.items()]
+        sources = [source for source in sources if source.attempts]
         return Run(sources[0] if len(sources) == 1 else MergedSource(sources))
 
 
@@ -73,6 +85,17 @@ def open_run(path: Paths, *, attempt: int | None = None) -> Run:
 def follow(path: Paths, *, call: Isolation = directly) -> Follower:
     """For pages and terminals that look again and again: `follow(path).refresh()`."""
     return Follower(path, call=call)
+
+
+def _begins(attempts: Sequence[Attempt]) -> dict[int, int]:
+    """The first step of each attempt on any rank; of a single one nobody needs to know."""
+    begins: dict[int, int] = {}
+    if len({attempt.number for attempt in attempts}) > 1:
+        for attempt in attempts:
+            if len(attempt.steps):
+                first = int(attempt.steps[0])
+                begins[attempt.number] = min(first, begins.get(attempt.number, first))
+    return begins
 
 
 def _document(run: Place) -> dict[str, Any]:

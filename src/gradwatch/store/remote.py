@@ -92,11 +92,11 @@ class RemotePlace(Place):
         """The names of the folders in it."""
         return [item.base_name for item in self._infos(False) if item.type.name == "Directory"]
 
-    def _listing(self) -> Iterator[tuple[str, int, int | None]]:
+    def _listing(self) -> Iterator[tuple[str, int, int | None, int]]:
         for item in self._infos(True):
             if item.type.name == "File":
                 path = item.path.strip("/").removeprefix(self.inside.strip("/") + "/")
-                yield path, item.size or 0, item.mtime_ns
+                yield path, item.size or 0, item.mtime_ns, item.size or 0
 
     def _infos(self, recursive: bool) -> list[Any]:
         select = import_module("pyarrow.fs").FileSelector

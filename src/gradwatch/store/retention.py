@@ -2,9 +2,8 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.run.subject import Event, EventKind
@@ -47,29 +46,25 @@ def retention(keep: object) -> Retention | None:
 
 
 def due(
-    folder: Path, rows: Mapping[int, Sequence[SealedFile]], total: int, keep: Retention
+    rows: Mapping[int, Sequence[SealedFile]],
+    total: int,
+    keep: Retention,
+    age: Callable[[int], float],
 ) -> list[SealedFile]:
     """The files of full rows that go now, the oldest first; `rows` are all of them, by number.
 
-    `total` is the size of the folder. The newest rows always stay.
+    `total` is the size of the folder, `age` the seconds since those of a number were sealed. The
+    newest rows always stay.
     """
     gone: list[SealedFile] = []
     numbers = sorted(rows)
     for number in numbers[:-1]:
-        if not (keep.bytes is not None and total > keep.bytes):
-            oldest = folder / rows[number][0].file
-            if keep.seconds is None or _age(oldest) <= keep.seconds:
-                break
+        too_large = keep.bytes is not None and total > keep.bytes
+        if not too_large and (keep.seconds is None or age(number) <= keep.seconds):
+            break
         gone += rows[number]
         total -= sum(file.bytes for file in rows[number])
     return gone
-
-
-def _age(path: Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def removal(gone: Sequence[SealedFile]) -> Event:

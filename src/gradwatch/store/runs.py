@@ -3,7 +3,7 @@
 import os
 import re
 import secrets
-import shutil
+import stat
 import sys
 import time
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.files import make_folder, mode_like, new_file
 from gradwatch.jsonio import dumps
 from gradwatch.store.format import FORMAT, JSON_LIMIT, BadPayload, from_json
 from gradwatch.store.places import Place, is_url
@@ -21,6 +22,21 @@ from gradwatch.text import nearest, plain, several, shortened
 from gradwatch.version import __version__
 
 _WRITER = re.compile(r"([0-9]{1,6})-([0-9]{1,6})-([0-9a-f]{8})")
+SEALED = re.compile(
+    r"(rows|sketches|histograms)/[a-z]+/[0-9]+\.parquet"
+    r"|rollups/[a-z]+-10{1,3}/[0-9]+\.parquet|(scalars|events)/[0-9]+\.parquet|subjects\.parquet"
+)
+_BESIDE = re.compile(r"(?:^|(?<=/))\.([^/]+)\.(?:[0-9a-f]{8}|[0-9a-f]{12})$")
+"""A file that a kill left before it was renamed."""
+_FILE = re.compile(
+    rf"{_WRITER.pattern}/(?:{SEALED.pattern}|manifest\.json|graph\.json|journal-[0-9]+\.gwj)(?:\.part)?"
+    r"|run\.json|tensorboard/events\.out\.tfevents\.[^/]+"
+)
+_FOLDER = re.compile(
+    rf"{_WRITER.pattern}(?:/(?:rows|sketches|histograms|rollups|scalars|events)(?:/[a-z0-9-]+)?)?"
+    r"|tensorboard"
+)
+"""What gradwatch writes, by the path in the run's folder. Whatever has another name is not ours."""
 _RESERVED = {"con", "prn", "aux", "nul"} | {f"{p}{d}" for p in ("com", "lpt") for d in range(1, 10)}
 
 
@@ -60,11 +76,11 @@ def next_attempt(run: Path, rank: int) -> int:
 
 def make_writer_folder(run: Path, rank: int, attempt: int) -> Path:
     """Make a folder nobody else has; mkdir is exclusive everywhere, on network file systems too."""
-    run.mkdir(parents=True, exist_ok=True)
+    make_folder(run)
     while True:
         path = run / f"{rank:04d}-{attempt:04d}-{secrets.token_hex(4)}"
         try:
-            path.mkdir()
+            path.mkdir(mode_like(run))
         except FileExistsError:
             continue
         return path
@@ -88,8 +104,8 @@ def write_run_json(run: Path, name: str, versions: Mapping[str, str]) -> None:
         },
     }
     beside = run / f".run.json.{secrets.token_hex(4)}"
-    text = dumps(document, indent=1, ascii_only=True)
-    beside.write_text(text + "\n", encoding="ascii")
+    with new_file(beside, mode_like(run)) as file:
+        file.write(dumps(document, indent=1, ascii_only=True).encode() + b"\n")
     # Ranks start at the same moment. A rename would replace what another one has just put there,
     # and with it the run's id; a link refuses to. Some file systems have no links: there the last
     # rename wins, which leaves one whole file as well.
@@ -100,6 +116,30 @@ def write_run_json(run: Path, name: str, versions: Mapping[str, str]) -> None:
         beside.unlink()
     except OSError:
         beside.replace(target)
+
+
+def hold(run: Path, name: str, versions: Mapping[str, str]) -> int | None:
+    """Make a run's folder and hold it until the descriptor is closed or the process ends.
+
+    BlockingIOError where another training holds it; None where it cannot be made or locked here.
+    """
+    try:
+        import fcntl  # which Windows has not
+
+        make_folder(run)
+        write_run_json(run, name, versions)
+        # for writing: some network file systems lock nothing else
+        descriptor = os.open(run / "run.json", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None
+    return descriptor
 
 
 def read_run_json(run: Place) -> dict[str, Any] | None:
@@ -128,17 +168,20 @@ class RunSummary:
 
 
 def list_runs(folder: str | os.PathLike[str]) -> list[RunSummary]:
-    """Every run in `folder`, newest first; the folder itself where it is a run."""
+    """Every run in `folder`, newest first; the folder itself too where a writer was at work in it.
+
+    A `run.json` beside runs makes no run of their folder: it must not hide them.
+    """
     root = Place.of(folder)
-    if is_run(root):
-        return [summary(root)]
     if problem := root.problem():
         raise GradwatchError(
             f"Expected a folder of runs at {str(root)!r}, which cannot be read: {problem}. "
             "Runs are kept in `runs` beside the training unless told otherwise."
         )
-    inside = [root / name for name in root.folders()]
-    summaries = [summary(place) for place in inside if is_run(place)]
+    names = root.folders()
+    others = [name for name in names if not _WRITER.fullmatch(name)]
+    found = [place for name in others if is_run(place := root / name)]
+    summaries = map(summary, found if others == names else [*found, root])
     return sorted(summaries, key=lambda item: (-item.created, item.name))
 
 
@@ -178,8 +221,13 @@ def find_run(wanted: str, home: Place) -> Place:
 
 
 def _begun(place: Place) -> tuple[float, str]:
-    created = (read_run_json(place) or {}).get("created")
-    return (float(created) if isinstance(created, int | float) else 0.0, place.name)
+    return _created(read_run_json(place) or {}), place.name
+
+
+def _created(document: Mapping[str, Any]) -> float:
+    """Within what every calendar can show; the file may say anything."""
+    seconds = document.get("created")
+    return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 4e9 else 0.0
 
 
 def _true_name(place: Place) -> Any:
@@ -194,12 +242,12 @@ def is_run(place: Place) -> bool:
 def summary(place: Place) -> RunSummary:
     """Name, size, ranks and attempts of one run, from file names and sizes alone."""
     document = read_run_json(place) or {}
-    name, created = document.get("name"), document.get("created")
+    name = document.get("name")
     folders = writer_folders(place)
     return RunSummary(
         place,
         name if isinstance(name, str) else place.name,
-        float(created) if isinstance(created, int | float) else 0.0,
+        _created(document),
         sum(place.files().values()),
         len({folder.rank for folder in folders}),
         len({folder.attempt for folder in folders}),
@@ -207,18 +255,38 @@ def summary(place: Place) -> RunSummary:
     )
 
 
-def delete_run(path: str | os.PathLike[str]) -> None:
-    """Delete a run folder, and nothing that is not one; links inside are removed, not followed."""
+def delete_run(path: str | os.PathLike[str]) -> list[str]:
+    """Delete what gradwatch wrote in a run's folder; anything else stays, and is returned.
+
+    Links are neither followed nor removed.
+    """
     run = Path(path)
-    if run.is_symlink() or not run.is_dir() or not is_run(Place.of(path)):
+    if run.is_symlink() or not writer_folders(Place.of(path)):
         raise GradwatchError(
             f"Expected a run folder of this machine at {str(Place.of(path))!r}, found something "
             "else; nothing was deleted.",
             Exit.USAGE,
         )
+    left: list[str] = []
+    full: set[Path] = set()
     try:
-        shutil.rmtree(run)
+        # by descriptors: a folder that becomes a link meanwhile leads nowhere else
+        for root, folders, files, descriptor in os.fwalk(run, topdown=False):
+            below = Path(root).relative_to(run)
+            for name in (*files, *folders):
+                here = below / name
+                kind = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+                if stat.S_ISREG(kind) and _FILE.fullmatch(_BESIDE.sub(r"\1", here.as_posix())):
+                    os.unlink(name, dir_fd=descriptor)
+                elif stat.S_ISDIR(kind) and here not in full and _FOLDER.fullmatch(here.as_posix()):
+                    os.rmdir(name, dir_fd=descriptor)
+                else:
+                    full.add(below)
+                    left += [] if here in full else [str(here)]
+        if not left:
+            run.rmdir()
     except OSError as error:
         raise GradwatchError(
             f"Could not delete {str(run)!r} wholly ({error.strerror}); check who owns it."
         ) from None
+    return left

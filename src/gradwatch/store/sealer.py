@@ -7,6 +7,7 @@ take no file that the manifest does not name, and no journal that it calls seale
 
 import contextlib
 import ctypes
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwatch.files import mode_like
 from gradwatch.run.subject import Event
 from gradwatch.stats import HAS_VALUE, Family, row_dtype
 from gradwatch.store import manifest as manifests
@@ -84,6 +86,8 @@ class Sealer:
         self._waiting: dict[str, list[SealedFile]] = {}
         self._rows: dict[int, list[SealedFile]] = {}
         """Files that retention may take, by number; kept only if there is something to limit."""
+        self._sealed_at: dict[int, float] = {}
+        """When those were sealed, by a clock that nobody sets."""
         self._beside: list[str] = []
 
     def seal(
@@ -334,7 +338,8 @@ class Sealer:
                 rows.setdefault(file.number, []).append(file)
         replaced = self._replaced | {f.file: f.bytes for f in draft.files if not f.number}
         total = self._bytes + _size(draft.files) + sum(replaced.values()) + unsealed + _EVENT_BYTES
-        return due(self.folder, rows, total, self._keep)
+        now = time.monotonic()
+        return due(rows, total, self._keep, lambda number: now - self._sealed_at.get(number, now))
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -343,7 +348,7 @@ class Sealer:
         raw, entry = encoded
         target = self.folder / entry.file
         for folder in reversed(target.relative_to(self.folder).parents[:-1]):
-            (self.folder / folder).mkdir(exist_ok=True)
+            (self.folder / folder).mkdir(mode_like(self.folder), exist_ok=True)
         write_beside(target, raw)
         place_beside(target)
         draft.files.append(entry)
@@ -382,8 +387,10 @@ class Sealer:
             for file in draft.files:
                 if file.kind in FULL_ROWS:
                     self._rows.setdefault(file.number, []).append(file)
+                    self._sealed_at[file.number] = time.monotonic()
             for file in gone:
                 self._rows.pop(file.number, None)
+                self._sealed_at.pop(file.number, None)
         sync_folder(self.folder)
 
 

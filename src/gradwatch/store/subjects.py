@@ -16,7 +16,9 @@ from gradwatch.store.parquet import Footer
 Placements = Sequence[Placement | None]
 
 COLUMNS = ("subject", "kind", "name", "layer", "details")
-_MOST_TABLES = 64
+_MOST_SUBJECTS = 1 << 18
+"""Of all tables that are held for other ranks; a server opens many runs."""
+_LONGEST_PLACEMENT = 1 << 12
 _tables: dict[Hashable, "SubjectTable"] = {}
 
 
@@ -30,6 +32,10 @@ class SubjectTable:
             kind: tuple(dict.fromkeys(s.name for s in subjects if s.kind is kind)) for kind in Kind
         }
         """Of each kind, in the order of the columns of its series."""
+        self.numbers: dict[tuple[Kind, str], list[int]] = {}
+        """The ids that a subject has had."""
+        for number, subject in self.by_id.items():
+            self.numbers.setdefault((subject.kind, subject.name), []).append(number)
         self.columns = {
             kind: {name: column for column, name in enumerate(names)}
             for kind, names in self.names.items()
@@ -50,7 +56,7 @@ def described(run: str, footer: Footer, columns: Callable[[], list[Any]]) -> Sub
         table = SubjectTable({number: _subject(*row) for number, *row in rows})
         if list(table.by_id) != ids.tolist():
             raise ValueError("its ids are in no order")
-        if len(_tables) >= _MOST_TABLES:
+        if sum(len(held.by_id) for held in _tables.values()) > _MOST_SUBJECTS:
             _tables.clear()
         if all(place.checksum is not None for place in places):
             _tables[key] = table
@@ -65,4 +71,6 @@ def _subject(kind: str, name: str, layer: str, details: str) -> Subject:
 @lru_cache(maxsize=1 << 12)
 def placed(text: str) -> Placement | None:
     """A placement as a sealed file holds it; none is empty."""
+    if len(text) > _LONGEST_PLACEMENT:
+        raise ValueError("a placement that is longer than any")
     return Placement.from_dict(from_json(text.encode())) if text else None

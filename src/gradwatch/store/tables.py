@@ -5,6 +5,7 @@ refused before anything of a claimed size is made.
 """
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -93,14 +94,29 @@ class Lists(NamedTuple):
     values: NDArray[Any]
 
 
-class Words(NamedTuple):
-    """A column of few distinct texts to write: row i has words[numbers[i]]."""
+@dataclass(frozen=True)
+class Words(Sequence[str]):
+    """A column of few distinct texts: row i has words[numbers[i]], made when it is read."""
 
     numbers: NDArray[Any]
     words: list[str]
 
+    @property
+    def letters(self) -> int:
+        """Of all rows together."""
+        return int(np.fromiter(map(len, self.words), np.int64)[self.numbers].sum())
 
-Column = NDArray[Any] | Lists | list[str]
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self.words[self.numbers[row]]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.words.__getitem__, self.numbers.tolist())
+
+
+Column = NDArray[Any] | Lists | Words | list[str]
 
 
 class ColumnPlace(NamedTuple):
@@ -136,4 +152,4 @@ class ColumnPlace(NamedTuple):
         empty = np.empty(0, "u1" if self.kind == "text" else self.kind)
         if self.listed:
             return Lists(np.zeros(1, np.int64), empty)
-        return [] if self.kind == "text" else empty
+        return Words(np.empty(0, np.int32), []) if self.kind == "text" else empty

@@ -64,12 +64,14 @@ class Writer:
         info: Mapping[str, Any] | None = None,
         keep: Retention | None = None,
         attempt: int | None = None,
+        held: int | None = None,
         queue_bytes: int = QUEUE_BYTES,
     ) -> "Writer":
         """Make (or join, as a new attempt) the run folder `path` and start the thread.
 
         `path` is the run's own folder, such as `runs/NAME`; `name` is the true name, as it is.
-        Where the folder cannot be made now, a warning says so and the thread keeps trying.
+        Where the folder cannot be made now, a warning says so and the thread keeps trying. `held`
+        is the descriptor that holds the run, given back when all is written.
         """
         if not (0 <= rank < max(world, 1) and rank < 1_000_000):
             raise GradwatchError(
@@ -81,6 +83,7 @@ class Writer:
         sealing = parquet.available()  # imports pyarrow, here and not in the thread
         queue = Queue(queue_bytes)
         thread = WriterThread(Path(path), name, rank, attempt, queue, versions, keep, sealing)
+        thread.held = held
         error = thread.prepare()
         if error:
             warnings.warn(
@@ -239,6 +242,8 @@ class Writer:
             return self.thread.safe.is_set()
         self.thread.ask(closing=True)
         self._off = self.thread.finished.wait(timeout) or timeout > 0
+        if self._off and not self.thread.safe.is_set():
+            self.thread.tell()
         return self.thread.safe.is_set()
 
     def _refuse(self, error: Exception) -> None:
@@ -273,6 +278,9 @@ class Writer:
         """In a forked child: no thread, locks in an unknown state; nothing may touch either."""
         self._off = True
         self._declare_lock = threading.RLock()
+        if self.thread.held is not None:
+            os.close(self.thread.held)  # the run is the parent's, also when this child outlives it
+            self.thread.held = None
 
 
 def _step(step: int) -> int:

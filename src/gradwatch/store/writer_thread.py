@@ -6,6 +6,7 @@
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ from gradwatch.store.format import (
     to_json,
 )
 from gradwatch.store.full_journal import FullJournal
-from gradwatch.store.journal import Journal, built_in
+from gradwatch.store.journal import Journal, built_in, whereabouts
 from gradwatch.store.queue import LostRecords, Queue, Scalar, SmallRecord
 from gradwatch.store.retention import Retention
 from gradwatch.store.runs import make_writer_folder, next_attempt, write_run_json
@@ -45,9 +46,19 @@ SEAL_BYTES = 16 << 20
 SEAL_ROWS = 80_000
 """Of any family. With the rows of one more record (`SLOT_ROWS`) it stays below 100,000."""
 WRITE_BUFFER_BYTES = 4 << 20
+UNSYNCED_BYTES = 8 << 20
+"""Of what is written, so much may wait for the disk to say that it has it; memory keeps it."""
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 _LAST_TRIES = 3
 """How often sealing is tried at the end, when all is safe in a journal."""
+_REFUSED = (
+    "gradwatch: %s cannot be written to (%s); the training goes on and what is recorded waits in "
+    "memory, the oldest is given up when that is full. Make room, or make it writable again"
+)
+_DELETED = (
+    "gradwatch: %s was deleted while it was recorded; what it held is gone, and the rest goes to a "
+    "new folder there. Close the watcher first to be rid of a run"
+)
 _YIELD_SECONDS = 0.0002
 _LONGEST_HOLD = 0.0002
 """Work of this many seconds, then a pause of as many: while this thread runs Python, the training
@@ -55,15 +66,24 @@ waits for the GIL, so it is given back after every small piece of work."""
 
 
 class WriteBuffer:
-    """Takes records out of the queue and keeps them until they are known to be written."""
+    """Takes records out of the queue and keeps them until the disk is known to have them.
+
+    A file system may take a write and tell only when it is asked to sync that it lost it.
+    """
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._buffer: NDArray[np.uint8] = np.empty(WRITE_BUFFER_BYTES, np.uint8)
+        room = WRITE_BUFFER_BYTES + UNSYNCED_BYTES
+        self._buffer: NDArray[np.uint8] = np.empty(room, np.uint8)
         self.seq = 0
         self.written = 0
         """Records that are in a journal: the number of the first one that is not."""
+        self.unsynced = 0
+        """Bytes at the front that are in a journal, and perhaps not on the disk."""
+        self._synced = 0
+        """Records that are on the disk, counted like those written."""
         self.size = 0
+        """Bytes that wait to be written, behind those."""
         self.records = 0
         """Calls whose data are in the buffer: what an acknowledgement is worth."""
         self.rows = 0
@@ -74,7 +94,12 @@ class WriteBuffer:
     @property
     def data(self) -> memoryview:
         """The bytes that wait to be written: whole records, one after another."""
-        return self._buffer.data[: self.size]
+        return self._buffer.data[self.unsynced : self.unsynced + self.size]
+
+    @property
+    def perhaps_lost(self) -> memoryview:
+        """The bytes that were written, and are perhaps not on the disk."""
+        return self._buffer.data[: self.unsynced]
 
     def fill(self) -> bool:
         """Take what waits, as far as it fits; whether there is anything to write."""
@@ -88,10 +113,21 @@ class WriteBuffer:
                 time.sleep(_YIELD_SECONDS)
         return self.size > 0
 
-    def clear(self) -> None:
-        """Forget what is written."""
+    def was_written(self) -> None:
+        """All that waited is in the journal."""
+        self.unsynced += self.size
         self.size = self.records = 0
         self.written = self.seq
+
+    def was_synced(self) -> None:
+        """All that was written is on the disk: forget it."""
+        self._buffer[: self.size] = self._buffer[self.unsynced : self.unsynced + self.size]
+        self.unsynced, self._synced = 0, self.written
+
+    def write_again(self) -> None:
+        """What was written since the last sync may be lost: it waits to be written again."""
+        self.size += self.unsynced
+        self.unsynced, self.written = 0, self._synced
 
     @property
     def enough(self) -> bool:
@@ -134,7 +170,7 @@ class WriteBuffer:
             time.sleep(_YIELD_SECONDS)
 
     def _take_rows(self) -> bool:
-        taken = self._queue.take_rows(len(self._buffer) - self.size)
+        taken = self._queue.take_rows(WRITE_BUFFER_BYTES - self.size)
         if taken is None:
             return False
         family, step, ids, rows, states, _ = taken
@@ -156,11 +192,12 @@ class WriteBuffer:
         record = pack(
             Head(type_, family, 0, 0, self._take_seq(), step, len(payload), rows), payload
         )
-        if self.size + len(record) > len(self._buffer):
-            grown = np.empty(self.size + len(record), np.uint8)
-            grown[: self.size] = self._buffer[: self.size]
+        end = self.unsynced + self.size
+        if end + len(record) > len(self._buffer):
+            grown = np.empty(end + len(record), np.uint8)
+            grown[:end] = self._buffer[:end]
             self._buffer = grown
-        self._buffer[self.size : self.size + len(record)] = np.frombuffer(record, np.uint8)
+        self._buffer[end : end + len(record)] = np.frombuffer(record, np.uint8)
         self.size += len(record)
 
     def _take_seq(self) -> int:
@@ -198,8 +235,13 @@ class WriterThread(threading.Thread):
         self.wake = threading.Condition()
         self.flushed = 0
         self.folder: Path | None = None
+        self._opened: int | None = None
+        """The folder, held open: so it is found again where somebody moves it."""
+        self.held: int | None = None
+        """What keeps other trainings out of the run."""
         # From here on the thread's own, but for what `ask` sets under `wake`.
-        self._run, self._run_name, self._versions = run, name, versions
+        # Absolute: a training may change its working folder.
+        self._run, self._run_name, self._versions = run.absolute(), name, versions
         self._rank, self._attempt = rank, attempt
         self._pending = WriteBuffer(queue)
         self._journal: Journal | None = None
@@ -214,6 +256,8 @@ class WriterThread(threading.Thread):
         self._last_yield = 0.0
         self._first_record = 0
         self._full: list[FullJournal] = []
+        self._superseded: list[Path] = []
+        """Journals of which the disk has nothing for sure: they go when the next one has it all."""
         self._sealing = sealing
         self._sealer: Sealer | None = None
         self._retention = retention
@@ -225,6 +269,7 @@ class WriterThread(threading.Thread):
         self.made_anew: Callable[[], None] = lambda: None
         """Called when the folder had to be made again: what is in no file any more is put again."""
         self.failure: OSError | None = None
+        self._told = False
 
     # -- for the caller --------------------------------------------------------------------------
 
@@ -257,13 +302,15 @@ class WriterThread(threading.Thread):
                 self._asked = False
             with contextlib.suppress(Exception):  # a defect here must not print into a training
                 self._turn()
+        if self._opened is not None:
+            os.close(self._opened)
 
     def _turn(self) -> None:
         if time.monotonic() < self._next_try:
             return
         try:
             self._drain()
-            if self._journal and time.monotonic() > self._next_sync:
+            if time.monotonic() > self._next_sync:
                 self._sync()
             if self._closing:
                 self._finish()
@@ -299,38 +346,43 @@ class WriterThread(threading.Thread):
             # The schema goes into the same write as the first rows: no journal is without it.
             journal.append(self._pending.data if journal.size else _schema() + self._pending.data)
         except OSError:
+            if journal.holds(self._pending.perhaps_lost):
+                self._pending.was_synced()
             self._give_up_journal()
             raise
         self.failure, self._wait = None, 0.0
         with self.wake:
             self.flushed += self._pending.records
             self.wake.notify_all()
-        self._pending.clear()
+        self._pending.was_written()
+        while self._superseded:
+            with contextlib.suppress(OSError):
+                self._superseded.pop().unlink()
         if journal.size >= SEAL_BYTES >> _first_journals(self._number) or (self._pending.enough):
             self._roll()
+        elif self._pending.unsynced >= UNSYNCED_BYTES:
+            self._sync()
 
     def _give_up_journal(self) -> None:
-        """Its whole records are sealed later like any other's; new ones go to a new file.
+        """Its records on the disk are sealed later like any other's; the rest goes to a new file.
 
         After a failed write or sync the kernel may have dropped pages it said it had: a file that
         failed once is never appended to again.
         """
         journal, self._journal = self._journal, None
-        if journal and journal.size:
+        self._pending.write_again()
+        if journal and self._pending.written > self._first_record:
             self._wait_for_sealing(journal)
         elif journal:
-            with contextlib.suppress(OSError):
-                journal.path.unlink()
+            self._superseded.append(journal.path)
 
     def _roll(self) -> None:
         """The journal is full: the next record begins a new one, this one waits to be sealed."""
+        self._sync()
         journal, self._journal = self._journal, None
         if journal:
             self._wait_for_sealing(journal)
-            try:
-                journal.sync()
-            finally:
-                journal.close()
+            journal.close()
 
     def _wait_for_sealing(self, journal: Journal) -> None:
         first, self._first_record = self._first_record, self._pending.written
@@ -343,12 +395,15 @@ class WriterThread(threading.Thread):
         if not self._sealing:
             self._full.clear()  # they stay journals, and are read as such
         tries = 0
-        while self._full and time.monotonic() >= self._next_seal:
+        # A journal that was given up goes only when what it may have lost is written again.
+        while self._full and not self._pending.size and time.monotonic() >= self._next_seal:
             journal = self._full[0]
             try:
                 self._seal(journal)
             except FileNotFoundError:
-                pass  # somebody deleted the folder
+                if self._moved():
+                    continue
+                # somebody deleted it
             except OSError:
                 tries += 1
                 if self.safe.is_set() and tries < _LAST_TRIES:
@@ -380,12 +435,15 @@ class WriterThread(threading.Thread):
         return {"background_seconds": seconds, "rows": self._pending.rows}
 
     def _ready_journal(self) -> Journal:
-        if self._journal and not self._journal.intact:
-            self._journal.close()
+        journal = self._journal
+        if journal and not journal.intact and not (self._moved() and journal.intact):
+            journal.close()
             self._give_up_journal()
         if self._journal is None:
-            if self.folder is None or not self.folder.is_dir():
+            if self.folder is None or not (self._moved() or self.folder.is_dir()):
                 # It could not be made before, or somebody deleted it: no file has the names.
+                if self.folder is not None:
+                    log.warning(_DELETED, self._run)
                 self._make_folder()
                 self.made_anew()
             assert self.folder is not None
@@ -397,16 +455,39 @@ class WriterThread(threading.Thread):
         if self._attempt is None:
             self._attempt = next_attempt(self._run, self._rank)
         self.folder = make_writer_folder(self._run, self._rank, self._attempt)
+        if self._opened is not None:
+            os.close(self._opened)
+            self._opened = None
+        with contextlib.suppress(OSError):
+            self._opened = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
         write_run_json(self._run, self._run_name, self._versions)
 
+    def _moved(self) -> bool:
+        """Whether somebody moved the folder; then everything goes on in it, where it is now."""
+        if self.folder is None or self._opened is None or self.folder.is_dir():
+            return False
+        now = whereabouts(self._opened)
+        if now is None:
+            return False
+        log.warning("gradwatch: %s was moved; the recording goes on in %s", self._run, now.parent)
+        self.folder, self._run = now, now.parent
+        self._full = [full._replace(path=now / full.path.name) for full in self._full]
+        self._superseded = [now / path.name for path in self._superseded]
+        if self._sealer:
+            self._sealer.folder = now
+        if self._journal:
+            self._journal.path = now / self._journal.path.name
+        return True
+
     def _sync(self) -> None:
-        assert self._journal is not None
         self._next_sync = time.monotonic() + SYNC_SECONDS
         try:
-            self._journal.sync()
+            if self._journal:
+                self._journal.sync()
         except OSError:
             self._give_up_journal()
             raise
+        self._pending.was_synced()
 
     def _finish(self) -> None:
         if not self._close_written:
@@ -419,12 +500,23 @@ class WriterThread(threading.Thread):
             self._write()
         self._roll()
         self._next_seal = 0.0
+        if self.held is not None:
+            os.close(self.held)  # before anybody can know that this recording has ended
+            self.held = None
         self.safe.set()
 
     def _back_off(self, error: OSError) -> None:
         self.failure = error
         self._wait = min(max(self._wait * 2, FIRST_WAIT), LONGEST_WAIT)
         self._next_try = time.monotonic() + self._wait
+        if self._wait >= LONGEST_WAIT:
+            self.tell()
+
+    def tell(self) -> None:
+        """Say once that the disk refuses; the training is not stopped for it."""
+        if self.failure and not self._told:
+            self._told = True
+            log.warning(_REFUSED, self._run, self.failure.strerror)
 
 
 def _first_journals(number: int) -> int:

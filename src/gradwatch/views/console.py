@@ -2,7 +2,11 @@
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gradwatch.jsonio import dumps
 
 if TYPE_CHECKING:  # completing a word after Tab must not wait for rich
     from rich.console import Console
@@ -28,6 +32,11 @@ def coloured() -> bool | None:
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
         return False
     return True if os.environ.get("FORCE_COLOR") else None
+
+
+def print_json(value: Any, *, indent: int | None = None) -> None:
+    """What `--json` says: ASCII, so that no character of a name reaches a terminal as it is."""
+    click.echo(dumps(value, indent=indent, ascii_only=True))
 
 
 def console() -> "Console":

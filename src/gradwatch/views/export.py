@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.files import write_whole
+from gradwatch.files import make_folder, write_whole
 from gradwatch.jsonio import dumps
 from gradwatch.run import Histogram, Run
 from gradwatch.stats import HAS_VALUE, Family, Stat, State
@@ -236,7 +236,7 @@ HISTOGRAMS = (Family.GRAD, Family.WEIGHT)
 
 def write_tensorboard(run: Run, folder: Path) -> Path:
     """Write one event file into `folder`; refuses a folder that already holds event files."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if any(folder.glob("*tfevents*")):
         raise GradwatchError(
             f"{folder} already holds event files; name another folder, or remove them.", Exit.USAGE

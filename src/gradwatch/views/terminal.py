@@ -95,9 +95,10 @@ def _health(model: ViewModel, width: int) -> Text:
     state = health["state"]
     text = Text(f"{SIGNS[state]} {state}", style=STYLES[state])
     text.append(f"  {fitted(model.run['name'], width - text.cell_len - 2)}", style="bold default")
-    rest = f"  {health['line']}"
+    line = plain(health["line"])
+    rest = f"  {line}"
     if text.cell_len + len(rest) > width:
-        rest = f"\n{_filled(health['line'], width, '  ')}"
+        rest = f"\n{_filled(line, width, '  ')}"
     return text.append(rest, "not bold default")
 
 

@@ -1,6 +1,7 @@
 """Trials of recipes, trained and diagnosed; precision, recall and the rest over many of them."""
 
 import json
+import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -255,6 +256,7 @@ def _measured(work: Sequence[Job], jobs: int) -> Iterator[Row]:
     if jobs <= 1:
         yield from map(measure, work)
         return
+    os.environ["PYTHONSAFEPATH"] = "1"  # or they would first look into the current folder
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         for future in as_completed([pool.submit(measure, job) for job in work]):
             yield future.result()

@@ -341,13 +341,15 @@ def rate_sensitivities(run: Run, layers: tuple[str, ...]) -> tuple[Array, str]:
     ctx = context(run)
     rows = thinned(ctx.rows(Stat.UPDATE_RATIO))
     place = {layer: column for column, layer in enumerate(layers)}
+    rates = ctx.values(Stat.LR, rows)
+    known = range(rates.shape[1])  # a damaged run may name a group that has no rate
     held = [
         (column, subject.group, place[subject.layer])
         for column, subject in enumerate(run.parameters)
-        if subject.group is not None and subject.layer in place
+        if subject.group in known and subject.layer in place
     ]
     columns, groups, owners = np.array(held, np.intp).reshape(-1, 3).T
-    rates = trends.logs(ctx.values(Stat.LR, rows)[:, groups])
+    rates = trends.logs(rates[:, groups])
     ratios = trends.logs(ctx.values(Stat.UPDATE_RATIO, rows)[:, columns])
     both = np.isfinite(rates) & np.isfinite(ratios)
     rates, ratios = (_beside_drift(run.steps[rows], x, both) for x in (rates, ratios))

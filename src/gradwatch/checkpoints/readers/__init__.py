@@ -1,12 +1,14 @@
 """From a path to an index: recognised by content, never by what it is called."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from gradwatch.checkpoints.index import Index
+from gradwatch.checkpoints import limits
+from gradwatch.checkpoints.index import Index, TensorEntry
 from gradwatch.checkpoints.readers import archives, child, folders, numpy_files, safetensors
 from gradwatch.checkpoints.readers.claims import unwrapped
 from gradwatch.checkpoints.readers.distributed import METADATA
-from gradwatch.checkpoints.readers.files import inside, opened
+from gradwatch.checkpoints.readers.files import inside, opened, stored_bytes
 from gradwatch.checkpoints.readers.torch_files import STREAM_HEAD
 from gradwatch.errors import GradwatchError
 
@@ -25,7 +27,14 @@ def _read(path: Path) -> Index:
         is_folder = False
     if is_folder and (path / METADATA).exists():
         return child.read("distributed", path)
-    return _read_file(inside(path, folders.main_file(path)) if is_folder else path)
+    if not is_folder:
+        return _read_file(path)
+    name, others = folders.main_file(path)
+    index = _read_file(inside(path, name))
+    if others:
+        note = f"{', '.join(others)} stands beside {name}, which is what transformers would load."
+        index = replace(index, notes=(*index.notes, note))
+    return index
 
 
 def _read_file(path: Path) -> Index:
@@ -68,4 +77,30 @@ def verified(index: Index) -> Index:
                 f"{index.path}: the parts of {tensor.name[:80]!r} do not make up its shape "
                 f"{list(tensor.shape)}; a file of the checkpoint is missing or damaged."
             )
-    return index
+    return _within_budget(index)
+
+
+def _within_budget(index: Index) -> Index:
+    """Without the tensors that claim, together with those before them, far more than is stored."""
+    if index.reach <= limits.FREE_CLAIMS:
+        return index
+    stored = stored_bytes(file.path for file in index.files)
+    left = limits.FREE_CLAIMS + limits.MAX_CLAIMS * stored
+    kept: list[TensorEntry] = []
+    oversized: dict[str, str] = {}
+    for tensor in index.tensors:
+        packed = any(shard.packed for shard in tensor.shards)  # the archive's own limit holds
+        if tensor.reach > left and not packed:
+            oversized[tensor.name] = (
+                f"its {tensor.count} elements are spread or repeated over {tensor.reach} bytes, "
+                f"and all files store {stored}"
+            )
+            continue
+        left -= 0 if packed else tensor.reach
+        kept.append(tensor)
+    return replace(
+        index,
+        tensors=tuple(kept),
+        left_out={**index.left_out, **oversized},
+        oversized=tuple(oversized),
+    )

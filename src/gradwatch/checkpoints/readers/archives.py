@@ -43,12 +43,18 @@ def members(file: OpenFile) -> dict[str, Member]:
     """All members by name, stored and deflated ones."""
     directory, count, directory_end = _directory(file)
     by_name: dict[str, Member] = {}
-    position = 0
+    position, first = 0, directory_end
+    folded: set[str] = set()
     for _ in range(count):
-        member, position = _central(file, directory, position)
-        if member.name in by_name:
+        member, header, position = _central(file, directory, position)
+        # torch looks for names without regard to case, numpy and we do not
+        folded.add(member.name.casefold())
+        if len(folded) == len(by_name):
             _refuse(file, f"the name {member.name[:80]!r} stands in it twice")
         by_name[member.name] = member
+        first = min(first, header)
+    if by_name and first:
+        _refuse(file, f"it has {first} bytes in front of its first member")
     if position != len(directory):
         _refuse(file, "its directory has more in it than it says")
     _must_lie_apart(file, list(by_name.values()), directory_end - len(directory))
@@ -101,8 +107,9 @@ def _directory64(file: OpenFile, locator: int) -> tuple[int, int, int, int, int]
     return at, here, count, length, offset
 
 
-def _central(file: OpenFile, directory: bytes, position: int) -> tuple[Member, int]:
-    """The member that the directory describes at `position`, and where the next entry begins."""
+def _central(file: OpenFile, directory: bytes, position: int) -> tuple[Member, int, int]:
+    """The member that the directory describes at `position`, where its header begins, and where
+    the directory's next entry does."""
     entry = directory[position : position + 46]
     if len(entry) < 46 or entry[:4] != _CENTRAL:
         _refuse(file, "its directory is damaged")
@@ -123,7 +130,7 @@ def _central(file: OpenFile, directory: bytes, position: int) -> tuple[Member, i
     if method == STORED and packed != length:
         _refuse(file, f"its member {name[:80]!r} has two sizes")
     data = _local(file, offset, name, (crc, packed, length), method)
-    return Member(name, data, length, packed, method, crc), end
+    return Member(name, data, length, packed, method, crc), offset, end
 
 
 def _local(file: OpenFile, offset: int, name: str, sizes: tuple[int, int, int], method: int) -> int:

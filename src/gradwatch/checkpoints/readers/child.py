@@ -15,10 +15,11 @@ from typing import Any
 
 from gradwatch.checkpoints.index import Index, from_rows, to_rows
 from gradwatch.checkpoints.isolated import command
-from gradwatch.checkpoints.limits import MAX_FILES, MIB
+from gradwatch.checkpoints.limits import CPU_SECONDS, MAX_FILES, MIB, STORED_PER_SECOND
 from gradwatch.checkpoints.readers import distributed, torch_files
+from gradwatch.checkpoints.readers.files import names_in, stored_bytes
 from gradwatch.errors import GradwatchError
-from gradwatch.isolated import NEUTRAL
+from gradwatch.isolated import NEUTRAL, environment
 
 READERS: dict[str, Callable[[Path], Index]] = {
     "zip": torch_files.read_zip,
@@ -26,33 +27,31 @@ READERS: dict[str, Callable[[Path], Index]] = {
     "distributed": distributed.read,
 }
 _MEMORY = 768 * MIB
-_CPU_SECONDS = 9
-"""And one more for every 100 MB of the checkpoint: a hostile file is small."""
 _PATIENCE = 10
 """Times the child's limit of processor time, until it is ended by the clock."""
-_KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE")
 
 
 def read(kind: str, path: Path) -> Index:
     """The index of a pickled checkpoint (`kind`: one of READERS)."""
-    files = path.iterdir() if path.is_dir() else [path]
-    size = sum(file.stat().st_size for file in files if file.is_file())
-    seconds = _CPU_SECONDS + size // (100 * MIB)
-    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    environment["OPENBLAS_NUM_THREADS"] = "1"
+    files = [path / name for name in names_in(path, MAX_FILES)] if path.is_dir() else [path]
+    seconds = CPU_SECONDS + stored_bytes(files) // STORED_PER_SECOND
+    life, ours = os.pipe()
     try:
         done = subprocess.run(
             command(__name__, kind, str(path), str(seconds)),
-            stdin=subprocess.DEVNULL,
+            stdin=life,
             capture_output=True,
             timeout=_PATIENCE * seconds,
             cwd=NEUTRAL,
-            env=environment,
+            env=environment(OPENBLAS_NUM_THREADS="1"),
             start_new_session=True,
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise GradwatchError(f"{path} is refused: reading it did not come to an end.") from None
+    finally:
+        os.close(life)
+        os.close(ours)
     if done.returncode:
         raise GradwatchError(f"{path} is refused: its reader died ({_cause_of_death(done)}).")
     try:
@@ -75,7 +74,7 @@ def _cause_of_death(done: "subprocess.CompletedProcess[bytes]") -> str:
     return last if last.isprintable() and last else f"exit code {done.returncode}"
 
 
-def confine(seconds: int = _CPU_SECONDS) -> None:
+def confine(seconds: int = CPU_SECONDS) -> None:
     """No more memory, time, files, processes or written bytes than reading an index takes."""
     import resource  # only the child needs it, and not every system has it
 

@@ -12,7 +12,7 @@ from gradwatch.errors import GradwatchError
 
 _Item = TypeVar("_Item")
 
-_MODELS = (
+MODELS = (
     "state_dict", "model_state_dict", "model", "module", "network", "net", "weights", "params",
 )  # fmt: skip
 _NOT_MODELS = ("optim", "scheduler", "scaler", "ema")  # what their names begin with
@@ -69,7 +69,7 @@ def model_part(
     nested = Counter(path[0] for path in tensors if len(path) > 1)
     open_names = [path[0] for path in tensors if len(path) == 1]
     left_out = {head for head in nested if head.startswith(_NOT_MODELS)}
-    model = next((head for head in _MODELS if head in nested), None)
+    model = next((head for head in MODELS if head in nested), None)
     beside = [n for n in nested if n != model and n not in left_out and nested[n] > 1]
     if model is None or beside or any("." in name for name in open_names):
         if len(left_out) == len(nested) and not open_names:
@@ -89,7 +89,7 @@ def flat_model_part(tensors: Mapping[str, _Item]) -> tuple[dict[str, _Item], dic
         left_out = set()  # nothing else is there
     heads = set(counts) - left_out
     kept = {name: item for name, item in tensors.items() if name.partition(".")[0] in heads}
-    if len(heads) == 1 and heads <= set(_MODELS) and all("." in name for name in kept):
+    if len(heads) == 1 and heads <= set(MODELS) and all("." in name for name in kept):
         kept = {name.partition(".")[2]: item for name, item in kept.items()}
     return kept, _reasons(left_out, counts)
 

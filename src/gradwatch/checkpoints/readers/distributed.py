@@ -16,9 +16,10 @@ from gradwatch.checkpoints.readers.claims import (
     in_order,
 )
 from gradwatch.checkpoints.readers.files import OpenFile, inside, opened, read_all
-from gradwatch.checkpoints.readers.pickles import PickledCall, PickledDict, PickleMachine
+from gradwatch.checkpoints.readers.pickles import PickledCall, PickledDict, PickleMachine, unknown
 from gradwatch.checkpoints.readers.torch_files import (
     NotMeasured,
+    SavedObject,
     element_of,
     is_tensor,
     saved_in_zip,
@@ -56,6 +57,7 @@ def read(folder: Path) -> Index:
     with ExitStack() as stack:
         files = _DataFiles(folder, places, stack)
         tensors = tuple(files.tensor(name, of_model[name]) for name in in_order(of_model))
+        files.look_at_the_rest()
     return Index(
         str(folder),
         "torch.distributed.checkpoint",
@@ -63,6 +65,7 @@ def read(folder: Path) -> Index:
         tensors,
         tuple(files.checksums),
         left_out,
+        unknown([*machine.names, *files.names]),
     )
 
 
@@ -70,11 +73,13 @@ class _DataFiles:
     """The data files of the folder, each opened once, and the checksums of the shards read."""
 
     def __init__(
-        self, folder: Path, places: dict[tuple[str, _Numbers], _Place], stack: ExitStack
+        self, folder: Path, places: dict[tuple[str, _Numbers | None], _Place], stack: ExitStack
     ) -> None:
         self.folder, self.places, self.stack = folder, places, stack
         self.open_files: dict[str, tuple[int, OpenFile]] = {}
         self.checksums: list[Checksum] = []
+        self.names: dict[str, None] = {}  # all that the pickles inside refer to
+        self._read: set[_Place] = set()
 
     def tensor(self, name: str, declared: _Declared) -> TensorEntry:
         shards = tuple(self._shard(declared, *box) for box in declared.boxes)
@@ -87,9 +92,10 @@ class _DataFiles:
             raise GradwatchError(
                 f"{self.folder}: the part of {key[:80]!r} at {list(start)} is in no file."
             )
-        name, offset, length = self.places[key, start]
+        place = self.places[key, start]
+        name = place[0]
         number, file = self._numbered(name)
-        saved = saved_in_zip(file.part(offset, length))
+        saved = self._saved(place)
         if not is_tensor(saved.value):
             raise GradwatchError(f"{self.folder}/{name}: the part of {key[:80]!r} is no tensor.")
         try:
@@ -103,6 +109,19 @@ class _DataFiles:
             )
         self.checksums += [replace(checksum, file=number) for checksum in saved.checksums]
         return view.shard(saved.begin_of(view), number, start)
+
+    def look_at_the_rest(self) -> None:
+        """What is beside the model, an optimizer or an epoch, is pickled too: note its names."""
+        for place in self.places.values():
+            if place not in self._read:
+                self._saved(place)
+
+    def _saved(self, place: _Place) -> SavedObject:
+        name, offset, length = place
+        self._read.add(place)
+        saved = saved_in_zip(self._numbered(name)[1].part(offset, length))
+        self.names |= dict.fromkeys(saved.names)
+        return saved
 
     def _numbered(self, name: str) -> tuple[int, OpenFile]:
         if name not in self.open_files:
@@ -144,8 +163,8 @@ def _dtype(properties: Any) -> Any:
     return state[0] if isinstance(state, tuple) and state else _fields(properties).get("dtype")
 
 
-def _places(pairs: Any, path: str) -> Iterator[tuple[tuple[str, _Numbers], _Place]]:
-    """Name and first corner of a shard → where its bytes are."""
+def _places(pairs: Any, path: str) -> Iterator[tuple[tuple[str, _Numbers | None], _Place]]:
+    """Name and first corner of a shard (None: what is no tensor) → where its bytes are."""
     for key, value in _pairs(pairs, path):
         shard, info = _fields(key), _fields(value)
         name, corner = shard.get("fqn"), shard.get("offset")
@@ -154,12 +173,12 @@ def _places(pairs: Any, path: str) -> Iterator[tuple[tuple[str, _Numbers], _Plac
             raise GradwatchError(f"{path}: its files are compressed; they are not read.")
         if (
             isinstance(name, str)
-            and corner is not None
             and isinstance(file, str)
             and type(offset) is int
             and type(length) is int
         ):
-            yield (name, checked_shape(size_of(corner), name, path)), (file, offset, length)
+            begin = None if corner is None else checked_shape(size_of(corner), name, path)
+            yield (name, begin), (file, offset, length)
 
 
 def _pairs(value: Any, path: str) -> list[tuple[Any, Any]]:

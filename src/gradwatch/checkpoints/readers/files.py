@@ -1,10 +1,10 @@
 """Files of strangers: only regular ones are opened, links never lead out, reads are bounded."""
 
+import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -59,7 +59,7 @@ class OpenFile:
             )
 
 
-@contextmanager
+@contextlib.contextmanager
 def opened(path: Path) -> Iterator[OpenFile]:
     """Open a regular file; a pipe, device or folder is refused without waiting on it."""
     try:
@@ -87,6 +87,16 @@ def identified(descriptor: int, path: Path | str) -> FileId:
             "a checkpoint is not a sparse file, so it is not read."
         )
     return FileId(str(path), status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def stored_bytes(paths: Iterable[Path | str]) -> int:
+    """Bytes that the files really take on the disk: holes in a sparse file do not count."""
+    total = 0
+    for path in paths:
+        with contextlib.suppress(OSError):  # gone since: whoever reads it will say so
+            status = place(path).stat()
+            total += min(status.st_size, getattr(status, "st_blocks", 1 << 60) * 512)
+    return total
 
 
 def read_at(descriptor: int, offset: int, length: int, path: str) -> bytes:
@@ -118,8 +128,10 @@ def inside(folder: Path, name: str) -> Path:
             f"{folder} names a file {name[:80]!r}, which is not a plain file name; it is not read."
         )
     path = folder / name
-    home = place(folder).resolve()
-    target = place(path).resolve()
+    try:
+        home, target = place(folder).resolve(), place(path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a link to itself; no file's name
+        raise GradwatchError(f"Cannot open {path}: {_reason(error)}.") from None
     allowed = [home]
     if home.parent.name == "snapshots":  # a model hub's cache: snapshots/REVISION/NAME → blobs/HASH
         allowed.append(home.parent.parent / "blobs")

@@ -1,18 +1,36 @@
 """Folders of weights: which file stands for one, and shards that an index makes one checkpoint."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gradwatch.checkpoints.index import Checksum, FileId, Index, TensorEntry
-from gradwatch.checkpoints.limits import MAX_FILES, MAX_HEADER, MAX_TENSORS
+from gradwatch.checkpoints.limits import (
+    CPU_SECONDS,
+    MAX_FILES,
+    MAX_HEADER,
+    MAX_TENSORS,
+    STORED_PER_SECOND,
+)
 from gradwatch.checkpoints.readers import safetensors
 from gradwatch.checkpoints.readers.claims import in_order
-from gradwatch.checkpoints.readers.files import inside, names_in, opened, parse_json, read_all
+from gradwatch.checkpoints.readers.files import (
+    inside,
+    names_in,
+    opened,
+    parse_json,
+    read_all,
+    stored_bytes,
+)
 from gradwatch.errors import GradwatchError
 
 INDEX_SUFFIX = ".index.json"
-_PREFERRED = ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin")
+_PREFERRED = (
+    "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors",
+    "pytorch_model.bin", "pytorch_model.bin.index.json",
+)  # fmt: skip
+"""In the order in which transformers looks for them."""
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".npz")
 _NOT_WEIGHTS = (
     "training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "rng_state.pth",
@@ -28,16 +46,17 @@ def _is_weights(name: str) -> bool:
     return name.endswith(_SUFFIXES) and name not in _NOT_WEIGHTS
 
 
-def main_file(folder: Path) -> str:
-    """The name in the folder that stands for it: an index, or the one file of weights."""
+def main_file(folder: Path) -> tuple[str, tuple[str, ...]]:
+    """The name in the folder that stands for it, and what could have stood for it too."""
     names = names_in(folder, MAX_FILES)
-    indices = [name for name in names if name.endswith(INDEX_SUFFIX)]
-    for name in (*sorted(indices, key=lambda n: "safetensors" not in n), *_PREFERRED):
-        if name in names:
-            return name
+    there = [name for name in _PREFERRED if name in names]
+    other = [name for name in names if name.endswith(INDEX_SUFFIX) and name not in there]
+    if there or other:
+        first, *rest = *there, *other
+        return first, tuple(rest)
     weights = [name for name in names if _is_weights(name)]
     if len(weights) == 1:
-        return weights[0]
+        return weights[0], ()
     if not weights:
         raise GradwatchError(
             f"{folder} holds no checkpoint that is known here: no safetensors, .pt, .pth, .bin or "
@@ -62,8 +81,7 @@ def read_sharded(path: Path, read_file: Callable[[Path], Index]) -> Index:
     left_out: dict[str, str] = {}
     foreign: dict[str, None] = {}
     safe = True
-    for name in sorted(set(file_of.values())):
-        shard_path = inside(path.parent, name)
+    for name, shard_path in _shards(path, sorted(set(file_of.values()))):
         if safe:
             with opened(shard_path) as file:
                 safe = safetensors.looks_like(file)
@@ -100,6 +118,26 @@ def read_sharded(path: Path, read_file: Callable[[Path], Index]) -> Index:
         left_out,
         tuple(foreign),
     )
+
+
+def _shards(path: Path, names: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """Name and place of each, while the time that one checkpoint may take lasts; no file twice."""
+    places = {name: inside(path.parent, name) for name in names}
+    allowed = CPU_SECONDS + stored_bytes(places.values()) // STORED_PER_SECOND
+    begin = sum(os.times()[:4])  # of this process and of its children
+    taken: dict[tuple[int, int], str] = {}
+    for name, place in places.items():
+        if place.exists():  # if not, whoever opens it says so
+            status = place.stat()
+            other = taken.setdefault((status.st_dev, status.st_ino), name)
+            if other != name:
+                raise GradwatchError(f"{path}: {other!r} and {name!r} are one file.")
+        if sum(os.times()[:4]) - begin > allowed:
+            raise GradwatchError(
+                f"{path} is refused: to read what its {len(places)} shards hold takes more than "
+                f"{allowed} seconds of processor time."
+            )
+        yield name, place
 
 
 def _weight_map(path: Path) -> dict[str, str]:

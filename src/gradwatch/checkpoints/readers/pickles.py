@@ -1,11 +1,14 @@
 """Reads pickles without unpickling: a stack machine that only notes what it is asked to do.
 
 Nothing is imported, called or hashed. Opcodes, nesting and lengths are bounded; whatever is not
-understood is refused. The machine runs in a child process with limits of its own besides.
+understood is refused, and so is what CPython's and torch's machines could understand differently.
+The machine runs in a child process with limits of its own besides.
 """
 
+import re
 import struct
-from collections.abc import Callable
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -14,6 +17,10 @@ from gradwatch.errors import GradwatchError
 
 _MAX_LINE = 4096
 _MAX_INTEGER_BYTES = 1024
+_MAX_NAMES = 1000
+"""Different things that one pickle may refer to; a whole model, pickled, refers to some dozens."""
+_DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,999})")
+"""Integers that CPython's two machines read alike: to one of them `010` is eight."""
 
 # -- what a pickle stands for: names of things, never the things ---------------------------------
 
@@ -82,17 +89,69 @@ _DANGEROUS_NAMES = frozenset([
 ])  # fmt: skip
 
 
+_KNOWN = frozenset(
+    f"{module}.{name}"
+    for module, names in {
+        "torch": (
+            "Size Tensor device dtype bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 "
+            "float16 float32 float64 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz "
+            "float8_e5m2fnuz float8_e8m0fnu complex32 complex64 complex128 qint8 quint8 "
+            "qint32 BoolStorage ByteStorage CharStorage ShortStorage IntStorage LongStorage "
+            "HalfStorage BFloat16Storage FloatStorage DoubleStorage ComplexFloatStorage "
+            "ComplexDoubleStorage UntypedStorage per_tensor_affine per_channel_affine"
+        ),
+        "torch.storage": "UntypedStorage TypedStorage",
+        "torch.nn.parameter": "Parameter Buffer",
+        "torch.serialization": "_get_layout",
+        "torch._tensor": "_rebuild_from_type_v2",
+        "torch._utils": (
+            "_rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter "
+            "_rebuild_parameter_with_state _rebuild_qtensor _rebuild_sparse_tensor "
+            "_rebuild_meta_tensor_no_storage"
+        ),
+        "torch.distributed.checkpoint.metadata": (
+            "Metadata MetadataIndex StorageMeta TensorStorageMetadata BytesStorageMetadata "
+            "ChunkStorageMetadata TensorProperties _MEM_FORMAT_ENCODING"
+        ),
+        "torch.distributed.checkpoint.filesystem": "_StorageInfo",
+        "numpy": "dtype ndarray",
+        "numpy.core.multiarray": "scalar _reconstruct",
+        "numpy._core.multiarray": "scalar _reconstruct",
+        "numpy.core.numeric": "_frombuffer",
+        "numpy._core.numeric": "_frombuffer",
+        "collections": "OrderedDict defaultdict Counter deque",
+        "argparse": "Namespace",
+        "pathlib": "Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath",
+        "pathlib._local": "PosixPath WindowsPath",
+        "_codecs": "encode",
+        "builtins": " ".join(_HARMLESS_BUILTINS),
+    }.items()
+    for name in names.split()
+)
+"""What checkpoints refer to, and what runs nothing: all else is somebody's own code."""
+
+
+def unknown(names: Iterable[str]) -> tuple[str, ...]:
+    """Those that are none of what checkpoints usually refer to."""
+    return tuple(name for name in names if name not in _KNOWN)
+
+
 def dangerous(symbol: PickledName) -> bool:
     """Whether no checkpoint has a reason to name this."""
     package = symbol.module.partition(".")[0]
+    words = symbol.name.split(".")
     if package in ("builtins", "__builtin__"):
         return symbol.name not in _HARMLESS_BUILTINS
-    dunder = any(word.startswith("__") and word != "__main__" for word in symbol.name.split("."))
-    return package in _DANGEROUS_MODULES or dunder or str(symbol) in _DANGEROUS_NAMES
+    if any(word.startswith("__") and word != "__main__" for word in words):
+        return True
+    # `pathlib` and `os.system`: a name of several words is looked up through what a module imports
+    reached = {package, *words[:-1]}
+    return not _DANGEROUS_MODULES.isdisjoint(reached) or str(symbol) in _DANGEROUS_NAMES
 
 
 # -- the machine -----------------------------------------------------------------------------------
 
+_SET = PickledName("builtins", "set")
 _MARK = object()
 """Stands on the stack where a MARK opcode was."""
 
@@ -106,12 +165,14 @@ class PickleMachine:
         self.position = 0
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
-        self.foreign: dict[str, None] = {}  # every name it mentions, in order
+        self.names: dict[str, None] = {}  # all that it refers to, in order
+        self.storages: dict[str, tuple[str, Any]] = {}  # type and size of each, as first given
         self.opcodes_left = MAX_OPCODES
+        self.frame_end = 0
 
     def load(self) -> Any:
         """What the next pickle stands for."""
-        self.stack, self.memo = [], {}
+        self.stack, self.memo, self.frame_end = [], {}, 0
         actions, data = _ACTIONS, self.data
         while True:
             if self.opcodes_left <= 0:
@@ -137,6 +198,9 @@ class PickleMachine:
         end = self.position + length
         if length < 0 or end > len(self.data):
             self.refuse("it announces more bytes than it has")
+        if self.position < self.frame_end < end:
+            # A machine that reads frame by frame forgets the beginning, and sees another name.
+            self.refuse("an instruction of it goes on behind the end of its frame")
         taken = self.data[self.position : end]
         self.position = end
         return taken
@@ -147,10 +211,21 @@ class PickleMachine:
 
     def line(self) -> str:
         """The text up to the next line feed, as protocol 0 writes its arguments."""
+        return self.text(self.raw_line())
+
+    def raw_line(self) -> bytes:
+        """The bytes up to the next line feed, which is passed over."""
         end = self.data.find(b"\n", self.position, self.position + _MAX_LINE)
         if end < 0:
             self.refuse("a line of it does not end")
-        return _text(self.take(end + 1 - self.position)[:-1])
+        return self.take(end + 1 - self.position)[:-1]
+
+    def text(self, raw: bytes) -> str:
+        """Text as CPython decodes it; what is none is refused."""
+        try:
+            return raw.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            self.refuse("a text of it is none")
 
     def push(self, value: Any) -> None:
         """Put a value on top of the stack."""
@@ -183,27 +258,62 @@ class PickleMachine:
             self.refuse("it builds a name from something that is not text")
         if len(module) + len(name) > _MAX_LINE:
             self.refuse("it names something with a name of more than 4096 characters")
-        symbol = PickledName(module, name)
+        # names of Python 2, by which CPython and torch find the modules of today
+        module, name = NAME_MAPPING.get((module, name), (module, name))
+        symbol = PickledName(IMPORT_MAPPING.get(module, module), name)
         if dangerous(symbol):
             raise GradwatchError(
                 f"{self.source} asks Python to use {str(symbol)!r} when it is loaded. No "
                 "checkpoint needs that: the file is an attack or was made by something unusual. "
                 "It is not read; do not load it with torch.load either."
             )
-        self.foreign[str(symbol)] = None
+        self.names[str(symbol)] = None
+        if len(self.names) > _MAX_NAMES:
+            self.refuse(f"it refers to more than {_MAX_NAMES} different things")
         return symbol
 
     # -- opcodes ---------------------------------------------------------------------------------
 
-    def text_number(self, parse: Callable[[str], Any]) -> Any:
-        """A number written out as text; LONG ends in an L."""
-        word = self.line().rstrip("L")
-        if len(word) >= 1000:
-            self.refuse("a number is too long")
+    def text_integer(self) -> int:
+        """An integer written out as text; LONG ends in an L."""
+        word = self.line().removesuffix("L")
+        if not _DECIMAL.fullmatch(word):
+            self.refuse("a number of it is none")
+        return int(word)
+
+    def text_boolean(self) -> int | bool:
+        """INT, which protocol 0 writes truth values as."""
+        if self.data[self.position : self.position + 3] in (b"00\n", b"01\n"):
+            return self.line() == "01"
+        return self.text_integer()
+
+    def text_float(self) -> float:
+        """FLOAT: a number written out as text."""
         try:
-            return parse(word)
+            return float(self.line())
         except ValueError:
             self.refuse("a number of it is none")
+
+    def string(self) -> str:
+        """STRING: text between quotes, from the days when bytes were text; without escapes."""
+        line = self.line()
+        if len(line) < 2 or line[0] != line[-1] or line[0] not in "'\"" or "\\" in line:
+            self.refuse("it has a text in quotes with escapes in it, which no checkpoint needs")
+        return line[1:-1]
+
+    def unicode(self) -> str:
+        """UNICODE: a line of text in which every character may be an escape."""
+        try:
+            return self.raw_line().decode("raw-unicode-escape")
+        except UnicodeDecodeError:
+            self.refuse("a text of it is none")
+
+    def begin_frame(self) -> None:
+        """FRAME: so many bytes belong together."""
+        length = self.number("<Q")
+        if self.position < self.frame_end or self.position + length > len(self.data):
+            self.refuse("its frames lie over one another or reach past its end")
+        self.frame_end = self.position + length
 
     def push_integer(self, length: int) -> None:
         """LONG1 and LONG4: a little-endian integer of this many bytes."""
@@ -287,6 +397,14 @@ class PickleMachine:
         self.pop()
         self.reduce()
 
+    def reference(self, key: Any) -> None:
+        """BINPERSID and PERSID: would ask torch for a storage."""
+        if isinstance(key, tuple) and len(key) >= 5 and isinstance(key[2], str):
+            given = str(key[1]), key[4]
+            if self.storages.setdefault(key[2], given) != given:  # torch goes by the first
+                self.refuse(f"it takes the storage {key[2][:80]!r} for two different ones")
+        self.push(PickledReference(key))
+
     def make_object(self) -> None:
         """OBJ: class and arguments lie above the newest mark."""
         values = self.pop_to_mark()
@@ -305,22 +423,13 @@ class PickleMachine:
         target = self.top()
         if isinstance(target, PickledCall):
             target.state = state
-
-
-def _text(raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
-
-
-def _integer_or_bool(word: str) -> int | bool:
-    return word == "01" if word in ("00", "01") else int(word)
+        elif not isinstance(target, PickledDict):  # an OrderedDict may have attributes
+            self.refuse("it gives attributes to something that has none")
 
 
 _ACTIONS: dict[int, Callable[[PickleMachine], Any]] = {
     0x80: PickleMachine.protocol,  # PROTO
-    0x95: lambda m: m.take(8),  # FRAME: only a hint for buffering
+    0x95: PickleMachine.begin_frame,  # FRAME
     ord("("): lambda m: m.push(_MARK),
     ord("0"): PickleMachine.drop,
     ord("1"): lambda m: m.pop_to_mark(),
@@ -335,17 +444,17 @@ _ACTIONS: dict[int, Callable[[PickleMachine], Any]] = {
     ord("G"): lambda m: m.push(m.number(">d")),
     0x8A: lambda m: m.push_integer(m.number("<B")),  # LONG1
     0x8B: lambda m: m.push_integer(m.number("<i")),  # LONG4
-    ord("I"): lambda m: m.push(m.text_number(_integer_or_bool)),
-    ord("L"): lambda m: m.push(m.text_number(int)),
-    ord("F"): lambda m: m.push(m.text_number(float)),
+    ord("I"): lambda m: m.push(m.text_boolean()),
+    ord("L"): lambda m: m.push(m.text_integer()),
+    ord("F"): lambda m: m.push(m.text_float()),
     # text and bytes
-    ord("X"): lambda m: m.push(_text(m.take(m.number("<I")))),
-    0x8C: lambda m: m.push(_text(m.take(m.number("<B")))),  # SHORT_BINUNICODE
-    0x8D: lambda m: m.push(_text(m.take(m.number("<Q")))),  # BINUNICODE8
-    ord("U"): lambda m: m.push(_text(m.take(m.number("<B")))),
-    ord("T"): lambda m: m.push(_text(m.take(m.number("<i")))),
-    ord("S"): lambda m: m.push(m.line().strip("'\"")),
-    ord("V"): lambda m: m.push(m.line()),
+    ord("X"): lambda m: m.push(m.text(m.take(m.number("<I")))),
+    0x8C: lambda m: m.push(m.text(m.take(m.number("<B")))),  # SHORT_BINUNICODE
+    0x8D: lambda m: m.push(m.text(m.take(m.number("<Q")))),  # BINUNICODE8
+    ord("U"): lambda m: m.push(m.text(m.take(m.number("<B")))),
+    ord("T"): lambda m: m.push(m.text(m.take(m.number("<i")))),
+    ord("S"): lambda m: m.push(m.string()),
+    ord("V"): lambda m: m.push(m.unicode()),
     ord("B"): lambda m: m.push(m.take(m.number("<I"))),
     ord("C"): lambda m: m.push(m.take(m.number("<B"))),
     0x8E: lambda m: m.push(m.take(m.number("<Q"))),  # BINBYTES8
@@ -364,15 +473,15 @@ _ACTIONS: dict[int, Callable[[PickleMachine], Any]] = {
     ord("d"): PickleMachine.make_dictionary,
     ord("s"): lambda m: m.set_items([m.pop(), m.pop()][::-1]),
     ord("u"): lambda m: m.set_items(m.pop_to_mark()),
-    0x8F: lambda m: m.push([]),  # EMPTY_SET
+    0x8F: lambda m: m.push(PickledCall(_SET, ())),  # EMPTY_SET
     0x90: lambda m: m.append(m.pop_to_mark()),  # ADDITEMS
-    0x91: lambda m: m.push(m.pop_to_mark()),  # FROZENSET
+    0x91: lambda m: m.push(PickledCall(_SET, tuple(m.pop_to_mark()))),  # FROZENSET
     # memory
-    ord("p"): lambda m: m.store(m.text_number(int)),
+    ord("p"): lambda m: m.store(m.text_integer()),
     ord("q"): lambda m: m.store(m.number("<B")),
     ord("r"): lambda m: m.store(m.number("<I")),
     0x94: lambda m: m.store(len(m.memo)),  # MEMOIZE
-    ord("g"): lambda m: m.recall(m.text_number(int)),
+    ord("g"): lambda m: m.recall(m.text_integer()),
     ord("h"): lambda m: m.recall(m.number("<B")),
     ord("j"): lambda m: m.recall(m.number("<I")),
     # names, and what would be calls
@@ -384,6 +493,6 @@ _ACTIONS: dict[int, Callable[[PickleMachine], Any]] = {
     ord("o"): PickleMachine.make_object,
     ord("i"): PickleMachine.make_instance,
     ord("b"): PickleMachine.set_state,
-    ord("Q"): lambda m: m.push(PickledReference(m.pop())),
-    ord("P"): lambda m: m.push(PickledReference(m.line())),
+    ord("Q"): lambda m: m.reference(m.pop()),
+    ord("P"): lambda m: m.reference(m.line()),
 }

@@ -1,6 +1,6 @@
 """`.pt`, `.pth` and `.bin`: torch's zip archives and its older stream, read without unpickling."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from gradwatch.checkpoints.readers.pickles import (
     PickledName,
     PickledReference,
     PickleMachine,
+    unknown,
 )
 from gradwatch.errors import GradwatchError
 
@@ -48,12 +49,10 @@ _PARAMETERS = (
 )
 _SUBCLASS = "torch._tensor._rebuild_from_type_v2"
 _MAKES_TENSORS = frozenset({*_REBUILDS, *_PARAMETERS, _SUBCLASS})
-_USUAL_NAMES = _MAKES_TENSORS.union(
-    ("collections.OrderedDict", "collections.defaultdict", "torch.Size", "torch.device"),
-    (f"torch.storage.{_UNTYPED}", f"torch.{_UNTYPED}"),
-    (f"torch.{name}" for name in (*_STORAGES, *Element)),
-)
-"""What every state dict refers to."""
+_WITH_STATE = ("torch._utils._rebuild_parameter_with_state", _SUBCLASS)
+_CONTAINERS = (PickledCall, PickledDict, list, tuple)
+_CONTAINER = PickledName("builtins", "dict")
+_MAX_CONTAINERS = 500_000
 _Words = tuple[str, ...]
 """The keys that lead to a tensor, one per level of nesting."""
 
@@ -69,7 +68,7 @@ class StorageView:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    note: str = ""
+    """In elements; of an expanded tensor some are 0, of a sliding view some overlap."""
 
     def shard(self, storage_begin: int, file: int, start: tuple[int, ...]) -> Shard:
         """Where its elements lie in file number `file`, as the part of a tensor at `start`."""
@@ -108,16 +107,22 @@ def saved_in_zip(file: OpenFile) -> SavedObject:
     """What the archive's pickle stands for, and where its storages are."""
     path = file.path
     members = archives.members(file)
-    roots = [name[: -len("data.pkl")] for name in members if name.endswith("/data.pkl")]
-    if len(roots) != 1:
-        raise GradwatchError(
-            f"{path} is a zip archive without the one data.pkl that torch.save writes."
-        )
-    root = roots[0]
+    # torch goes by the first member, and finds names in any mixture of cases
+    root = next(iter(members), "").partition("/")[0] + "/"
     if f"{root}constants.pkl" in members or any(n.startswith(f"{root}code/") for n in members):
         raise GradwatchError(
             f"{path} is a TorchScript program, which is never loaded here. "
             "Save its state_dict() with torch.save or safetensors and examine that."
+        )
+    for name in members:
+        if not name.startswith(root) or name[len(root) :] != name[len(root) :].lower():
+            raise GradwatchError(
+                f"{path} has a member {name[:80]!r}; torch.save writes none of that kind, and "
+                "torch would find it under other names. It is not read."
+            )
+    if f"{root}data.pkl" not in members:
+        raise GradwatchError(
+            f"{path} is a zip archive without the one data.pkl that torch.save writes."
         )
     for member in members.values():
         if member.method != archives.STORED:
@@ -148,16 +153,21 @@ def saved_in_zip(file: OpenFile) -> SavedObject:
     value = machine.load()
     if all(member.crc == 0 for member in members.values()):
         notes = ("The file was saved without checksums.",)
-        return SavedObject(value, machine.foreign, begin_of, notes=notes)
+        return SavedObject(value, machine.names, begin_of, notes=notes)
     checksums = tuple(
         Checksum(0, file.begin + m.offset, m.length, m.crc, m.name) for m in members.values()
     )
-    return SavedObject(value, machine.foreign, begin_of, checksums)
+    return SavedObject(value, machine.names, begin_of, checksums)
 
 
 def read_stream(path: Path) -> Index:
     """The index of the stream `torch.save` wrote before version 1.6."""
     with opened(path) as file:
+        if _is_tar(file.head(512)):
+            raise GradwatchError(
+                f"{path} is an old torch file and a tar archive at once; torch would read the "
+                "archive. It is not read."
+            )
         machine = PickleMachine(file.head(MAX_PICKLE), f"The pickle in {path}")
         magic, protocol, system = machine.load(), machine.load(), machine.load()
         if magic != _STREAM_MAGIC or protocol != 1001:
@@ -175,8 +185,25 @@ def read_stream(path: Path) -> Index:
                 raise GradwatchError(f"{path}: storage {view.storage[:80]!r} is missing.")
             return begins[view.storage]
 
-        saved = SavedObject(value, machine.foreign, begin_of)
+        saved = SavedObject(value, machine.names, begin_of)
         return _index(file, "torch stream", saved, views, left_out)
+
+
+def _is_tar(head: bytes) -> bool:
+    """Whether the first bytes are a tar archive's header: they have the checksum it names."""
+    if len(head) < 512:
+        return False
+    field = head[148:156]
+    try:
+        if field[0] in (0x80, 0xFF):
+            claimed = int.from_bytes(field[1:], "big") - (256**7 if field[0] == 0xFF else 0)
+        else:
+            claimed = int(field.partition(b"\0")[0].decode("ascii").strip() or "0", 8)
+    except ValueError:
+        return False
+    rest = head[:148] + b" " * 8 + head[156:512]
+    signed = sum(byte - 256 * (byte > 127) for byte in rest)
+    return claimed in (sum(rest), signed)
 
 
 def _stream_storages(
@@ -217,9 +244,7 @@ def _index(
     tensors = []
     for (view, begin), (name, *aliases) in names_of.items():
         shard = view.shard(begin, 0, (0,) * len(view.shape))
-        tensors.append(
-            TensorEntry(name, view.shape, view.element, (shard,), tuple(aliases), view.note)
-        )
+        tensors.append(TensorEntry(name, view.shape, view.element, (shard,), tuple(aliases)))
     return Index(
         file.path,
         kind,
@@ -227,7 +252,7 @@ def _index(
         tuple(tensors),
         saved.checksums,
         {**{".".join(words): reason for words, reason in left_out.items()}, **beside},
-        tuple(name for name in saved.names if name not in _USUAL_NAMES),
+        unknown(saved.names),
         saved.notes,
     )
 
@@ -239,11 +264,13 @@ def _views(value: Any, path: str) -> tuple[dict[_Words, StorageView], dict[_Word
     """The tensors by the words that lead to them, and why others are not measured."""
     views: dict[_Words, StorageView] = {}
     left_out: dict[_Words, str] = {}
+    names: set[str] = set()
     for words, call in tensor_calls(value, path):
         words = words or ("tensor",)
         name = ".".join(words)
-        if words in views or words in left_out:
+        if name in names:
             raise GradwatchError(f"{path}: the name {name[:80]!r} stands in it twice.")
+        names.add(name)
         try:
             views[words] = view_of(call, name, path)
         except NotMeasured as reason:
@@ -252,35 +279,72 @@ def _views(value: Any, path: str) -> tuple[dict[_Words, StorageView], dict[_Word
 
 
 def tensor_calls(value: Any, path: str) -> Iterator[tuple[_Words, PickledCall]]:
-    """Every tensor in nested dictionaries and lists with the words that lead to it, in order."""
-    seen: set[int] = set()  # containers that hold themselves, or are held 2^60 times, are read once
+    """Every tensor in nested dictionaries and lists with the words that lead to it, in order.
+
+    Also everything else that has tensors in it (an object, a set), which `view_of` refuses.
+    """
     pending: list[tuple[_Words, Any]] = [((), value)]
-    count = 0
+    looked_at = count = 0
     while pending:
         words, value = pending.pop()
-        if len(words) > MAX_DEPTH:
+        looked_at += 1
+        if len(words) > MAX_DEPTH or looked_at > _MAX_CONTAINERS:
             raise GradwatchError(
-                f"{path} nests its contents more than {MAX_DEPTH} deep; it is not read."
+                f"{path} nests its contents more than {MAX_DEPTH} deep, or has more than "
+                f"{_MAX_CONTAINERS} lists and dictionaries in it; it is not read."
             )
-        if is_tensor(value):
+        entries, rest = _contents(value, path)
+        if is_tensor(value) or (rest and _with_tensors(rest)):
             count += 1
             if count > MAX_TENSORS:
                 raise GradwatchError(f"{path} holds more than {MAX_TENSORS} tensors.")
-            yield words, value
-            continue
-        if isinstance(value, PickledCall | PickledDict):  # a call: of a dictionary's subclass
-            value = value.pairs
-            pairs = value
-        else:
-            pairs = list(enumerate(value)) if isinstance(value, list | tuple) else []
-        if id(value) not in seen:
+            yield words, value if isinstance(value, PickledCall) else PickledCall(_CONTAINER, ())
+        pending.extend(((*words, str(key)[:8192]), item) for key, item in reversed(entries))
+
+
+def _contents(value: Any, path: str) -> tuple[list[tuple[Any, Any]], list[Any]]:
+    """What a container has by name or number, and what else is in it, which has no name."""
+    if is_tensor(value):
+        return [], []
+    if isinstance(value, list | tuple):
+        return [(n, item) for n, item in enumerate(value) if isinstance(item, _CONTAINERS)], []
+    if not isinstance(value, PickledCall | PickledDict):
+        return [], []
+    keys = [key for key, _ in value.pairs]
+    if any(isinstance(key, PickledCall) for key in keys):  # a complex 1 is the key 1, for one
+        entries, rest = [], [item for _, item in value.pairs]
+    else:
+        simple = [key for key in keys if isinstance(key, str | int | float)]
+        if len(set(simple)) != len(simple):
+            raise GradwatchError(f"{path}: a key stands twice in one dictionary of it.")
+        held = [(key, item) for key, item in value.pairs if isinstance(item, _CONTAINERS)]
+        entries = [(key, item) for key, item in held if _is_name(key)]
+        rest = [item for key, item in held if not _is_name(key)]
+    if isinstance(value, PickledCall):
+        rest += [value.arguments, value.items, value.state]
+    return entries, rest
+
+
+def _is_name(key: Any) -> bool:
+    return isinstance(key, str) or (type(key) is int and abs(key) < 1 << 63)
+
+
+def _with_tensors(values: list[Any]) -> bool:
+    """Whether there is a tensor anywhere in these values, whatever way leads to it."""
+    pending, seen = list(values), set[int]()
+    while pending:
+        value = pending.pop()
+        if is_tensor(value):
+            return True
+        if isinstance(value, _CONTAINERS) and id(value) not in seen:
             seen.add(id(value))
-            pending.extend(
-                ((*words, str(key)[:8192]), item)
-                for key, item in reversed(pairs)
-                if isinstance(item, PickledCall | PickledDict | list | tuple)
-                and (isinstance(key, str) or (type(key) is int and abs(key) < 1 << 63))
-            )
+            if isinstance(value, list | tuple):
+                pending.extend(value)
+                continue
+            pending.extend(item for pair in value.pairs for item in pair)
+            if isinstance(value, PickledCall):
+                pending += [value.arguments, value.items, value.state]
+    return False
 
 
 def is_tensor(value: Any) -> bool:
@@ -288,9 +352,10 @@ def is_tensor(value: Any) -> bool:
     if not isinstance(value, PickledCall) or not isinstance(value.function, PickledName):
         return False
     function = value.function
-    return str(function) in _MAKES_TENSORS or (
-        function.module.startswith("torch._utils") and function.name.startswith("_rebuild_")
-    )
+    if function.module.startswith("torch._utils"):
+        return function.name.startswith("_rebuild_")
+    in_torch = function.module.partition(".")[0] == "torch"
+    return str(function) in _MAKES_TENSORS or (in_torch and function.name.endswith("Tensor"))
 
 
 def view_of(call: PickledCall, name: str, path: str) -> StorageView:
@@ -298,6 +363,10 @@ def view_of(call: PickledCall, name: str, path: str) -> StorageView:
     checked_name(name, path)
     for _ in range(8):  # parameters and subclasses are wrapped around the tensor itself
         function, arguments = str(call.function), call.arguments
+        if call.state is not None or call.items or call.pairs:
+            raise NotMeasured("it is changed after it was made")
+        if function in _WITH_STATE and len(arguments) > 3:
+            _must_leave_numbers(arguments[3], name, path)
         if function in _PARAMETERS and arguments and isinstance(arguments[0], PickledCall):
             call = arguments[0]
         elif function == _SUBCLASS and len(arguments) >= 3 and isinstance(arguments[2], tuple):
@@ -306,41 +375,57 @@ def view_of(call: PickledCall, name: str, path: str) -> StorageView:
                 break
         else:
             break
+    if not is_tensor(call):
+        raise NotMeasured(f"tensors inside a pickled {function[:60]!r} are not examined")
     if function not in _REBUILDS:
         kind = function.rpartition(".")[2].removeprefix("_rebuild_")
         raise NotMeasured(f"a tensor of the kind {kind[:40]!r} is not measured")
-    offset, claimed_shape, strides = _window(arguments, name, path)
+    flags = arguments[7 if function.endswith("_v3") else 6 :][:1]
+    if flags not in ((), (None,)):
+        raise NotMeasured("it is kept conjugated or negated")
+    offset, shape, strides = _window(arguments, name, path)
     key, element, count = _storage(arguments, name, path)
-    shape, strides = _without_repetition(claimed_shape, strides)
-    if _overlap(shape, strides):
-        raise NotMeasured("its elements lie over one another (a sliding view)")
     reach = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     if all(shape) and not 0 <= offset <= offset + reach <= count:
         raise GradwatchError(
             f"{path}: tensor {name[:80]!r} reaches outside its storage of {count} elements; "
             "the file is damaged or hostile."
         )
-    note = "" if shape == claimed_shape else f"stored once, shown as {list(claimed_shape)}"
-    return StorageView(key, count, element, offset, shape, strides, note)
+    return StorageView(key, count, element, offset, shape, strides)
+
+
+def _must_leave_numbers(state: Any, name: str, path: str) -> None:
+    """Attributes that a tensor is given; three of them are its numbers, or a storage's."""
+    for part in state if isinstance(state, tuple) else (state,):
+        keys = {key for key, _ in part.pairs} if isinstance(part, PickledDict) else set()
+        if not isinstance(part, PickledDict | None) or keys & {"data", "real", "imag"}:
+            raise GradwatchError(
+                f"{path}: tensor {name[:80]!r} has attributes that change its numbers; "
+                "the file is hostile or was made by something unusual."
+            )
 
 
 def _window(arguments: Any, name: str, path: str) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """Offset, shape and strides."""
     if len(arguments) < 4 or not isinstance(arguments[0], PickledReference):
         raise GradwatchError(f"{path}: tensor {name[:80]!r} is not described completely.")
-    offset, strides = arguments[1], size_of(arguments[3])
-    shape = checked_shape(size_of(arguments[2]), name, path)
+    offset, size, strides = arguments[1], size_of(arguments[2]), size_of(arguments[3])
+    shape = checked_shape(size, name, path)
     if (
-        type(offset) is not int
+        not isinstance(size, tuple)
+        or type(offset) is not int
         or not 0 <= offset < 1 << 60
-        or not isinstance(strides, tuple | list)
+        or not isinstance(strides, tuple)  # a list could be changed after the tensor is made
         or len(strides) != len(shape)
         or not all(type(s) is int and 0 <= s < 1 << 60 for s in strides)
     ):
         raise GradwatchError(
             f"{path}: tensor {name[:80]!r} has an offset or strides that no tensor has."
         )
-    return offset, shape, tuple(strides)
+    # The stride of a dimension of size one is never used, and torch writes anything there.
+    usual = row_major(shape)
+    used = tuple(u if n <= 1 else s for n, s, u in zip(shape, strides, usual, strict=True))
+    return offset, shape, used
 
 
 def _storage(arguments: Any, name: str, path: str) -> tuple[str, Element, int]:
@@ -383,24 +468,3 @@ def size_of(value: Any) -> Any:
     if isinstance(value, PickledCall) and str(value.function) == "torch.Size" and value.arguments:
         return value.arguments[0]
     return value
-
-
-def _without_repetition(
-    shape: tuple[int, ...], strides: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A dimension of stride 0 shows one element many times; here it counts once."""
-    once = tuple(1 if n > 1 and s == 0 else n for n, s in zip(shape, strides, strict=True))
-    # The stride of a dimension of size one is never used, and torch writes anything there.
-    usual = row_major(once)
-    return once, tuple(u if n <= 1 else s for n, s, u in zip(once, strides, usual, strict=True))
-
-
-def _overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether two places of the view may be one element (every dense view passes)."""
-    reach = 0
-    for stride, size in sorted(zip(strides, shape, strict=True)):
-        if size > 1:
-            if stride <= reach:
-                return True
-            reach += stride * (size - 1)
-    return False

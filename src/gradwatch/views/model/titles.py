@@ -127,7 +127,8 @@ def rounded(value: float | None, digits: int = 6) -> float | None:
     """A number as it is drawn: six digits; None where there is no finite one."""
     if value is None or not math.isfinite(value):
         return None
-    return float(f"{value:.{digits}g}")
+    drawn = float(f"{value:.{digits}g}")
+    return drawn if math.isfinite(drawn) else float(value)  # the largest numbers round to infinity
 
 
 def numbers(values: NDArray[np.float64]) -> list[float | None]:
