@@ -3,6 +3,7 @@
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -330,4 +331,14 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
         hist_records,
         shared_names,
     )
-} | {"many_ranks": lambda run: many_folders(run, ranks=True)}
+}
+HOSTILE |= {
+    "many_ranks": partial(many_folders, ranks=True),
+    # What is just not refused.
+    "subjects_below": partial(many_subjects, count=60_000),
+    "events_below": partial(many_events, files=1, count=250_000),
+    "scalars_below": partial(many_scalars, names=5_700, steps=5_700),
+    "steps_below": partial(long_files, files=2, steps=1 << 21),
+    "ranks_below": partial(ranks_with_rows, ranks=60),
+    "folders_below": partial(many_folders, count=4_000),
+}

@@ -368,6 +368,7 @@ class Sealer:
 
     def _publish(self, draft: _Draft, gone: Sequence[SealedFile]) -> None:
         """Replace the manifest: from here on the files count, and the journal does not."""
+        now = time.monotonic()
         lines = self._lines | {file.file: file.line() for file in draft.files}
         for file in gone:
             lines.pop(file.file, None)
@@ -387,7 +388,7 @@ class Sealer:
             for file in draft.files:
                 if file.kind in FULL_ROWS:
                     self._rows.setdefault(file.number, []).append(file)
-                    self._sealed_at[file.number] = time.monotonic()
+                    self._sealed_at[file.number] = now
             for file in gone:
                 self._rows.pop(file.number, None)
                 self._sealed_at.pop(file.number, None)
