@@ -39,12 +39,11 @@ def test_a_dashboard_that_is_killed_does_not_concern_the_training(tmp_path: Path
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as training:
         try:
             with served(tmp_path) as (server, client):
-                until = time.monotonic() + WAIT
-                runs = []
-                while not runs and time.monotonic() < until:
-                    runs = client.get("/api/runs").json()["runs"]
-                key = runs[0]["id"]
-                assert client.get(f"/api/runs/{key}/view").status_code == 200
+                until, seen = time.monotonic() + WAIT, 0
+                while seen != 200 and time.monotonic() < until:  # it is there before its first row
+                    for run in client.get("/api/runs").json()["runs"]:
+                        seen = client.get(f"/api/runs/{run['id']}/view").status_code
+                assert seen == 200
                 server.kill()
                 assert server.wait(WAIT) == -9
             (tmp_path / "enough").touch()

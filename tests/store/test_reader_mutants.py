@@ -29,7 +29,7 @@ from gradwatch.run import Run
 from gradwatch.store import list_runs, manifest, open_run
 from gradwatch.store.format import HEAD_BYTES, RecordScanner, Type, pack
 
-QUICK, WARM, MANY = 49, 14, 1000
+QUICK, WARM, MANY = 21, 14, 1000
 SECONDS = 1.0
 MORE_MEMORY = 1 << 30
 HUGE = "1" + "0" * 400
@@ -195,7 +195,7 @@ def trial(folder: Path, count: int, seed: int) -> Iterator[tuple[int, float]]:
 
 
 def test_mutants_are_read_or_refused_in_a_sentence(tmp_path: Path) -> None:
-    for number, seconds in trial(tmp_path, QUICK, 4):
+    for number, seconds in trial(tmp_path, QUICK, 6):
         assert seconds < SECONDS, number
 
 

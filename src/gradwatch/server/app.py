@@ -215,8 +215,8 @@ def of_run(library: Library, key: str) -> Look:
         if run.busy:
             progress = {"what": run.busy, "done": round(run.done, 2)}
             return [ServerEvent("progress", "", to_json(progress))]
-        if run.resting:
-            return []  # sent when the rest is over, so that the last growth is never missed
+        if run.resting:  # what came meanwhile is told when the rest is over: none is missed
+            return [ServerEvent("grown", run.shown)] if run.shown else []
         events = [ServerEvent("grown", mark)]
         if run.ready == mark:
             events.append(ServerEvent("ready", f"{mark}-ready"))

@@ -153,6 +153,8 @@ class ServedRun:
         self._follower = follow(self.path, call=self.decoder)
         self._diagnosis: tuple[str, Diagnosis] | None = None
         self._newest: EncodedView | None = None
+        self.shown = ""
+        """The mark of that: every page may have it, also while the run rests."""
         self._answers = AnswerCache()
         self._opening_rest, self._building_rest = Rest(), Rest()
         self._building, self._previewing = threading.Lock(), threading.Lock()
@@ -227,7 +229,7 @@ class ServedRun:
                 model = build(Run(source), diagnosis, first=first, last=last)
             answer = self._answers.keep("whole", mark, request, EncodedView.of(model))
             if request.whole_run:
-                self._newest = answer
+                self._newest, self.shown = answer, mark
                 self._summarise(model)
             return answer
 
