@@ -180,7 +180,7 @@ def test_a_first_look_of_a_small_run_lacks_only_the_diagnosis(
     visit = Visit(tmp_path)
     key = visit.library.scan().copy().popitem()[0]
     with monkeypatch.context() as patch:
-        patch.setattr("gradwatch.server.runs.Workers.ask", lambda *_: None)
+        patch.setattr("gradwatch.server.runs.WorkerThreads.ask", lambda *_: None)
         model = visit.get(f"/api/runs/{key}/view", params={"soon": 1}).json()
     assert model["coming"]["what"] == "diagnosing"
     assert model["findings"] == []

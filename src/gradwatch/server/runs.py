@@ -1,7 +1,7 @@
 """The runs being served: each opened once and read on when it grows, its answers kept as bytes.
 
-`Library` finds them and gives them ids, `ServedRun` answers for one, `Workers` are the threads that
-do what takes long. A run that cannot be read is that run's trouble and nobody else's.
+`Library` finds them and gives them ids, `ServedRun` answers for one, `WorkerThreads` do what takes
+long. A run that cannot be read is that run's trouble and nobody else's.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ class Library:
         self._found: dict[Place, tuple[float, list[RunSummary]]] = {}
         self._runs: dict[str, ServedRun] = {}
         self._lock = threading.Lock()
-        self._workers = Workers()
+        self._workers = WorkerThreads()
         keep_little_memory()
         # Runs come from anywhere: over a forged file the decoder dies, not the server.
         self._decoder = Decoder()
@@ -133,7 +133,7 @@ class ServedRun:
     key: str
     path: Place
     name: str
-    workers: "Workers"
+    workers: "WorkerThreads"
     decoder: Decoder
     size: int = 0
     sent: SentETags = field(default_factory=SentETags)
@@ -468,7 +468,7 @@ def first_map(run: Run) -> tuple[str, ...]:
     return tuple(choosable(run)[:1])
 
 
-class Workers:
+class WorkerThreads:
     """Jobs by two threads, each once however often it is asked for; a failing one is logged."""
 
     def __init__(self) -> None:
