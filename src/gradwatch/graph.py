@@ -1,7 +1,7 @@
 """The layer graph: which layer feeds which, as the autograd graph of a step showed it."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -43,11 +43,15 @@ class Graph:
 
     def downstream(self, layer: str) -> frozenset[str]:
         """Every layer that data from `layer` reaches, itself excluded unless it feeds itself."""
+        return frozenset(self.after(layer))
+
+    def after(self, layer: str) -> Iterator[str]:
+        """The same, the nearest first."""
         return _reached(self.successors, layer)
 
     def upstream(self, layer: str) -> frozenset[str]:
         """Every layer whose data reach `layer`."""
-        return _reached(self.predecessors, layer)
+        return frozenset(_reached(self.predecessors, layer))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON; `from_dict` reads it."""
@@ -87,12 +91,12 @@ def _adjacent(
     return {layer: tuple(neighbours) for layer, neighbours in lists.items()}
 
 
-def _reached(adjacent: Mapping[str, tuple[str, ...]], start: str) -> frozenset[str]:
+def _reached(adjacent: Mapping[str, tuple[str, ...]], start: str) -> Iterator[str]:
     seen: set[str] = set()
     queue = deque(adjacent.get(start, ()))
     while queue:
         layer = queue.popleft()
         if layer not in seen:
+            yield layer
             seen.add(layer)
             queue.extend(adjacent[layer])
-    return frozenset(seen)

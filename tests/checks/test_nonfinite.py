@@ -177,6 +177,15 @@ def test_masks_are_mentioned_and_late_infinities_in_outputs_warned_of() -> None:
     assert not quiet("nonfinite", broken(probe_nonfinite=[(12, 1)]))
 
 
+def test_masks_are_masks_where_few_steps_were_looked_at() -> None:
+    run = broken(probe_nonfinite=[(0, 1)])
+    tables = {str(stat): run.series[stat].copy() for stat in run.series}
+    for stat in ("probe_nonfinite", "probe_input_nonfinite"):
+        tables[stat][np.arange(20) % 5 > 0] = np.nan
+    seldom = make_run(tables, subjects=run.subjects, scalars=run.scalars)
+    assert quiet("nonfinite", seldom)
+
+
 def test_an_assumed_graph_is_enough() -> None:
     run = make_run(
         {"grad_nan": np.r_[np.zeros((5, 2)), np.ones((5, 2))]},

@@ -16,6 +16,7 @@ from tests.store.trial import Trial
 
 from gradwatch.errors import GradwatchError
 from gradwatch.run import Run
+from gradwatch.stats import Stat
 from gradwatch.store import budget, follow, open_run
 from gradwatch.store.budget import Budget
 
@@ -33,6 +34,24 @@ def read_all(run: Run) -> None:
         run.series[stat].shape, run.state(stat).shape
     for name in run.names[:3]:
         run.histograms("grad", name).items()
+
+
+# -- of few samples of many steps ------------------------------------------------------------------
+
+
+def test_few_samples_of_many_steps_are_read_but_no_table_of_all_steps_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = Trial(tmp_path / "run").steps(range(40))
+    run = open_run(trial.close())
+    assert run.at(Stat.WEIGHT_NORM, run.sampled(Stat.WEIGHT_NORM)).shape == (10, 4)
+    monkeypatch.setattr(budget, "CELLS", 100)
+    monkeypatch.setattr(budget, "CELLS_PER_BYTE", 0)
+    with pytest.raises(GradwatchError, match="at most 100 cells"):
+        run.series[Stat.WEIGHT_NORM].sum()
+    assert run.sampled(Stat.WEIGHT_NAN).size == 10
+    with pytest.raises(GradwatchError, match="at most 100 cells"):
+        run.sampled(Stat.GRAD_NORM)  # of all steps
 
 
 # -- refused ---------------------------------------------------------------------------------------

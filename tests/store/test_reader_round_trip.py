@@ -28,6 +28,17 @@ def test_a_journal_comes_back(tmp_path):
     assert both_readers_agree(tmp_path / "run") > 5000
 
 
+def test_what_is_sampled_rarely_takes_little_memory(tmp_path):
+    trial = Trial(tmp_path / "run", families=ALL).steps(range(120))
+    run = open_run(trial.close())
+    held = run.source.load(Stat.WEIGHT_NORM)
+    assert held.rows.tolist() == run.sampled(Stat.WEIGHT_NORM).tolist() == list(range(0, 120, 4))
+    assert held.values.shape == (30, 4)
+    np.testing.assert_array_equal(run.at(Stat.WEIGHT_NORM, held.rows), held.values)
+    np.testing.assert_array_equal(run.series[Stat.WEIGHT_NORM][held.rows], held.values)
+    assert run.source.load(Stat.GRAD_NORM).rows is None
+
+
 def test_a_sketch_that_was_not_taken_says_so(tmp_path):
     trial = Trial(tmp_path / "run", tensors=2)
     for step in range(8):

@@ -227,7 +227,7 @@ class GradientFlowAnimator:
         """
         animator: GradientFlowAnimator = cls(max_frames, vanishing_threshold, exploding_threshold)
         run = as_run(run)
-        rows = np.flatnonzero(run.measured(Stat.GRAD_NORM).any(axis=1))
+        rows = run.measured_rows(Stat.GRAD_NORM)
         animator.recorded = len(rows)
         animator._table = FrameTable(run, rows[-animator._most :] if animator._most else rows)
         return animator

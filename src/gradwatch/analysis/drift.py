@@ -220,7 +220,7 @@ class _LastWeight:
 def _last_weights(run: Run) -> dict[str, _LastWeight]:
     columns, rows = last_rows(run, Stat.WEIGHT_MEAN)
     count, zeros, nan, inf = (
-        np.nan_to_num(run.series[stat][rows, columns])
+        np.nan_to_num(run.at(stat, rows, columns))
         for stat in (Stat.WEIGHT_COUNT, Stat.WEIGHT_ZERO_FRACTION, Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
     )
     hashed = Stat.WEIGHT_HASH in run.recorded

@@ -188,10 +188,9 @@ def _with_empty(gradients: Given) -> dict[str, Any]:
 def _of_run(run: Run) -> _Norms:
     columns, rows = last_rows(run, Stat.GRAD_NORM)
     nan, infinite = (
-        np.nan_to_num(run.series[stat][rows, columns]) > 0
-        for stat in (Stat.GRAD_NAN, Stat.GRAD_INF)
+        np.nan_to_num(run.at(stat, rows, columns)) > 0 for stat in (Stat.GRAD_NAN, Stat.GRAD_INF)
     )
-    norms = run.series[Stat.GRAD_NORM][rows, columns]
+    norms = run.at(Stat.GRAD_NORM, rows, columns)
     return _Norms([run.names[at] for at in columns], columns, norms, nan, ~(nan | infinite))
 
 

@@ -17,7 +17,7 @@ from gradwatch.kernel import MOMENTS
 from gradwatch.result import missing
 from gradwatch.run import MemorySource, Run, Subject
 from gradwatch.run.subject import with_known_shapes
-from gradwatch.stats import Stat, State
+from gradwatch.stats import HAS_VALUE, Stat, State
 
 FLOOR_DECADES = 12.0
 """Over the run, intensity covers at most so many decades below the largest norm."""
@@ -69,11 +69,10 @@ class FrameTable:
 
     def __init__(self, run: Run, rows: NDArray[np.intp]) -> None:
         self.run, self.names, self.steps = run, run.names, run.steps[rows]
-        # All of them are not copied: a long run has more rows than memory for another table.
-        self._rows = slice(None) if len(rows) == len(run.steps) else rows
+        self._rows = rows
 
     def _series(self, stat: Stat) -> Floats:
-        return self.run.series[stat][self._rows]
+        return self.run.at(stat, self._rows)
 
     def _count(self, stat: Stat) -> NDArray[np.int64]:
         return np.nan_to_num(self._series(stat)).astype(np.int64)
@@ -92,8 +91,8 @@ class FrameTable:
     @cached_property
     def seen(self) -> Mask:
         """Where the layer was recorded, be it without a gradient."""
-        none = self.run.state(Stat.GRAD_NORM)[self._rows] == State.NO_GRADIENT
-        return np.asarray(self.run.measured(Stat.GRAD_NORM)[self._rows] | none, bool)
+        states = self.run.states_at(Stat.GRAD_NORM, self._rows)
+        return np.asarray(HAS_VALUE[states] | (states == State.NO_GRADIENT), bool)
 
     finite = cached_property(lambda self: np.isfinite(self.norm) & self.seen)
     """Where at least one element is finite."""

@@ -106,17 +106,16 @@ class LayerSeries:
         """Merge the parameters of each layer over the finite part of the run."""
         ctx = context(run)
         names, columns = _owners(run)
-        rows = run.measured(Stat.GRAD_NORM)[: ctx.end].any(axis=1) & ~ctx.skipped[: ctx.end]
-        norms = run.series[Stat.GRAD_NORM][: ctx.end]
-        if not rows.all():
-            norms = norms[rows]
+        rows = ctx.rows(Stat.GRAD_NORM)
+        rows = rows[~ctx.skipped[rows]]
+        norms = run.at(Stat.GRAD_NORM, rows)
         counts, bad = np.zeros((2, len(names)), np.int64)
         np.add.at(counts, columns, np.array([s.count for s in run.parameters], np.int64))
         since = None
         if ctx.went_bad:
             bad = _spoilt(run, columns, np.flatnonzero(~ctx.skipped))[0].sum(axis=0)
             since = int(run.steps[ctx.end])
-        return cls(names, run.steps[: ctx.end][rows], _merged(norms, columns), counts, bad, since)
+        return cls(names, run.steps[rows], _merged(norms, columns), counts, bad, since)
 
 
 def column_blocks(values: NDArray[np.float64]) -> Iterator[tuple[slice, NDArray[np.float64]]]:
@@ -131,8 +130,8 @@ def column_blocks(values: NDArray[np.float64]) -> Iterator[tuple[slice, NDArray[
 def histories(run: Run) -> dict[str, GradientHistory]:
     """What the original's rules take: norms by layer, uncut, NaN or Inf where an element is."""
     names, columns = _owners(run)
-    rows = np.flatnonzero(run.measured(Stat.GRAD_NORM).any(axis=1))
-    norms = _merged(run.series[Stat.GRAD_NORM][rows], columns)
+    rows = run.measured_rows(Stat.GRAD_NORM)
+    norms = _merged(run.at(Stat.GRAD_NORM, rows), columns)
     spoilt, has_nan = _spoilt(run, columns, rows)
     norms = np.where(spoilt, np.where(has_nan, np.nan, np.inf), norms)
     sampled = np.isfinite(norms) | spoilt
@@ -184,7 +183,7 @@ def _spoilt(
     order, starts = _by_layer(columns)
     nothing = np.zeros((len(rows), len(starts)), bool)
     found = [
-        np.logical_or.reduceat((run.series[stat][rows] > 0)[:, order], starts, axis=1)
+        np.logical_or.reduceat((run.at(stat, rows) > 0)[:, order], starts, axis=1)
         if stat in run.recorded and len(starts)
         else nothing
         for stat in (Stat.GRAD_NAN, Stat.GRAD_INF)

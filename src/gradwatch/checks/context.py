@@ -214,8 +214,8 @@ class CheckContext:
         if self.run.graph.assumed or layer not in self.run.graph.order:
             last = self.position(self.layers_with_weights[-1]) if self.layers_with_weights else -1
             return last <= self.forward_order.get(layer, -1)
-        after = self.run.graph.downstream(layer) - {layer}
-        return not after.intersection(self.layers_with_weights)
+        weights = set(self.layers_with_weights) - {layer}
+        return not any(after in weights for after in self.run.graph.after(layer))
 
     @property
     def input_layer(self) -> tuple[str, ...]:
@@ -237,17 +237,27 @@ class CheckContext:
             return np.zeros(len(self.steps), bool)
         return np.asarray(np.nan_to_num(values) > 0, bool)
 
+    def nowhere(self, kind: Kind) -> Mask:
+        """A truth value for every row and subject of a kind, false."""
+        width = len(self.run.by_kind[kind])
+        self.run.claim(-(-width // 8))  # it takes an eighth of a number
+        return np.zeros((len(self.steps), width), bool)
+
     def counted(self, *stats: Stat) -> Mask:
         """Where any of these counters is above zero, [row, column]."""
-        cells = np.zeros((len(self.steps), len(self.run.by_kind[stats[0].kind])), bool)
+        cells = self.nowhere(stats[0].kind)
         for stat in stats:
-            if stat in self.run.recorded:
-                cells |= self.run.series[stat] > 0
+            rows = self.run.sampled(stat)
+            cells[rows] |= self.values(stat, rows) > 0
         return cells
 
     def bad(self, *stats: Stat) -> Mask:
         """Rows in which any subject has a positive count of any of these statistics."""
-        return np.asarray(self.counted(*stats).any(axis=1), bool)
+        marks = np.zeros(len(self.steps), bool)
+        for stat in stats:
+            rows = self.run.sampled(stat)
+            marks[rows] |= (self.values(stat, rows) > 0).any(axis=1)
+        return marks
 
     @cached_property
     def nonfinite_rows(self) -> Mask:
@@ -294,21 +304,20 @@ class CheckContext:
         if stat not in self._rows:
             if stat in self.run.recorded:
                 one_more = stat.family is Family.WEIGHT and self._weights_finite_at_end
-                states = self.run.state(stat)[: self.end + one_more]
-                whole = not states.any()  # everything measured, as nearly always: no second look
-                self._rows[stat] = (
-                    np.arange(len(states))
-                    if whole
-                    else np.flatnonzero(HAS_VALUE[states].any(axis=1))
-                )
+                rows = self.run.sampled(stat)
+                rows = rows[: np.searchsorted(rows, self.end + one_more)]
+                states = self.run.states_at(stat, rows)
+                if states.any():  # else everything is measured, as nearly always: no second look
+                    rows = rows[HAS_VALUE[states].any(axis=1)]
+                self._rows[stat] = rows
             else:
                 self._rows[stat] = np.empty(0, np.intp)
         return self._rows[stat]
 
     def values(self, stat: Stat, rows: Rows) -> Array:
-        """One statistic on these rows only, [row, column]."""
-        taken: Array = self.run.series[stat][rows]
-        return taken
+        """One statistic on these rows only, [row, column], for the caller to change."""
+        taken = self.run.at(stat, rows)
+        return taken if taken.flags.writeable else taken.copy()
 
     def blocks(self, stat: Stat, rows: Rows) -> Iterator[tuple[int, Array]]:
         """The same in blocks, each with the place of its first row: long runs in little memory."""

@@ -73,7 +73,7 @@ def _dead_rows(
     rows, recorded = ctx.rows(stat), ctx.run.recorded
     never = stat is Stat.GRAD_UNTOUCHED_ROWS
     each = Stat.GRAD_ZERO_ROWS if not never and Stat.GRAD_ZERO_ROWS in recorded else stat
-    series = ctx.run.series[each][rows, worst] / heights[worst]
+    series = ctx.run.at(each, rows, worst) / heights[worst]
     steps = ctx.steps[rows[since(np.nan_to_num(series) >= limit) :]]
     rows_of = f"{heights[worst]:.0f} rows of {named(layers[0])}"
     units_of = f"{heights[worst]:.0f} units of {named(layers[0])}"

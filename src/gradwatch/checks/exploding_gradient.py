@@ -64,7 +64,7 @@ def check(
     peak = int(np.where(beyond, item.levels, -1.0).argmax())
     highest, limit = item.levels[peak], item.limits[peak]
     steps = ctx.steps[item.rows]
-    step = steps[int(np.nanargmax(run.series[Stat.GRAD_NORM][item.rows, peak]))]
+    step = steps[int(np.nanargmax(run.at(Stat.GRAD_NORM, item.rows, peak)))]
     what = f"gradient norm {number(highest)} in {named(ctx.layer(peak))} at step {step}"
     if item.rule is Rule.SUDDEN:
         times, past = number(growth * highest / limit), number(limit / growth)

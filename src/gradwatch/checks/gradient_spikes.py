@@ -62,8 +62,8 @@ def check(
     if outcome(ctx).learning is Learning.WORKS:  # one hard sample is as large as all were at first
         clear = [row for row in clear if values[row] >= 3 * values[:30].max()]
     worst = max(clear or spikes, key=lambda row: ratio[row])
-    norms = run.series[Stat.GRAD_NORM][rows[worst]]
-    usual = medians(run.series[Stat.GRAD_NORM][rows[max(0, worst - 30) : worst]])
+    norms = run.at(Stat.GRAD_NORM, rows[worst])
+    usual = medians(run.at(Stat.GRAD_NORM, rows[max(0, worst - 30) : worst]))
     with np.errstate(divide="ignore", invalid="ignore"):
         jump = np.where((usual > 0) & ctx.matrices, norms / usual, np.nan)
     order = worst_first(np.nan_to_num(jump) >= 0.3 * np.nanmax(jump, initial=0.0), jump)

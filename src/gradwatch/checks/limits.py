@@ -17,7 +17,7 @@ from gradwatch.checks.context import CheckContext, Mask, Rows, worst_first
 from gradwatch.checks.outcome import outcome
 from gradwatch.checks.target_scale import harmful, targets
 from gradwatch.finding import Severity
-from gradwatch.stats import Stat, State
+from gradwatch.stats import HAS_VALUE, Kind, Stat, State
 from gradwatch.stats.medians import Array, medians, thinned
 
 STARVED = 1e-4
@@ -286,7 +286,7 @@ def before_convergence(ctx: CheckContext) -> Rows:
 
 def vanishing_cells(ctx: CheckContext) -> Mask:
     """Steps on which a parameter that is judged vanishing was at or below its limit."""
-    cells = np.zeros((len(ctx.steps), len(ctx.parameters)), bool)
+    cells = ctx.nowhere(Kind.PARAMETER)
     for item in vanishing(ctx):
         if item.severity < Severity.WARNING:
             continue
@@ -389,7 +389,7 @@ def _at_the_end(ctx: CheckContext, rows: Rows, seen: _Scan, usual: Array, past: 
     """
     stays = (seen.first_over > seen.last_under) & (seen.last > past)
     first = rows[np.minimum(seen.first_over, len(rows) - 1)]
-    entered = ctx.run.series[Stat.GRAD_NORM][first, np.arange(len(past))]
+    entered = ctx.run.at(Stat.GRAD_NORM, first, np.arange(len(past)))
     at_once = entered > SUDDEN * seen.highest_under
     strongest = np.fmax.reduce(usual, initial=0.0)
     signs = (seen.last > ABOVE).astype(int) + (seen.last > strongest) + at_once
@@ -431,7 +431,7 @@ def exploding_cells(ctx: CheckContext) -> Mask:
 
     A weight that is named because it amplifies is marked on the steps on which any other is.
     """
-    cells, item = np.zeros((len(ctx.steps), len(ctx.parameters)), bool), exploding(ctx)
+    cells, item = ctx.nowhere(Kind.PARAMETER), exploding(ctx)
     if item is None or item.severity < Severity.WARNING:
         return cells
     for begin, norms in ctx.blocks(Stat.GRAD_NORM, item.rows):
@@ -456,8 +456,8 @@ class Silence:
     """Share of the steps without a gradient, for every parameter."""
     absent: Mask
     """Whether that is None (else zero), for every parameter."""
-    looked: Mask
-    """Rows in which any gradient was looked for."""
+    looked: Rows
+    """Those in which any gradient was looked for."""
     everything: bool
     """Nothing that should learn has a gradient."""
 
@@ -476,13 +476,15 @@ def silent(
     """
     if not ctx.end:
         return None
-    none, empty, looked = _empty_cells(ctx)
+    rows, none, empty, looked = _empty_cells(ctx)
+    if not len(rows):
+        return None
     counts, empties, nones = looked.sum(axis=0), empty.sum(axis=0), none.sum(axis=0)
     fraction = empties / np.maximum(counts, 1)
     enough = (counts >= least) | ((nones == counts) & (counts >= least_none))
     alive = looked & ~empty
-    last_alive = np.where(alive.any(axis=0), ctx.end - 1 - alive[::-1].argmax(axis=0), -1)
-    to_the_end = looked & (np.arange(ctx.end)[:, None] > last_alive)
+    last_alive = np.where(alive.any(axis=0), len(rows) - 1 - alive[::-1].argmax(axis=0), -1)
+    to_the_end = looked & (np.arange(len(rows))[:, None] > last_alive)
     trailing = to_the_end.sum(axis=0)
     rests = (empties - trailing) / np.maximum(counts - trailing, 1)
     stays = (trailing >= to_end) & (rests**trailing <= CHANCE)
@@ -500,10 +502,10 @@ def silent(
     return Silence(
         severity(ctx, Rule.SILENT, degree),
         columns,
-        onset,
+        rows[onset],
         fraction,
         nones > 0.5 * counts,
-        np.asarray(looked.any(axis=1), bool),
+        rows[looked.any(axis=1)],
         bool((fraction[ctx.trainable] >= share).all()),
     )
 
@@ -517,18 +519,24 @@ def _longest_rest(alive: Mask, looked: Mask) -> NDArray[np.int64]:
     return longest
 
 
-def _empty_cells(ctx: CheckContext) -> tuple[Mask, Mask, Mask]:
-    """Where the gradient was None, where there was none, where one was looked for."""
-    none = ctx.run.state(Stat.GRAD_NORM)[: ctx.end] == State.NO_GRADIENT
-    looked = none | ctx.run.measured(Stat.GRAD_NORM)[: ctx.end]
-    looked[ctx.skipped[: ctx.end]] = False
+def _empty_cells(ctx: CheckContext) -> tuple[Rows, Mask, Mask, Mask]:
+    """Rows; in them, where the gradient was None, there was none, one was looked for."""
+    rows = ctx.run.sampled(Stat.GRAD_NORM)
+    rows = rows[: np.searchsorted(rows, ctx.end)]
+    states = ctx.run.states_at(Stat.GRAD_NORM, rows)
+    none = states == State.NO_GRADIENT
+    looked = none | HAS_VALUE[states]
+    looked[ctx.skipped[rows]] = False
     if ctx.loss is not None:  # where the loss is zero, no gradient is right (hinge losses)
-        losses = np.nan_to_num(np.abs(ctx.run.scalars[ctx.loss.name][: ctx.end]), nan=1.0)
+        losses = np.nan_to_num(np.abs(ctx.run.scalars[ctx.loss.name][rows]), nan=1.0)
         looked[losses <= 1e-6 * abs(ctx.loss.start)] = False
-    return none, (none | (ctx.run.series[Stat.GRAD_NORM][: ctx.end] == 0)) & looked, looked
+    return rows, none, (none | (ctx.values(Stat.GRAD_NORM, rows) == 0)) & looked, looked
 
 
 # -- non-finite ------------------------------------------------------------------------------------
+
+
+_OUTPUTS = (Stat.PROBE_NONFINITE, Stat.ACT_NONFINITE)
 
 
 def nonfinite_cells(ctx: CheckContext) -> Mask:
@@ -545,14 +553,15 @@ def nonfinite_gradients(ctx: CheckContext) -> Mask:
 
 def nonfinite_outputs(ctx: CheckContext) -> Mask:
     """Where a layer's output held NaN or Inf, [row, column of the layers' series]."""
-    return ctx.counted(Stat.PROBE_NONFINITE, Stat.ACT_NONFINITE)
+    return ctx.counted(*_OUTPUTS)
 
 
 def outputs_are_masks(ctx: CheckContext, share: float = MASK) -> bool:
     """Whether such outputs are meant: there from the first step on, and all else is finite."""
-    cells = nonfinite_outputs(ctx)
-    from_the_first = not ctx.went_bad and bool(cells[:1].any())
-    return from_the_first and float(np.mean(cells.any(axis=1))) >= share
+    bad = ctx.bad(*_OUTPUTS)
+    looked = np.union1d(*map(ctx.run.measured_rows, _OUTPUTS))
+    from_the_first = not ctx.went_bad and bool(bad[:1].any())
+    return from_the_first and float(np.mean(bad[looked])) >= share
 
 
 # -- helpers ---------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def _finding(ctx: CheckContext, item: Silence, columns: list[int], begin: int) -
     # gradients flow backwards, so the layer nearest to the loss is named first
     columns.sort(key=lambda column: -ctx.position(ctx.layer(column)))
     layers, nearest = ctx.layers(columns), columns[0]
-    looked = np.flatnonzero(item.looked)
+    looked = item.looked
     steps = ctx.steps[looked[looked >= begin]]
     name, part = ctx.run.names[nearest], item.fraction[nearest]
     late = begin > looked[0] and part < 1

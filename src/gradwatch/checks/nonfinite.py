@@ -149,7 +149,7 @@ def _outputs_only(ctx: CheckContext, mask_share: float) -> Outcome:
     bad = limits.nonfinite_outputs(ctx)
     if not bad.any():
         return
-    made_here = bad & ~(ctx.run.series[Stat.PROBE_INPUT_NONFINITE] > 0)
+    made_here = bad & ~ctx.counted(Stat.PROBE_INPUT_NONFINITE)
     row = int((made_here if made_here.any() else bad).any(axis=1).argmax())
     origin = int((made_here if made_here.any() else bad)[row].argmax())
     layers = [ctx.layer_names[i] for i in (origin, *np.flatnonzero(bad.any(axis=0)))]
@@ -225,8 +225,8 @@ def _input_or_forward(ctx: CheckContext, row: int) -> Origin | None:
     weights_bad = ctx.bad(Stat.WEIGHT_NAN, Stat.WEIGHT_INF)[row]
     if Stat.PROBE_NONFINITE not in ctx.run.recorded or weights_bad:
         return None
-    outputs = np.nan_to_num(ctx.run.series[Stat.PROBE_NONFINITE][row])
-    inputs = np.nan_to_num(ctx.run.series[Stat.PROBE_INPUT_NONFINITE][row])
+    outputs = np.nan_to_num(ctx.run.at(Stat.PROBE_NONFINITE, row))
+    inputs = np.nan_to_num(ctx.run.at(Stat.PROBE_INPUT_NONFINITE, row))
     if not (outputs > 0).any():
         return None
     made_here = np.flatnonzero((outputs > 0) & ~(inputs > 0))
@@ -244,9 +244,9 @@ def _input_or_forward(ctx: CheckContext, row: int) -> Origin | None:
 def _inside(ctx: CheckContext, row: int, block: str) -> str:
     """On a device a block is looked into only after it has shown something: what it was then."""
     inside = [n for n, name in enumerate(ctx.layer_names) if name.startswith(f"{block}.")]
-    later = slice(row + 1, row + 1 + _LATER)
-    outputs = np.nan_to_num(ctx.run.series[Stat.PROBE_NONFINITE][later][:, inside]) > 0
-    inputs = np.nan_to_num(ctx.run.series[Stat.PROBE_INPUT_NONFINITE][later][:, inside]) > 0
+    later = np.arange(row + 1, min(row + 1 + _LATER, len(ctx.steps)))
+    outputs = np.nan_to_num(ctx.values(Stat.PROBE_NONFINITE, later)[:, inside]) > 0
+    inputs = np.nan_to_num(ctx.values(Stat.PROBE_INPUT_NONFINITE, later)[:, inside]) > 0
     if not outputs.any():
         return block
     first = int(outputs.any(axis=1).argmax())
@@ -262,7 +262,7 @@ def _extreme(
     if graph.assumed or Stat.ACT_ABS_MAX not in ctx.run.recorded:
         return None
     feeding = set(graph.predecessors.get(layer, ()))
-    known = zip(ctx.layer_names, ctx.run.series[Stat.ACT_ABS_MAX][row], outputs, strict=True)
+    known = zip(ctx.layer_names, ctx.run.at(Stat.ACT_ABS_MAX, row), outputs, strict=True)
     large = [(name, float(size)) for name, size, bad in known if size > _EXP and not bad]
     large = [(name, size) for name, size in large if name in feeding]
     return ((large[0][0], layer), large[0][1]) if len(large) == 1 else None
@@ -286,5 +286,5 @@ def _bad_parameters(ctx: CheckContext, row: int, *stats: Stat) -> list[int]:
 
 def _count(ctx: CheckContext, row: int, column: int, *stats: Stat) -> tuple[Stat, float]:
     """The first of these counters that is above zero there, and its count."""
-    counts = ((stat, float(ctx.run.series[stat][row, column])) for stat in stats)
+    counts = ((stat, float(ctx.run.at(stat, row, column))) for stat in stats)
     return next(pair for pair in counts if pair[1] > 0)

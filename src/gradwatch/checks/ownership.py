@@ -7,7 +7,7 @@ import numpy as np
 
 from gradwatch.checks.context import CheckContext, Mask
 from gradwatch.run import Run
-from gradwatch.stats import Stat
+from gradwatch.stats import HAS_VALUE, Stat
 
 
 def handed(ctx: CheckContext) -> Mask:
@@ -49,7 +49,7 @@ def left_alone(ctx: CheckContext) -> Mask:
     names = {name for some in held if isinstance(some, list) for name in some}
     alone = np.array([p.name in names for p in ctx.parameters], bool)
     if Stat.UPDATE_NORM in ctx.run.recorded:  # another optimizer has them too
-        alone &= ~(np.nan_to_num(ctx.run.series[Stat.UPDATE_NORM]) > 0).any(axis=0)
+        alone &= ~ctx.counted(Stat.UPDATE_NORM).any(axis=0)
     return alone
 
 
@@ -58,7 +58,7 @@ def unchanged(ctx: CheckContext, least: int = 3) -> Mask | None:
     rows = ctx.rows(Stat.WEIGHT_HASH)
     if len(rows) >= 2 and ctx.steps[rows[-1]] - ctx.steps[rows[0]] >= least:
         bits = ctx.run.integers(Stat.WEIGHT_HASH)
-        there = ctx.run.measured(Stat.WEIGHT_HASH)[rows]
+        there = HAS_VALUE[ctx.run.states_at(Stat.WEIGHT_HASH, rows)]
         first, last = there.argmax(axis=0), len(rows) - 1 - there[::-1].argmax(axis=0)
         columns = np.arange(bits.shape[1])
         equal = bits[rows[first], columns] == bits[rows[last], columns]

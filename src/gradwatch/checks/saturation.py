@@ -64,7 +64,7 @@ def _beyond(ctx: CheckContext, values: Array, limit: float, weak: float, stat: S
         return
     layers = [names[column] for column in columns]
     worst = columns[np.argmax(values[columns])]
-    series = sign * ctx.run.series[stat][rows, columns[0]]
+    series = sign * ctx.run.at(stat, rows, columns[0])
     below = np.isfinite(series) & (series < limit)
     level, steps = abs(values[worst]), ctx.steps[rows[since(~below) :]]
     yield finding(

@@ -68,8 +68,10 @@ def _waits(ctx: CheckContext) -> Mask:
         return np.zeros(len(ctx.parameters), bool)
     zero = (ctx.first(Stat.WEIGHT_NORM) == 0) & (ctx.last(Stat.WEIGHT_NORM) == 0)
     columns = np.flatnonzero(zero)
-    there = ctx.run.state(Stat.GRAD_NORM)[: ctx.end, columns] != State.NO_GRADIENT
-    norms = np.nan_to_num(ctx.run.series[Stat.GRAD_NORM][: ctx.end, columns])
+    rows = ctx.run.sampled(Stat.GRAD_NORM)
+    cells = rows[: np.searchsorted(rows, ctx.end), None], columns
+    there = ctx.run.states_at(Stat.GRAD_NORM, *cells) != State.NO_GRADIENT
+    norms = np.nan_to_num(ctx.run.at(Stat.GRAD_NORM, *cells))
     held = columns[there.any(axis=0) & (norms == 0).all(axis=0)]
     factors = [column for column in held if not ctx.parameters[column].name.endswith("bias")]
     if len(factors) >= 2:

@@ -17,7 +17,7 @@ from gradwatch.checks.context import context
 from gradwatch.finding import Evidence, Finding, Severity
 from gradwatch.kernel import MOMENTS
 from gradwatch.run import Run
-from gradwatch.stats import Family, Stat
+from gradwatch.stats import HAS_VALUE, Family, Stat
 
 _SHOWN = 8
 
@@ -61,10 +61,12 @@ def last_rows(
 
     Only rows before `end` count, where it is given.
     """
-    measured = run.measured(stat)[:end]
+    rows = run.sampled(stat)
+    rows = rows if end is None else rows[: np.searchsorted(rows, end)]
+    measured = HAS_VALUE[run.states_at(stat, rows)]
     columns = np.flatnonzero(measured.any(axis=0))
-    rows = len(measured) - 1 - measured[::-1, columns].argmax(axis=0) if len(columns) else columns
-    return columns, rows
+    last = len(rows) - 1 - measured[::-1, columns].argmax(axis=0) if len(columns) else columns
+    return columns, rows[last]
 
 
 def last_weights(run: Run) -> tuple[NDArray[np.intp], NDArray[np.void], NDArray[np.float64]]:
@@ -81,8 +83,7 @@ def last_weights(run: Run) -> tuple[NDArray[np.intp], NDArray[np.void], NDArray[
         columns, rows = columns[held], rows[held]
 
     def last(name: str) -> NDArray[np.float64]:
-        values: NDArray[np.float64] = run.series[Stat(f"weight_{name}")][rows, columns]
-        return values
+        return run.at(Stat(f"weight_{name}"), rows, columns)
 
     records = np.zeros(len(columns), MOMENTS)
     for name in _COPIED:

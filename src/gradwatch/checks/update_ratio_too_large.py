@@ -99,6 +99,6 @@ def against_usual(ctx: CheckContext, rows: Rows) -> Array:
     usual = usual_norms(ctx)
     start = np.nan_to_num(ctx.first(Stat.WEIGHT_NORM), nan=np.inf)
     tiny = np.flatnonzero(start < TINY * usual)
-    steps = ctx.run.series[Stat.UPDATE_NORM][np.ix_(rows, tiny)]  # NaN where it is not recorded
+    steps = ctx.run.at(Stat.UPDATE_NORM, *np.ix_(rows, tiny))  # NaN where it is not recorded
     ratio[:, tiny] = np.minimum(ratio[:, tiny], steps / usual[tiny])
     return ratio

@@ -52,7 +52,7 @@ def check(
     strong = typical < ratio and much_to_learn
     limit = ratio if strong else weak
     middle = columns[len(columns) // 2]
-    ratios = run.series[Stat.UPDATE_RATIO][rows, middle]
+    ratios = run.at(Stat.UPDATE_RATIO, rows, middle)
     steps = ctx.steps[rows[since(~(ratios >= limit)) :]]
     yield finding(
         NAME,

@@ -36,7 +36,7 @@ def check(run: Run, *, share: float = 0.1, weak: float = 0.5, least: int = 3) ->
     layers, worst = ctx.layers(columns), columns[0]
     name, start = run.names[worst], ctx.first(Stat.WEIGHT_NORM)[worst]
     end, last = ratio[worst] * start, ctx.steps[rows[-1]]
-    beyond = run.series[Stat.WEIGHT_NORM][rows, worst] <= weak * start
+    beyond = run.at(Stat.WEIGHT_NORM, rows, worst) <= weak * start
     yield finding(
         NAME,
         Severity.WARNING if limit == share else Severity.INFO,

@@ -45,7 +45,7 @@ def check(
     layers = () if len(columns) > max(1, judged // 2) else ctx.layers(columns)
     name, first = run.names[worst], start[worst]
     end, last = ratio[worst] * first, ctx.steps[rows[-1]]
-    beyond = run.series[Stat.WEIGHT_NORM][rows, worst] >= weak * first
+    beyond = run.at(Stat.WEIGHT_NORM, rows, worst) >= weak * first
     yield finding(
         NAME,
         Severity.WARNING if limit == times else Severity.INFO,

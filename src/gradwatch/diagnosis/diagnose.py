@@ -268,7 +268,7 @@ def _healthy(
     if any(item.severity > Severity.INFO for item in findings):
         return False, ""
     if weights_only(run):
-        seen = bool(run.measured(Stat.WEIGHT_NORM).any())
+        seen = bool(len(run.measured_rows(Stat.WEIGHT_NORM)))
         return (True, "") if seen else (None, "no weight could be read")
     if not run.step_count:
         why = (item.reason for item in skipped if item.check == "no-optimizer-step")

@@ -62,8 +62,7 @@ def watch(
     )
     model = _model(model)
     torch_optimizers = [_optimizer(thing) for thing in _flat(optimizers)]
-    if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
-        raise usage_error(f"`step` must be the number of the coming step, 0 or more, got {step!r}.")
+    first = _first_step(step)
     level = _level(loss)
     if scaler is not None and not hasattr(scaler, "get_scale"):
         raise usage_error(f"`scaler` must be a GradScaler, got {type(scaler).__name__}.")
@@ -79,9 +78,7 @@ def watch(
     name, path = _place(run, _kind(model))
     rank, world = rank_and_world()
     info = _info(model, torch_optimizers)
-    held = None
-    if world == 1:  # several ranks share a run
-        name, path, held = _unshared(name, path, info["versions"])
+    name, path, held = _unshared(name, path, world, info["versions"])
     if step is None and next_attempt(path, rank):
         log.warning(_THERE, path)
     if level is not LossLevel.AUTO:
@@ -93,18 +90,24 @@ def watch(
     )
     kept, left_out = _without_compiled_activations(model, chosen, record is ALL)
     if left_out:
-        writer.event(Event(step or 0, EventKind.NOT_RECORDED, left_out))
+        writer.event(Event(first, EventKind.NOT_RECORDED, left_out))
     return Watcher(
         model,
         torch_optimizers,
         sink=writer,
         options=kept,
-        first_step=step or 0,
+        first_step=first,
         scaler=scaler,
         run_dir=path,
         signals=make_signals(model, names, kept.record, inputs=Record.ACTIVATIONS in chosen.record),
         monitor=monitor,
     )
+
+
+def _first_step(step: int | None) -> int:
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
+        raise usage_error(f"`step` must be the number of the coming step, 0 or more, got {step!r}.")
+    return step or 0
 
 
 def _model(given: Any) -> Module:
@@ -210,8 +213,12 @@ def _place(run: str | os.PathLike[str] | None, what: str) -> tuple[str, Path]:
     return Path(text).name, Path(text)
 
 
-def _unshared(name: str, path: Path, versions: Mapping[str, str]) -> tuple[str, Path, int | None]:
+def _unshared(
+    name: str, path: Path, world: int, versions: Mapping[str, str]
+) -> tuple[str, Path, int | None]:
     """The run, or one named after it where another training holds it, and what holds this one."""
+    if world > 1:
+        return name, path, None  # several ranks share a run
     wanted, count = (name, path), 1
     while True:
         try:

@@ -36,9 +36,11 @@ class Window:
         """One statistic."""
         stat = Stat(stat)
         stored = self.run.source.downsample(stat, self.first, self.last, self.points)
-        return stored or downsample(
-            self.run.steps, self.run.series[stat], self.first, self.last, self.points
-        )
+        if stored is not None:
+            return stored
+        rows = self.run.sampled(stat)
+        values = self.run.at(stat, rows)
+        return downsample(self.run.steps, values, self.first, self.last, self.points, rows)
 
     def scalar(self, name: str) -> Downsampled:
         """One scalar; the arrays have a single column."""
@@ -47,11 +49,21 @@ class Window:
 
 
 def downsample(
-    steps: NDArray[np.int64], values: NDArray[np.float64], first: int, last: int, points: int
+    steps: NDArray[np.int64],
+    values: NDArray[np.float64],
+    first: int,
+    last: int,
+    points: int,
+    rows: NDArray[np.intp] | None = None,
 ) -> Downsampled:
-    """Cut the rows of [first, last] into at most `points` buckets of equally many rows."""
+    """Cut the steps of [first, last] into at most `points` buckets of equally many steps.
+
+    `rows` are the steps, by their place, that `values` are of; None where they are of all.
+    """
     begin, end = np.searchsorted(steps, first), np.searchsorted(steps, last, side="right")
-    steps, values = steps[begin:end], values[begin:end]
+    rows = np.arange(len(steps)) if rows is None else rows
+    inside = slice(*np.searchsorted(rows, [begin, end]))
+    steps, values, rows = steps[begin:end], values[inside], rows[inside] - begin
     size = max(1, -(-len(steps) // max(points, 1)))  # rounded up: never more than `points` buckets
     starts = np.arange(0, len(steps), size)
     if not len(starts):
@@ -60,13 +72,14 @@ def downsample(
     ends = np.minimum(starts + size, len(steps)) - 1
     # `fmin` and `fmax` pass over NaN, but an infinity would be the extreme of its bucket.
     finite = np.where(np.isinf(values), np.nan, values) if np.isinf(values).any() else values
-    return Downsampled(
-        steps[starts],
-        steps[ends],
-        np.fmin.reduceat(finite, starts, axis=0),
-        np.fmax.reduceat(finite, starts, axis=0),
-        _last_finite(finite, starts, ends),
-    )
+    cuts = np.searchsorted(rows, np.append(starts, len(steps)))
+    filled = np.flatnonzero(np.diff(cuts))  # the others have no value at all
+    low, high, newest = np.full((3, len(starts), *values.shape[1:]), np.nan)
+    if len(filled):
+        low[filled] = np.fmin.reduceat(finite, cuts[filled], axis=0)
+        high[filled] = np.fmax.reduceat(finite, cuts[filled], axis=0)
+        newest[filled] = _last_finite(finite, cuts[filled], cuts[filled + 1] - 1)
+    return Downsampled(steps[starts], steps[ends], low, high, newest)
 
 
 def _last_finite(

@@ -20,6 +20,7 @@ from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
 from gradwatch.text import markup
 
 CHART_POINTS = 120
+States = NDArray[np.uint8]
 
 
 class Run:
@@ -133,7 +134,22 @@ class Run:
 
     def state(self, stat: Stat | str) -> NDArray[np.uint8]:
         """A `State` for every value of `series[stat]`."""
-        return self._load(_stat(stat)).states
+        return self._whole(_stat(stat)).states
+
+    def sampled(self, stat: Stat | str) -> NDArray[np.intp]:
+        """The rows in which anything of a statistic may have been recorded; few, often."""
+        if (stat := _stat(stat)) not in self.recorded:
+            return np.empty(0, np.intp)
+        rows = self._load(stat).rows
+        return np.arange(len(self.steps)) if rows is None else rows
+
+    def at(self, stat: Stat | str, rows: Any, columns: Any = slice(None)) -> NDArray[np.float64]:
+        """`series[stat][rows, columns]` without making the whole series, which may be large."""
+        return self._load(_stat(stat)).at(rows, columns)
+
+    def states_at(self, stat: Stat | str, rows: Any, columns: Any = slice(None)) -> "States":
+        """`state(stat)[rows, columns]`, likewise."""
+        return self._load(_stat(stat)).states_at(rows, columns)
 
     def integers(self, stat: Stat | str) -> NDArray[np.uint64]:
         """A 64-bit column exactly (float64 would round hashes and counts above 2^53)."""
@@ -153,12 +169,18 @@ class Run:
     def column(self, stat: Stat | str, name: str) -> NDArray[np.float64]:
         """One subject's series."""
         stat = _stat(stat)
-        return self.series[stat][:, self.index(name, stat.kind)]
+        rows = np.arange(len(self.steps))
+        return self.at(stat, rows, self.index(name, stat.kind))
 
     def measured(self, stat: Stat | str) -> NDArray[np.bool_]:
         """Where a value was really measured (sampled, partial and clipped ones included)."""
         measured: NDArray[np.bool_] = HAS_VALUE[self.state(stat)]
         return measured
+
+    def measured_rows(self, stat: Stat | str) -> NDArray[np.intp]:
+        """The rows in which at least one value was."""
+        rows = self.sampled(stat)
+        return rows[HAS_VALUE[self.states_at(stat, rows)].any(axis=1)]
 
     def window(self, first: int | None = None, last: int | None = None, *, points: int) -> Window:
         """Some steps of the run, downsampled without losing an extreme."""
@@ -168,13 +190,27 @@ class Run:
 
     def _load(self, stat: Stat) -> Loaded:
         def load() -> Loaded:
-            loaded = self.source.load(stat) if stat in self.recorded else self._absent(stat)
-            # Everybody who asks for this statistic gets the same arrays: nobody may change them.
-            loaded.values.setflags(write=False)
-            loaded.states.setflags(write=False)
-            return loaded
+            recorded = stat in self.recorded
+            return _unwritable(self.source.load(stat) if recorded else self._absent(stat))
 
         return self._loaded.get(stat, load, lambda loaded: loaded.bytes)
+
+    def _whole(self, stat: Stat) -> Loaded:
+        loaded = self._load(stat)
+        if loaded.rows is None:
+            return loaded
+
+        def whole() -> Loaded:
+            self.claim(loaded.values.shape[1], stat.width)
+            return _unwritable(loaded.whole(len(self.steps)))
+
+        return self._loaded.get(("whole", stat), whole, lambda loaded: loaded.bytes)
+
+    def claim(self, columns: int, width: int = 1) -> None:
+        """Raise where a table of all steps is more than files may ask for: they may be made up."""
+        budget = getattr(self.source, "budget", None)  # not part of `Source`: only files have one
+        if budget is not None:
+            budget.table(len(self.steps), columns, "steps", width)
 
     def _absent(self, stat: Stat) -> Loaded:
         shape = (len(self.steps), len(self.by_kind[stat.kind]))
@@ -260,7 +296,7 @@ class SeriesByStat(Mapping[Stat, NDArray[np.float64]]):
         self._run = run
 
     def __getitem__(self, stat: Stat | str) -> NDArray[np.float64]:
-        return self._run._load(_stat(stat)).values
+        return self._run._whole(_stat(stat)).values
 
     def __iter__(self) -> Iterator[Stat]:
         return iter(stat for stat in Stat if stat in self._run.recorded)
@@ -270,6 +306,13 @@ class SeriesByStat(Mapping[Stat, NDArray[np.float64]]):
 
     def __contains__(self, stat: object) -> bool:
         return stat in self._run.recorded
+
+
+def _unwritable(loaded: Loaded) -> Loaded:
+    """Everybody who asks for a statistic gets the same arrays: nobody may change them."""
+    loaded.values.setflags(write=False)
+    loaded.states.setflags(write=False)
+    return loaded
 
 
 def _stat(stat: Stat | str) -> Stat:

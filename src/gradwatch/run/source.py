@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gradwatch.graph import Graph
 from gradwatch.run.downsample import Downsampled
 from gradwatch.run.subject import Event, Histogram, Subject
-from gradwatch.stats import HAS_VALUE, Family, Stat
+from gradwatch.stats import HAS_VALUE, Family, Stat, State
 
 Read = TypeVar("Read")
 
@@ -44,10 +44,57 @@ class ReadCache:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One statistic whole: values [step, subject of its kind(, width)], a state byte for each."""
+    """One statistic: values [row, subject of its kind(, width)], and a state byte for each.
+
+    Rows are the steps of the run, or only those of them (`rows`, ascending) that were sampled: one
+    in a hundred, often, so that a table of all would be nearly empty.
+    """
 
     values: NDArray[np.float64]
     states: NDArray[np.uint8]
+    rows: NDArray[np.intp] | None = None
+
+    def compact(self) -> "Loaded":
+        """Without the rows of which nothing was sampled, where these are most of them."""
+        sampled = np.flatnonzero((self.states != State.NOT_SAMPLED).any(axis=1))
+        if 2 * len(sampled) > len(self.states):
+            return self
+        rows = sampled if self.rows is None else self.rows[sampled]
+        return Loaded(self.values[sampled], self.states[sampled], rows)
+
+    def whole(self, count: int) -> "Loaded":
+        """The same of all `count` rows of the run."""
+        if self.rows is None:
+            return self
+        values = np.full((count, *self.values.shape[1:]), np.nan)
+        states = np.full((count, *self.states.shape[1:]), State.NOT_SAMPLED, np.uint8)
+        values[self.rows], states[self.rows] = self.values, self.states
+        return Loaded(values, states)
+
+    def at(self, rows: Any, columns: Any = slice(None)) -> NDArray[np.float64]:
+        """`values[rows, columns]` of the whole; not copied where it is all that is held."""
+        return self._at(self.values, rows, columns, np.nan)
+
+    def states_at(self, rows: Any, columns: Any = slice(None)) -> NDArray[np.uint8]:
+        """`states[rows, columns]` of the whole."""
+        return self._at(self.states, rows, columns, np.uint8(State.NOT_SAMPLED))
+
+    def _at(self, table: NDArray[Any], rows: Any, columns: Any, none: Any) -> NDArray[Any]:
+        rows, held = np.asarray(rows), self.rows
+        every = isinstance(columns, slice) and columns == slice(None)
+        if every and rows.shape == (len(table),):
+            own = np.arange(len(table)) if held is None else held
+            if np.array_equal(rows, own):
+                return table
+        if held is None:
+            return np.asarray(table[rows, columns])
+        if not len(held):
+            table, held = np.full((1, *table.shape[1:]), none, table.dtype), np.array([-1])
+        places = np.minimum(np.searchsorted(held, rows), len(held) - 1)
+        there, found = held[places] == rows, np.asarray(table[places, columns])
+        if there.all():
+            return found
+        return np.where(there.reshape(there.shape + (1,) * (found.ndim - there.ndim)), found, none)
 
     @property
     def bytes(self) -> int:
@@ -87,7 +134,7 @@ class Source(Protocol):
         """Plain JSON: name, versions, options."""
 
     def load(self, stat: Stat) -> Loaded:
-        """One statistic of all steps; a `Run` keeps it, as far as the source has `room` for."""
+        """One statistic; a `Run` keeps it, as far as the source has `room` for."""
 
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
         """Exact values of a 64-bit column (counts, hashes); 0 where there is none."""

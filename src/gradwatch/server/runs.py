@@ -224,9 +224,9 @@ class ServedRun:
             with self._building_rest.after():
                 with self._previewing:
                     source = self._open(mark, now=True).source
-                diagnosis = None if self.large else self._diagnosed(mark, source)
-                # a new `Run` each time: the series it loads are let go again
-                model = build(Run(source), diagnosis, first=first, last=last)
+                run = Run(source)  # a new one each time: the series it loads are let go again
+                diagnosis = None if self.large else self._diagnosed(mark, run)
+                model = build(run, diagnosis, first=first, last=last)
             answer = self._answers.keep("whole", mark, request, EncodedView.of(model))
             if request.whole_run:
                 self._newest, self.shown = answer, mark
@@ -334,9 +334,9 @@ class ServedRun:
     def _opened_share(self, share: float) -> None:
         self.done = 0.9 * share  # the rest is putting together
 
-    def _diagnosed(self, mark: str, source: Source) -> Diagnosis:
+    def _diagnosed(self, mark: str, run: Run) -> Diagnosis:
         if self._diagnosis is None or self._diagnosis[0] != mark:
-            self._diagnosis = mark, diagnosed(Run(source))
+            self._diagnosis = mark, diagnosed(run)
         return self._diagnosis[1]
 
     def _summarise(self, model: ViewModel) -> None:
@@ -382,10 +382,12 @@ class LockedSource:
 
     def load(self, stat: Stat) -> Loaded:
         """A whole series; of a run that is too large for it, whoever asks has to do without."""
-        cells = len(self.steps) * sum(item.kind is stat.kind for item in self.subjects)
-        if cells > MOST_LOADED:
-            raise GradwatchError(f"{stat} has {cells:,} values: too many to be served whole.")
+        columns = sum(item.kind is stat.kind for item in self.subjects)
         with self._lock:
+            sampled = getattr(self._source, "sampled", None)  # of a rank's own, not of several
+            rows = len(self.steps) if sampled is None else int(sampled(stat).sum())
+            if (cells := rows * columns) > MOST_LOADED:
+                raise GradwatchError(f"{stat} has {cells:,} values: too many to be served whole.")
             loaded: Loaded = self._source.load(stat)
             return loaded
 

@@ -257,7 +257,7 @@ class Shards:
         parts.finish()
         if stat.width > 1:
             divided = divided[:, None]
-        return Loaded(np.where(divided, merged, parts.alone), parts.states)
+        return Loaded(np.where(divided, merged, parts.alone), parts.states).compact()
 
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
         """Exact sums; of hashes modulo 2^64, as they are meant."""
@@ -283,7 +283,7 @@ class Shards:
             rows = at[current & source.sampled(stat)]
             if not lacking[rows].any():
                 continue
-            loaded = source.load(stat)
+            loaded = source.load(stat).whole(len(source.steps))
             own = self._spread(rank, loaded.states, State.NOT_SAMPLED)
             told = lacking & (self._holders[rank] == holder) & (own != State.NOT_SAMPLED)
             np.copyto(states, own, where=told)

@@ -282,25 +282,35 @@ class RankSource:
     # -- reading ---------------------------------------------------------------------------------
 
     def load(self, stat: Stat) -> Loaded:
-        """One statistic of every step and subject, from the attempt that counts on each step."""
-        table = self._filled(stat, np.float64, np.nan)
-        return Loaded(table.values, table.states)
+        """One statistic of every subject on the steps that have it, from the attempt that counts
+        on each of them."""
+
+        def loaded() -> Loaded:
+            rows = np.flatnonzero(self.sampled(stat))
+            table = self._table(stat, np.float64, np.nan, rows)
+            known = rows if len(rows) < len(self.steps) else None
+            return Loaded(table.values, table.states, known).compact()
+
+        return self._steadily(loaded)
 
     def sampled(self, stat: Stat) -> NDArray[np.bool_]:
         """On which steps a statistic has rows, readable or not; no file is read for that."""
         marks = np.zeros(len(self.steps), bool)
-        if stat not in self.recorded:
+        if stat not in self.recorded or not len(marks):
             return marks
         for attempt in self.attempts:
             if any(damage.last_step is not None for damage in attempt.damage):
                 return ~marks  # what was lost counts as *damaged*: look everywhere
-            for part in attempt.parts(stat, -(1 << 62), 1 << 62):
-                marks |= np.isin(self.steps, _steps_of(part))
+            parts = attempt.parts(stat, -(1 << 62), 1 << 62)
+            steps = np.concatenate([np.empty(0, np.int64), *map(_steps_of, parts)])
+            at = np.minimum(np.searchsorted(self.steps, steps), len(marks) - 1)
+            marks[at[self.steps[at] == steps]] = True
         return marks
 
     def integers(self, stat: Stat) -> NDArray[np.uint64]:
         """The same of a 64-bit column, exactly; 0 where there is no value."""
-        return self._filled(stat, np.uint64, 0).values
+        rows = np.arange(len(self.steps))
+        return self._steadily(lambda: self._table(stat, np.uint64, 0, rows)).values
 
     def histograms(self, family: Family, name: str) -> Mapping[int, Histogram]:
         """One parameter's histograms by step, from the attempt that counts on each step."""
@@ -363,7 +373,8 @@ class RankSource:
         """A short range of a long run is read alone, not with all the rest."""
         if 2 * (end - begin) > len(self.steps):
             return None
-        values = self._filled(stat, np.float64, np.nan, slice(begin, end)).values
+        rows = np.arange(begin, end)
+        values = self._steadily(lambda: self._table(stat, np.float64, np.nan, rows)).values
         steps = self.steps[begin:end]
         return downsample(steps, values, int(steps[0]), int(steps[-1]), points)
 
@@ -378,26 +389,22 @@ class RankSource:
             self._zero[stat] = point is not None and not (point.high > 0).any()
         return self._zero[stat]
 
-    def _filled(self, stat: Stat, dtype: type, fill: float, rows: slice = slice(None)) -> _Table:
-        """Values and states of all steps, or of those in `rows`."""
-
-        def filled() -> _Table:
-            steps, owners = self.steps[rows], self.owners[rows]
-            shape = (len(steps), self._width(stat.kind))
-            # A vector is laid out in one piece; of its numbers less is made beside it.
-            self.budget.table(*shape, "steps", max(1, stat.width // 4))
-            states = np.full(shape, State.NOT_SAMPLED, np.uint8)
-            if stat.width == 1:  # every cell is filled or blanked
-                values: NDArray[Any] = np.empty(shape, dtype)
-            else:
-                values = np.full((*shape, stat.width), fill, dtype)
-            table = _Table(steps, owners, values, states)
-            if len(steps):
-                self._fill(stat, table)
-            table.blank(fill)
-            return table
-
-        return self._steadily(filled)
+    def _table(self, stat: Stat, dtype: type, fill: float, rows: NDArray[np.intp]) -> _Table:
+        """Values and states of the steps in `rows`."""
+        steps, owners = self.steps[rows], self.owners[rows]
+        shape = (len(steps), self._width(stat.kind))
+        # A vector is laid out in one piece; of its numbers less is made beside it.
+        self.budget.table(*shape, "steps", max(1, stat.width // 4))
+        states = np.full(shape, State.NOT_SAMPLED, np.uint8)
+        if stat.width == 1:  # every cell is filled or blanked
+            values: NDArray[Any] = np.empty(shape, dtype)
+        else:
+            values = np.full((*shape, stat.width), fill, dtype)
+        table = _Table(steps, owners, values, states)
+        if len(steps):
+            self._fill(stat, table)
+        table.blank(fill)
+        return table
 
     def _fill(self, stat: Stat, table: _Table) -> None:
         first, last = int(table.steps[0]), int(table.steps[-1])

@@ -72,12 +72,13 @@ def _recorded(run: Run, stats: Sequence[Stat], tick: Tick) -> Iterator[RecordedV
 
 
 def _recorded_stat(run: Run, stat: Stat) -> Iterator[RecordedValues]:
-    states = run.state(stat)
+    sampled = run.sampled(stat)
+    states = run.states_at(stat, sampled)
     rows, columns = np.nonzero(states != State.NOT_SAMPLED)
-    steps, states = run.steps[rows], states[rows, columns]
-    subjects = [subject.name for subject in run.by_kind[stat.kind]]
-    table = run.integers(stat) if stat.dtype == "<u8" and stat.width == 1 else run.series[stat]
-    cells = table[rows, columns]
+    states, rows = states[rows, columns], sampled[rows]
+    steps, subjects = run.steps[rows], [subject.name for subject in run.by_kind[stat.kind]]
+    exact = stat.dtype == "<u8" and stat.width == 1
+    cells = run.integers(stat)[rows, columns] if exact else run.at(stat, rows, columns)
     parts = [(str(stat), cells)]
     if stat.width > 1:
         parts = [(f"{stat}[{part}]", cells[:, part]) for part in range(stat.width)]

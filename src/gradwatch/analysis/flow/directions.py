@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.result import Result, missing
 from gradwatch.run import Run
-from gradwatch.stats import Stat
+from gradwatch.stats import HAS_VALUE, Stat
 
 NO_SKETCH = "no sketch of the gradient was recorded"
 REASONS = ("", "no sketch was taken on this step", "a gradient of zero has no direction")
@@ -126,7 +126,7 @@ def sketches_of(run: Run, series: LayerSeries, last: Recent) -> Sketches | None:
     if not len(rows):
         return None
     at = np.searchsorted(rows, last.rows)  # where a layer has fewer samples: any
-    vectors = np.empty((*at.shape, run.series[Stat.GRAD_SKETCH].shape[2]))
+    vectors = np.empty((*at.shape, Stat.GRAD_SKETCH.width))
     known = np.empty(at.shape, bool)
     run_rows = np.searchsorted(run.steps, series.steps[rows])
     for part, sums, all_known in _merged(run, series.names, run_rows):
@@ -154,17 +154,17 @@ def _merged(
     owners = np.array([position[subject.layer] for subject in run.parameters], np.intp)
     order = np.argsort(owners, kind="stable")
     begins = np.searchsorted(owners[order], np.arange(len(names) + 1))
-    sketches, norms = run.series[Stat.GRAD_SKETCH], run.series[Stat.GRAD_NORM]
-    many = max(1, CHUNK // max(len(rows) * sketches.shape[2], 1))
+    many = max(1, CHUNK // max(len(rows) * Stat.GRAD_SKETCH.width, 1))
     for begin in range(0, len(names), many):
         part = slice(begin, min(begin + many, len(names)))
         starts = begins[part] - begins[begin]
         cells = np.ix_(rows, order[begins[begin] : begins[part.stop]])
-        parts = sketches[cells]
+        parts = run.at(Stat.GRAD_SKETCH, *cells)
         taken = np.isfinite(parts).all(axis=2)
         parts[~taken] = 0.0
         # What has no gradient, or one of zeros, adds nothing, sketched or not.
-        known = taken | ~run.measured(Stat.GRAD_NORM)[cells] | (norms[cells] == 0)
+        measured = HAS_VALUE[run.states_at(Stat.GRAD_NORM, *cells)]
+        known = taken | ~measured | (run.at(Stat.GRAD_NORM, *cells) == 0)
         sums: Array = np.add.reduceat(parts, starts, axis=1)
         yield part, sums, np.logical_and.reduceat(known, starts, axis=1)
 

@@ -141,7 +141,7 @@ def _levels(run: Run, series: LayerSeries) -> Array:
     """ln RMS [layer, step]: −inf where a gradient is zero or None, NaN where it is unknown."""
     rows = thinned(np.arange(len(series.steps)), MOST_STEPS)
     rms = series.norms[rows].T / np.sqrt(np.maximum(series.counts, 1))[:, None]
-    states = run.state(Stat.GRAD_NORM)[np.searchsorted(run.steps, series.steps[rows])].T
+    states = run.states_at(Stat.GRAD_NORM, np.searchsorted(run.steps, series.steps[rows])).T
     without = states == State.NO_GRADIENT
     if without.any():
         # Where no parameter that should learn had any gradient, not even zeros.

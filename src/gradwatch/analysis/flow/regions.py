@@ -191,14 +191,13 @@ def _seen(
     ctx: CheckContext, judgements: Iterable[Judgement]
 ) -> Iterator[tuple[int, NDArray[np.intp], float]]:
     """Each parameter that is beyond its limit, on which rows, and by how many decades."""
-    norms = ctx.run.series[Stat.GRAD_NORM]
     for item in judgements:
         if item.severity < Severity.WARNING:
             continue
         above = item.rule in (limits.Rule.HUGE, limits.Rule.SUDDEN)
         for parameter in item.columns.tolist():
             limit = float(item.limits[parameter])
-            values = norms[item.rows, parameter]
+            values = ctx.run.at(Stat.GRAD_NORM, item.rows, parameter)
             beyond = values > limit if above else values <= limit
             if math.isnan(limit):
                 yield parameter, item.rows, 0.0  # named because it amplifies what the others have
@@ -281,11 +280,13 @@ def _dead_zones(
 
 def _silence(ctx: CheckContext, found: limits.Silence, column: int, parameter: int) -> _Spell:
     onset = int(found.onset[parameter])
-    states = ctx.run.state(Stat.GRAD_NORM)[: ctx.end, parameter]
-    norms = ctx.run.series[Stat.GRAD_NORM][: ctx.end, parameter]
+    rows = ctx.run.sampled(Stat.GRAD_NORM)
+    rows = rows[: np.searchsorted(rows, ctx.end)]
+    norms = ctx.run.at(Stat.GRAD_NORM, rows, parameter)
+    states = ctx.run.states_at(Stat.GRAD_NORM, rows, parameter)
     empty = (states == State.NO_GRADIENT) | (norms == 0)
-    rows = np.flatnonzero(empty | np.isfinite(norms))
-    silent = empty[rows]
+    looked = empty | np.isfinite(norms)
+    rows, silent = rows[looked], empty[looked]
     before = int(np.searchsorted(rows, onset))
     samples = int(silent[before:].sum())
     turns = np.flatnonzero(np.diff(np.concatenate([[0], silent[:before].view(np.int8), [0]])))

@@ -253,8 +253,8 @@ def tensor_statistics(run: Run) -> dict[str, dict[str, GradientStatistics]]:
     ctx = context(run)
     rows = ctx.rows(Stat.GRAD_NORM)
     rows = rows[~ctx.skipped[rows]]
-    norms = run.series[Stat.GRAD_NORM]
-    made = statistics(norms if len(rows) == len(norms) else norms[rows], [0] * norms.shape[1])
+    norms = run.at(Stat.GRAD_NORM, rows)
+    made = statistics(norms, [0] * norms.shape[1])
     by_layer: dict[str, dict[str, GradientStatistics]] = {}
     for subject, item in zip(run.parameters, made, strict=True):
         by_layer.setdefault(subject.layer, {})[subject.name] = item

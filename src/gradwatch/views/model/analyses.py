@@ -151,7 +151,7 @@ def analyses(
         )
         section["missing"] = {"gradients": reason, "weights": reason}
         return section
-    if Stat.GRAD_NORM not in run.recorded or not run.measured(Stat.GRAD_NORM).any():
+    if Stat.GRAD_NORM not in run.recorded or not len(run.measured_rows(Stat.GRAD_NORM)):
         section["missing"]["gradients"] = "no gradient was recorded"
     else:
         _add_gradients(section, run, analyze_gradients(run), said)

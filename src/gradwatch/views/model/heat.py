@@ -224,8 +224,13 @@ class Columns:
         if what.kind is not Kind.PARAMETER or large or not gaps.any():
             return np.zeros(values.shape, bool)
         begin, end, starts = self._places()
-        states = self.run.state(what.stat)[begin:end]
-        absent = np.logical_or.reduceat(states == State.NO_GRADIENT, starts, axis=0)
+        rows = self.run.sampled(what.stat)
+        rows = rows[slice(*np.searchsorted(rows, [begin, end]))]
+        none = self.run.states_at(what.stat, rows) == State.NO_GRADIENT
+        absent = np.zeros(values.shape, bool)
+        if none.any():
+            at = np.searchsorted(starts, rows - begin, side="right") - 1
+            np.logical_or.at(absent, at, none)
         return gaps & absent
 
     def _buckets(self, stat: Stat) -> Downsampled:

@@ -194,6 +194,6 @@ def _activations(run: Run, ranks: int) -> float:
     large = len(run.steps) * len(run.layers) * ranks > MOST_VALUES
     if Stat.ACT_STD not in run.recorded or large:
         return math.nan
-    spread = run.series[Stat.ACT_STD]
-    rows = np.flatnonzero(np.isfinite(spread).any(axis=1))
-    return float(medians(spread[rows[-1]])) if len(rows) else math.nan
+    spread = run.at(Stat.ACT_STD, run.sampled(Stat.ACT_STD))
+    spread = spread[np.isfinite(spread).any(axis=1)]
+    return float(medians(spread[-1])) if len(spread) else math.nan
