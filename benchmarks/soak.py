@@ -2,9 +2,10 @@
 
 The training has one core; `gradwatch serve`, the visitors and a browser have the other. Every
 visitor holds a stream of events and fetches the view each time the run has grown, as the page does.
-Beside it a twin trains that nobody watches: both in turn, for some seconds each, while the other
-rests. Twins differ by a per cent or two for no other reason than where their memory lies, so they
-are compared before either is watched, and what counts is how that ratio has changed.
+Beside it a twin trains that nobody watches: both in turn, for a second or two each. While the twin
+does, all else is stopped, so that what it is compared with is a machine that does nothing else.
+Twins differ by a per cent or two for no other reason than where their memory lies, so they are
+compared before either is watched, and what counts is how that ratio has changed.
 
 Bars: memory of the training, the server and its decoders grows by no more than GROWTH an hour;
 p95 of all answers under ANSWER seconds; every stream is still there; every number the training
@@ -17,6 +18,7 @@ import contextlib
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,8 +35,10 @@ from numpy.typing import NDArray
 MINUTES = float(os.environ.get("SOAK_MINUTES") or 60)
 MINUTES_FOR_MEMORY = 10
 VISITORS = 50
-SEGMENT = min(10.0, MINUTES * 60 / 16)
+SEGMENT = min(2.0, MINUTES * 60 / 16)
 """Seconds that one of the twins trains before the other does."""
+BEFORE = 0.4
+"""Time in which nobody is watched yet, as a share of that in which one is."""
 WARM_UP = 0.25
 """Share of the time after which memory is looked at."""
 GROWTH = {"training": 30.0, "server": 120.0, "decoders": 60.0}
@@ -81,8 +85,6 @@ def train(folder: Path) -> None:
                     loss.item()
                 optimizer.step()
                 steps += 1
-            if watcher:
-                watcher.flush()  # the writing belongs to the time it is measured in
             print(
                 steps / (time.perf_counter() - begun),
                 steps / (time.process_time() - used),
@@ -114,9 +116,12 @@ class Training:
         """Have it do something; its steps per second, and per second of processor time."""
         assert self.process.stdin
         assert self.process.stdout
+        self.process.send_signal(signal.SIGCONT)
         self.process.stdin.write(what + "\n")
         self.process.stdin.flush()
         line = await asyncio.to_thread(self.process.stdout.readline)
+        if what != "end":
+            self.process.send_signal(signal.SIGSTOP)  # its writing thread too: it goes on later
         return np.array(line.split() or [np.nan, np.nan], float)
 
 
@@ -138,12 +143,15 @@ class Visitors:
     def __init__(self, link: str) -> None:
         self.link = urlsplit(link)
         host = {"host": self.link.netloc}
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        # A line that rests is left in time: the server would close it under our next request.
+        limits = httpx.Limits(
+            max_connections=None, max_keepalive_connections=None, keepalive_expiry=1.0
+        )
         at = f"http://127.0.0.1:{self.link.port}"
         self.client = httpx.AsyncClient(base_url=at, headers=host, limits=limits, timeout=60)
         self.seconds: list[float] = []
         self.problems: list[str] = []
-        self.streams = 0
+        self.streams = self.waiting = 0
         self.looking = asyncio.Event()
         """Nobody asks for anything while the twin that is not watched trains."""
 
@@ -153,7 +161,11 @@ class Visitors:
 
     async def ask(self, path: str, **headers: str) -> httpx.Response:
         begun = time.perf_counter()
-        answer = await self.client.get(path, headers=headers)
+        self.waiting += 1
+        try:
+            answer = await self.client.get(path, headers=headers)
+        finally:
+            self.waiting -= 1
         self.seconds.append(time.perf_counter() - begun)
         if answer.status_code not in (200, 304):
             self.problems.append(f"{path}: {answer.status_code}")
@@ -190,6 +202,18 @@ class Visitors:
                         tag = answer.headers.get("etag", tag)
             finally:
                 self.streams -= 1
+
+    @contextlib.asynccontextmanager
+    async def away(self, but: int) -> AsyncIterator[None]:
+        """Nobody asks, and when all have their answers, every process but one is stopped."""
+        self.looking.clear()
+        while self.waiting:
+            await asyncio.sleep(0.01)
+        others = [pid for pid in children(os.getpid()) if pid != but]
+        tell(others, signal.SIGSTOP)
+        yield
+        tell(others, signal.SIGCONT)
+        self.looking.set()
 
     @contextlib.asynccontextmanager
     async def browser(self) -> AsyncIterator[Any]:
@@ -250,9 +274,17 @@ def resident(pid: int) -> float:
     return 0.0
 
 
+def tell(pids: list[int], what: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, what)
+
+
 def children(pid: int) -> list[int]:
-    listed = Path(f"/proc/{pid}/task/{pid}/children")
-    own = [int(word) for word in listed.read_text().split()] if listed.exists() else []
+    own: list[int] = []
+    with contextlib.suppress(OSError):  # it ended
+        for task in Path(f"/proc/{pid}/task").iterdir():  # each thread has its own
+            own += map(int, (task / "children").read_text().split())
     return own + [below for child in own for below in children(child)]
 
 
@@ -272,39 +304,36 @@ class Soaked(NamedTuple):
 
 
 async def soak(watched: Training, alone: Training, server: IO[str], pid: int) -> Soaked:
-    end = time.monotonic() + MINUTES * 60
-    during, memory = [], Memory(watched.process.pid, pid)
-
-    async def pair() -> NDArray[np.float64]:
-        """The speed of the watched twin as a share of the other one's."""
+    memory = Memory(watched.process.pid, pid)
+    before, during = [], []
+    for _ in range(3 + int(BEFORE * MINUTES * 60 / (2 * SEGMENT))):
         speed = await watched.told(f"train {SEGMENT}")
-        return speed / await alone.told(f"train {SEGMENT}")
-
-    await pair()  # both are warm now
-    before = [await pair() for _ in range(3)]
+        before.append(speed / await alone.told(f"train {SEGMENT}"))
     await watched.told("watch")
     await watched.told(f"train {SEGMENT}")
     link = await asyncio.to_thread(server.readline)
     visitors = Visitors(link.strip())
     await visitors.enter()
     visitors.looking.set()
+    end = time.monotonic() + MINUTES * 60
     async with visitors.browser() as page:
         count = VISITORS - (page is not None)
         tasks = [asyncio.create_task(visitors.visit()) for _ in range(count)]
         tasks.append(asyncio.create_task(memory.watch()))
         while time.monotonic() < end or len(during) < 3:
-            visitors.looking.set()
             speed = await watched.told(f"train {SEGMENT}")
-            visitors.looking.clear()
-            during.append(speed / await alone.told(f"train {SEGMENT}"))
-            print(f"{len(during)}: {during[-1][0]:.3f}, {visitors.streams} streams", flush=True)
+            async with visitors.away(but=alone.process.pid):
+                during.append(speed / await alone.told(f"train {SEGMENT}"))
+            if len(during) % 10 == 0:
+                ratio = np.median(during, axis=0)[0] / np.median(before[3:], axis=0)[0]
+                print(f"{len(during)}: {ratio:.3f}, {visitors.streams} streams", flush=True)
         streams = visitors.streams + (page is not None and bool(await page.title()))
         for task in tasks:
             task.cancel()
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
             if ended is not None and not isinstance(ended, asyncio.CancelledError):
                 visitors.problems.append(repr(ended))
-    slower, dearer = 1 - np.median(during, axis=0) / np.median(before, axis=0)
+    slower, dearer = 1 - np.median(during, axis=0) / np.median(before[3:], axis=0)  # warm by then
     return Soaked(slower, dearer, memory.slopes(), visitors.seconds, streams, visitors.problems)
 
 
@@ -358,6 +387,7 @@ def main() -> int:
     try:
         twins += [Training(folder / name) for name in ("watched", "alone")]
         assert server.stdout
+        os.nice(10)  # visitors have machines of their own: here they give way to the server
         soaked = asyncio.run(soak(*twins, server.stdout, server.pid))
         for twin in twins:
             asyncio.run(twin.told("end"))

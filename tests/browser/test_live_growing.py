@@ -13,7 +13,6 @@ from tests.views.samples import network
 from tests.views.stored import Stored
 
 from gradwatch.server import runs as served_runs
-from gradwatch.store import reader
 from gradwatch.store.isolation import Decoder
 
 pytestmark = pytest.mark.browser
@@ -32,7 +31,7 @@ def test_what_was_logged_is_decoded_once_however_often_the_run_grows(
 
     monkeypatch.setattr(Decoder, "__call__", counted)
     monkeypatch.setattr(served_runs, "REST", 0.0)
-    monkeypatch.setattr(reader, "_CACHED_BYTES", 0)  # as if the run were longer than any cache
+    monkeypatch.setattr(served_runs, "CACHED", 0)  # as if the run were longer than any cache
 
     def sealed() -> int:
         return len(list(tmp_path.glob("one/*/scalars/*.parquet")))

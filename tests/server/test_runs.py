@@ -23,7 +23,7 @@ from gradwatch.server import runs as served_runs
 from gradwatch.server.encoded import ViewRequest
 from gradwatch.server.runs import Library
 from gradwatch.stats import Family, Kind, Stat, row_dtype
-from gradwatch.store import Retention, Writer, open_run
+from gradwatch.store import Retention, Writer, open_run, rank
 from gradwatch.views.model import SECTIONS, build, to_json
 from gradwatch.views.model.heat import codes_of, decoded
 
@@ -94,6 +94,7 @@ def visit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Visit:
     monkeypatch.setattr(served_runs, "MOST_DIAGNOSED", 100_000)
     section = import_module("gradwatch.views.model.heat")  # its function has the same name
     monkeypatch.setattr(section, "STATES_UP_TO", 100_000)
+    monkeypatch.setattr(rank, "LITTLE_CELLS", 0)
     return Visit(folder)
 
 

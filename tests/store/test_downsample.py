@@ -220,6 +220,9 @@ def test_windows_of_a_run_that_was_written(tmp_path, monkeypatch, keep):
     for (_, step), (rows, states) in trial.truth.items():
         values = np.where(np.isin(states, VALUED), kept(rows["grad_norm"]), np.nan)
         true[step] = np.where(np.isfinite(values), values, np.nan)
+    few = run.window(0, 399, points=20).stat("grad_norm")  # rows that are gone are not forgotten
+    for at, (first, last) in enumerate(zip(few.first_steps, few.last_steps, strict=True)):
+        _same_extremes(few.low[at], few.high[at], true[first : last + 1])
     monkeypatch.setattr(rank, "LITTLE_CELLS", 0)
     monkeypatch.setattr(run_downsample, "downsample", None)  # the levels must do
     monkeypatch.setattr(type(run.source), "load", None)

@@ -4,11 +4,13 @@ import threading
 
 import numpy as np
 import pytest
-from tests.store.trial import WAIT, sealing_at, subjects
+from tests.store.trial import WAIT, Trial, sealing_at, subjects
 
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State, row_dtype
 from gradwatch.store import Retention, Writer, follow, open_run
+from gradwatch.store.journal import JournalChunk
+from gradwatch.store.parquet import directly
 
 STEPS = 3000
 
@@ -55,3 +57,31 @@ def test_a_reader_never_sees_damage_or_a_wrong_value(tmp_path, keep):
     if keep is None:
         assert (run.state("update_norm") == State.MEASURED).all()
     assert looks >= 2
+
+
+def test_what_was_read_of_a_growing_run_is_not_read_again(tmp_path, monkeypatch):
+    decoded, read = [], []
+
+    def call(function, footer, size, pieces, kinds, *more):
+        decoded.extend((footer, name) for name in kinds if name.startswith("grad_"))
+        return directly(function, footer, size, pieces, kinds, *more)
+
+    rows = JournalChunk.rows
+    monkeypatch.setattr(
+        JournalChunk, "rows", lambda chunk: read.append(len(chunk.records)) or rows(chunk)
+    )
+    with sealing_at(60_000):
+        trial = Trial(tmp_path / "run", families=(Family.GRAD,)).steps(range(130), flush_every=10)
+    with sealing_at(1 << 30):
+        trial.steps(range(130, 170), flush_every=10)
+        follower = follow(tmp_path / "run", call=call)
+        for stop in (170, 180, 190):
+            trial.steps(range(len(trial.loss), stop), flush_every=10)
+            read.clear()
+            run = follower.refresh()
+            for stat in run.series:
+                assert run.at(stat, run.sampled(stat)).shape[0] == stop
+            assert trial.check(run) > 1000
+        assert len(decoded) == len(set(decoded)) > 5
+        assert sum(read) < 2 * 16 + 10  # the last records, once for all statistics
+        trial.close()

@@ -28,18 +28,28 @@ class ReadCache:
 
     def get(self, key: Hashable, read: Callable[[], Read], size: Callable[[Read], int]) -> Read:
         """What `read` gives, unless it is held; `size` tells the bytes it takes."""
-        with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-                return cast(Read, self._held[key][0])
+        if (held := self.peek(key)) is not None:
+            return cast(Read, held)
         found = read()  # outside the lock: two threads may read the same
+        self.put(key, found, size(found))
+        return found
+
+    def peek(self, key: Hashable) -> Any:
+        """What is held by this name; None where nothing is."""
         with self._lock:
             if key not in self._held:
-                self._held[key] = found, size(found)
-                self._size += self._held[key][1]
+                return None
+            self._held.move_to_end(key)
+            return self._held[key][0]
+
+    def put(self, key: Hashable, found: Any, size: int) -> None:
+        """Hold it; what was not asked for the longest is let go where there is no room."""
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = found, size
+                self._size += size
             while self._size > self._limit() and len(self._held) > 1:
                 self._size -= self._held.popitem(last=False)[1][1]
-        return found
 
 
 @dataclass(frozen=True, slots=True)

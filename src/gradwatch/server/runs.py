@@ -20,7 +20,7 @@ from typing import Any, cast
 from gradwatch.diagnosis import Diagnosis
 from gradwatch.errors import GradwatchError
 from gradwatch.run import Run
-from gradwatch.run.source import Loaded, Source
+from gradwatch.run.source import Loaded, ReadCache, Source
 from gradwatch.server.encoded import AnswerCache, EncodedView, SentETags, ViewRequest
 from gradwatch.stats import Stat
 from gradwatch.store import RunSummary, follow, list_runs
@@ -34,12 +34,14 @@ LOG = logging.getLogger(__name__)
 LISTING_SECONDS = 1.5
 """How long a listing waits for runs that are being looked at; the others follow with the next."""
 WORKERS = 2
-REST = 5.0
+REST = 10.0
 """A growing run is read or built again only after this many times what the last time took."""
 MOST_DIAGNOSED = 60_000_000
 """Checks load series whole; beyond so many values that is left to `gradwatch diagnose`."""
 MOST_LOADED = 60_000_000
 """Values of one series that may be in memory: half a gigabyte."""
+CACHED = 64 << 20
+"""Bytes of what was read of all runs together."""
 BIG = 64 << 20
 """Bytes on disk from which on what is new in a run is read by the worker."""
 WARMED = 10
@@ -67,7 +69,7 @@ class Library:
         self._workers = WorkerThreads()
         keep_little_memory()
         # Runs come from anywhere: over a forged file the decoder dies, not the server.
-        self._decoder = Decoder()
+        self._reading = Decoder(), ReadCache(lambda: CACHED)
 
     def scan(self) -> "dict[str, ServedRun]":
         """The runs that are there now by their id, newest first."""
@@ -79,7 +81,7 @@ class Library:
                     raw = str(path).encode("utf-8", "surrogateescape")  # names may be any bytes
                     key = hashlib.blake2b(raw, digest_size=8).hexdigest()
                     run = self._runs.get(key) or ServedRun(
-                        key, path, item.name, self._workers, self._decoder
+                        key, path, item.name, self._workers, *self._reading
                     )
                     run.size = item.bytes
                     runs[key] = run
@@ -135,6 +137,7 @@ class ServedRun:
     name: str
     workers: "WorkerThreads"
     decoder: Decoder
+    cache: ReadCache
     size: int = 0
     sent: SentETags = field(default_factory=SentETags)
     summary: dict[str, Any] | None = None
@@ -150,7 +153,7 @@ class ServedRun:
         self.run: Run | None = None
         self._run_mark = self._mark = ""
         self._marked_until = 0.0
-        self._follower = follow(self.path, call=self.decoder)
+        self._follower = follow(self.path, call=self.decoder, cache=self.cache)
         self._diagnosis: tuple[str, Diagnosis] | None = None
         self._newest: EncodedView | None = None
         self.shown = ""
@@ -245,7 +248,8 @@ class ServedRun:
             if answer is None:
                 built = _built(run, request, diagnosis)
                 answer = self._answers.keep(kind, self._run_mark, request, built)
-                give_back_memory()
+                if self.large:
+                    give_back_memory()
             return answer
 
     def _coming(self) -> dict[str, Any]:

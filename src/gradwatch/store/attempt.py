@@ -167,7 +167,7 @@ class Attempt:
                     given = None if self._salvaged else entry
                     read = partial(read_footer, access, given)
                     footer = folder.held(entry, read, lambda footer: footer.held_bytes)
-                    return SealedTable(entry, access, footer, folder.call)
+                    return SealedTable(entry, access, footer, folder.call, folder.held_columns)
             except Unreadable as error:
                 problem = error
         raise problem
@@ -175,7 +175,7 @@ class Attempt:
     def chunks(self, part: Part, first: int, last: int) -> Sequence[Chunk]:
         """What a part has of some steps, in the order in which later ones count."""
         if isinstance(part, JournalChunk):
-            return [part]
+            return [replace(part, held=self.folder.held)]
         chunks = self.table(part).chunks()
         if part.kind != "rollups":
             return chunks

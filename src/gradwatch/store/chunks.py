@@ -60,14 +60,32 @@ class Chunk(Protocol):
         """[step, subject(, width)]; raises Unreadable where the file does not hold it."""
 
 
+def held_bytes(column: Column) -> int:
+    """Memory that a column of numbers takes."""
+    if isinstance(column, Lists):
+        return column.offsets.nbytes + column.values.nbytes
+    taken = column.nbytes if isinstance(column, np.ndarray) and any(column.strides) else 64
+    return 2 * taken if isinstance(column, np.ma.MaskedArray) else taken
+
+
+Columns = dict[str, Column]
+HeldColumns = Callable[[SealedFile, Sequence[str], Callable[[Sequence[str]], Columns]], Columns]
+"""Columns of a file, which are read unless they were lately."""
+
+
 class SealedTable:
     """A sealed file: its footer is known, its columns are read when asked for, each once."""
 
     def __init__(
-        self, entry: SealedFile, file: RandomAccess, footer: Footer, call: Isolation
+        self,
+        entry: SealedFile,
+        file: RandomAccess,
+        footer: Footer,
+        call: Isolation,
+        held: HeldColumns = lambda entry, names, read: read(names),
     ) -> None:
         self.entry, self.footer = entry, footer
-        self._file, self._call = file, call
+        self._file, self._call, self._held = file, call, held
         self._columns: dict[str, Column] = {}
 
     def fetch(self, *names: str) -> list[Column]:
@@ -75,14 +93,15 @@ class SealedTable:
         unknown = [name for name in names if name not in self._columns]
         try:
             if unknown:
-                # In a rollup a null says that there was no number; in rows the state does.
-                masked = self.entry.kind == "rollups"
-                self._columns |= read_columns(
-                    self._file, self.footer, unknown, self._call, masked=masked
-                )
+                self._columns |= self._held(self.entry, unknown, self._read)
         except KeyError as error:
             raise Unreadable(f"it has no column {error}") from None
         return [self._columns[name] for name in names]
+
+    def _read(self, names: Sequence[str]) -> dict[str, Column]:
+        # In a rollup a null says that there was no number; in rows the state does.
+        masked = self.entry.kind == "rollups"
+        return read_columns(self._file, self.footer, names, self._call, masked=masked)
 
     def numbers(self, *names: str) -> list[NDArray[Any]]:
         """Several columns of single numbers."""

@@ -6,7 +6,7 @@ when something in them is asked for.
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from gradwatch.stats import Family
 from gradwatch.store import manifest as manifests
 from gradwatch.store.attempt import Attempt, Scalars
 from gradwatch.store.budget import FOLDER, HOLES, JSON, STRETCH, Budget
-from gradwatch.store.chunks import Damage, SealedTable, distinct
+from gradwatch.store.chunks import Columns, Damage, SealedTable, distinct, held_bytes
 from gradwatch.store.format import (
     FAMILIES,
     BadPayload,
@@ -40,6 +40,8 @@ LOOKS = 50
 """How often to look again where a growing run changes under the reader; mostly once is enough."""
 _STAMP_BYTES = 48
 _READ_WHOLE = (manifests.NAME, f"{manifests.NAME}.part")
+_ROWS = ("rows", "sketches", "rollups")
+"""What is looked at again and again."""
 _TEXTS = (Type.SUBJECTS, Type.EVENT, Type.GRAPH, Type.NOTE)
 
 
@@ -136,6 +138,20 @@ class Folder:
     def held(self, key: Hashable, read: Callable[[], Read], size: Callable[[Read], int]) -> Read:
         """What `read` gives of a sealed file, unless it was read lately."""
         return self._cache.get((self.place, key), read, size)
+
+    def held_columns(
+        self, entry: SealedFile, names: Sequence[str], read: Callable[[Sequence[str]], Columns]
+    ) -> Columns:
+        """Columns of a sealed file; those that were not read lately are read together."""
+        keys = {name: (self.place, entry, name) for name in names}
+        found = {name: self._cache.peek(key) for name, key in keys.items()}
+        missing = [name for name, column in found.items() if column is None]
+        if missing:
+            found |= (new := read(missing))
+            for name, column in new.items():
+                if entry.kind in _ROWS:
+                    self._cache.put(keys[name], column, held_bytes(column))
+        return found
 
     def look_anew(self) -> "Attempt":
         """The same for a new `Run`: what could not be read before may only have been late."""

@@ -4,8 +4,8 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +37,8 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """A file system that knows no syncing has not failed."""
 _READ_BYTES = 32 << 20
+_READ_TOGETHER = 16
+"""Records whose rows are held together: of a growing journal only the last ones are read anew."""
 _NAME = re.compile(r"journal-([0-9]{5,9})\.gwj")
 _DTYPES = {"<f4", "<f8", "<u8"}
 
@@ -181,6 +183,15 @@ class StepRecord(NamedTuple):
     length: int
 
 
+Held = Callable[[Hashable, Callable[[], Any], Callable[[Any], int]], Any]
+"""What was read lately by its name: see `ReadCache.get`."""
+
+
+def directly_read(key: Hashable, read: Callable[[], Any], size: Callable[[Any], int]) -> Any:
+    """Nothing is held."""
+    return read()
+
+
 class JournalFile:
     """A journal as far as it has been read; `refresh` reads only new bytes.
 
@@ -284,6 +295,7 @@ class JournalChunk:
     ids: NDArray[np.uint32]
     records: Sequence[StepRecord]
     handle: RandomAccess
+    held: Held = directly_read
 
     @property
     def family(self) -> Family:
@@ -337,10 +349,30 @@ class JournalChunk:
 
     def column(self, stat: Stat) -> NDArray[Any]:
         """Rounded as sealing will round it, so that reading gives the same before and after."""
-        values = self.rows()[str(stat)]
-        if values.dtype == np.float64:
-            return narrowed(values)
-        return halved(values) if values.ndim > 2 and values.dtype == np.float32 else values
+        begins = range(0, len(self.records), _READ_TOGETHER)
+        return np.concatenate([self._columns(begin)[str(stat)] for begin in begins])
+
+    def _columns(self, begin: int) -> dict[str, NDArray[Any]]:
+        """Some records by column: asked for one after another, each would read all rows again."""
+        some = replace(self, records=self.records[begin : begin + _READ_TOGETHER])
+        key = self.file, self.schema, self.ids.tobytes(), begin, len(some.records)
+        found: dict[str, NDArray[Any]] = self.held(key, some._rounded, _nbytes)
+        return found
+
+    def _rounded(self) -> dict[str, NDArray[Any]]:
+        rows, found = self.rows(), {}
+        for name, _, width in self.schema.layout:
+            values = np.ascontiguousarray(rows[name])
+            if values.dtype == np.float64:
+                values = narrowed(values)
+            elif width > 1 and values.dtype == np.float32:
+                values = halved(values)
+            found[name] = values
+        return found
+
+
+def _nbytes(columns: Mapping[str, NDArray[Any]]) -> int:
+    return sum(column.nbytes for column in columns.values())
 
 
 def _unpack_step(

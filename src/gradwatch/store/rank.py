@@ -28,7 +28,7 @@ from gradwatch.store.subjects import Placements, SubjectTable
 
 LOOKS = 50
 """How often to look again where a growing run changes under the reader; mostly once is enough."""
-LITTLE_CELLS = 1 << 17
+LITTLE_CELLS = 1 << 20
 SCALARS_AT_ONCE = 256
 """Records or files of logged numbers that are joined: each alone is slow, all take memory twice."""
 
@@ -339,11 +339,10 @@ class RankSource:
             return None
         position = int(owners[0])
         attempt, last = self.attempts[position], min(last, self._ends[position] - 1)
-        # Of little data the series itself is as quick; and where buckets end depends on when files
-        # were sealed, so that the same training twice would look a little different.
-        little = len(self.steps) * self._width(stat.kind) <= LITTLE_CELLS
-        level = -1 if little else level_for(end - begin, points)
         files = [attempt.files("rollups", f"{stat.family}-{size}") for size in SIZES]
+        if self._little(stat, files[0]):
+            return None
+        level = level_for(end - begin, points)
         newest = files[0][-1].number if files[0] else 0
         # A journal that could not be sealed is in no rollup, though later ones are.
         left = any(chunk.number < newest for chunk in attempt.journal_chunks)
@@ -368,6 +367,17 @@ class RankSource:
         at = self._columns(ids, position, stat.kind).tolist()
         columns = dict(zip(ids.tolist(), at, strict=True))
         return joined_buckets(parts, columns, self._width(stat.kind), points)
+
+    def _little(self, stat: Stat, rollups: Sequence[SealedFile]) -> bool:
+        """Whether all rows are there and few: then the series itself is as quick.
+
+        Where buckets end depends on when files were sealed, so that of the same training twice they
+        would look a little different.
+        """
+        rows = np.flatnonzero(self.sampled(stat))
+        if not len(rows) or len(rows) * self._width(stat.kind) > LITTLE_CELLS:
+            return False
+        return not rollups or int(self.steps[rows[0]]) <= rollups[0].first_step
 
     def _downsample_rows(self, stat: Stat, begin: int, end: int, points: int) -> Downsampled | None:
         """A short range of a long run is read alone, not with all the rest."""

@@ -20,7 +20,7 @@ from gradwatch.store.rank import RankSource
 from gradwatch.store.runs import read_run_json, writer_folders
 
 _CACHED_BYTES = 24 << 20
-"""Of sealed files, per folder: they never change, so what was read of them is as good as new."""
+"""Of files, per folder: what is sealed or written never changes, so it is as good as new."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -32,14 +32,21 @@ class Follower:
     """
 
     def __init__(
-        self, path: Paths, *, attempt: int | None = None, call: Isolation = directly
+        self,
+        path: Paths,
+        *,
+        attempt: int | None = None,
+        call: Isolation = directly,
+        cache: ReadCache | None = None,
     ) -> None:
         self._runs = [Place.of(item) for item in paths_of(path)]
         self._attempt = attempt
         self._call = call
         self._folders: dict[Place, Folder] = {}
         self.budget = Budget()
-        self._cache = ReadCache(lambda: min(_CACHED_BYTES * len(self._folders), self.budget.room))
+        self._cache = cache or ReadCache(
+            lambda: min(_CACHED_BYTES * len(self._folders), self.budget.room)
+        )
 
     def refresh(self, progress: Callable[[float], None] = lambda _: None) -> Run:
         """The run as it is now; `progress` is called with the share read so far, from 0 to 1."""
@@ -82,9 +89,12 @@ def open_run(path: Paths, *, attempt: int | None = None) -> Run:
     return Follower(path, attempt=attempt).refresh()
 
 
-def follow(path: Paths, *, call: Isolation = directly) -> Follower:
-    """For pages and terminals that look again and again: `follow(path).refresh()`."""
-    return Follower(path, call=call)
+def follow(path: Paths, *, call: Isolation = directly, cache: ReadCache | None = None) -> Follower:
+    """For pages and terminals that look again and again: `follow(path).refresh()`.
+
+    Whoever follows several runs may give them one cache.
+    """
+    return Follower(path, call=call, cache=cache)
 
 
 def _begins(attempts: Sequence[Attempt]) -> dict[int, int]:
