@@ -4,8 +4,8 @@ The training has one core; `gradwatch serve`, the visitors and a browser have th
 visitor holds a stream of events and fetches the view each time the run has grown, as the page does.
 Beside it a twin trains that nobody watches: both in turn, for a second or two each. While the twin
 does, all else is stopped, so that what it is compared with is a machine that does nothing else.
-Twins differ by a per cent or two for no other reason than where their memory lies, so they are
-compared before either is watched, and what counts is how that ratio has changed.
+Twins differ by some per cent for no other reason than where their memory lies, so they are
+compared before either is watched and after, and what counts is how far that ratio is from both.
 
 Bars: memory of the training, the server and its decoders grows by no more than GROWTH an hour;
 p95 of all answers under ANSWER seconds; every stream is still there; every number the training
@@ -37,8 +37,10 @@ MINUTES_FOR_MEMORY = 10
 VISITORS = 50
 SEGMENT = min(2.0, MINUTES * 60 / 16)
 """Seconds that one of the twins trains before the other does."""
-BEFORE = 0.4
-"""Time in which nobody is watched yet, as a share of that in which one is."""
+UNWATCHED = 0.2
+"""Time in which nobody is watched, before and again after, as a share of that in which one is."""
+WARM = 3
+"""Pairs of segments that do not count."""
 WARM_UP = 0.25
 """Share of the time after which memory is looked at."""
 GROWTH = {"training": 30.0, "server": 120.0, "decoders": 60.0}
@@ -52,7 +54,7 @@ SHOWN = "sections=window,heat,scalars&maps=grad_rms"
 
 
 def train(folder: Path) -> None:
-    """Do what stdin says: `train SECONDS`, `watch`, `end`; say the steps that were made.
+    """Do what stdin says: `train SECONDS`, `watch`, `close`, `end`; say the steps that were made.
 
     Every loss goes to a file of its own too, for comparing.
     """
@@ -90,12 +92,13 @@ def train(folder: Path) -> None:
                 steps / (time.process_time() - used),
                 flush=True,
             )
+            if word == "close" and watcher:
+                said = f"{watcher.overhead}; its writing thread {100 * watcher.background:.2f} %"
+                print(f"the watcher says: {said}", file=sys.stderr)
+                watcher.close()
+                watcher = None
             if word == "end":
                 break
-    if watcher:
-        watcher.close()
-        said = f"{watcher.overhead}; its writing thread {100 * watcher.background:.2f} %"
-        print(f"the watcher says: {said}", file=sys.stderr)
 
 
 class Training:
@@ -305,10 +308,16 @@ class Soaked(NamedTuple):
 
 async def soak(watched: Training, alone: Training, server: IO[str], pid: int) -> Soaked:
     memory = Memory(watched.process.pid, pid)
-    before, during = [], []
-    for _ in range(3 + int(BEFORE * MINUTES * 60 / (2 * SEGMENT))):
-        speed = await watched.told(f"train {SEGMENT}")
-        before.append(speed / await alone.told(f"train {SEGMENT}"))
+    unwatched, during = [], []
+
+    async def compare() -> None:
+        for number in range(WARM + int(UNWATCHED * MINUTES * 60 / (2 * SEGMENT))):
+            speed = await watched.told(f"train {SEGMENT}")
+            speed /= await alone.told(f"train {SEGMENT}")
+            unwatched.extend([speed] * (number >= WARM))
+        print(f"unwatched: {np.median(unwatched, axis=0)[0]:.3f}", flush=True)
+
+    await compare()
     await watched.told("watch")
     await watched.told(f"train {SEGMENT}")
     link = await asyncio.to_thread(server.readline)
@@ -325,7 +334,7 @@ async def soak(watched: Training, alone: Training, server: IO[str], pid: int) ->
             async with visitors.away(but=alone.process.pid):
                 during.append(speed / await alone.told(f"train {SEGMENT}"))
             if len(during) % 10 == 0:
-                ratio = np.median(during, axis=0)[0] / np.median(before[3:], axis=0)[0]
+                ratio = np.median(during, axis=0)[0]
                 print(f"{len(during)}: {ratio:.3f}, {visitors.streams} streams", flush=True)
         streams = visitors.streams + (page is not None and bool(await page.title()))
         for task in tasks:
@@ -333,7 +342,11 @@ async def soak(watched: Training, alone: Training, server: IO[str], pid: int) ->
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
             if ended is not None and not isinstance(ended, asyncio.CancelledError):
                 visitors.problems.append(repr(ended))
-    slower, dearer = 1 - np.median(during, axis=0) / np.median(before[3:], axis=0)  # warm by then
+    tell(children(pid), signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
+    await watched.told("close")
+    await compare()
+    slower, dearer = 1 - np.median(during, axis=0) / np.median(unwatched, axis=0)
     return Soaked(slower, dearer, memory.slopes(), visitors.seconds, streams, visitors.problems)
 
 

@@ -30,6 +30,34 @@ def healthy_run(**changes: object) -> Run:
     return make_run(series, names=NAMES, scalars={"loss": np.geomspace(1.6, 0.1, 120)})
 
 
+class Blind:
+    """A check that cannot read what it wants to look at."""
+
+    NAME, NEEDS = "blind", frozenset[str]()
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def check(self, run: Run) -> list[Finding]:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (GradwatchError("It claims too much."), "could not look: It claims too much."),
+        (KeyError("x"), "the check itself failed: KeyError: 'x'"),
+    ],
+)
+def test_a_run_that_could_not_be_looked_at_is_not_called_healthy(
+    error: Exception, reason: str
+) -> None:
+    found = diagnose(healthy_run(), [*TRAINING_CHECKS, Blind(error)])  # type: ignore[list-item]
+    assert (found.verdict, found.healthy) == ("unknown", None)
+    assert found.line.endswith("; blind could not look")
+    assert [item.reason for item in found.skipped if item.check == "blind"] == [reason]
+
+
 def test_a_healthy_run_is_healthy_and_says_what_was_checked() -> None:
     found = diagnose(healthy_run())
     assert found.healthy is True

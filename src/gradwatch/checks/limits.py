@@ -561,7 +561,7 @@ def outputs_are_masks(ctx: CheckContext, share: float = MASK) -> bool:
     bad = ctx.bad(*_OUTPUTS)
     looked = np.union1d(*map(ctx.run.measured_rows, _OUTPUTS))
     from_the_first = not ctx.went_bad and bool(bad[:1].any())
-    return from_the_first and float(np.mean(bad[looked])) >= share
+    return from_the_first and bool(bad[looked].sum() >= share * max(len(looked), 1))
 
 
 # -- helpers ---------------------------------------------------------------------------------------

@@ -19,12 +19,13 @@ from gradwatch.checks.not_learning import settled
 from gradwatch.checks.tensors import has_elements
 from gradwatch.diagnosis.advice import fitting
 from gradwatch.diagnosis.folding import fold, importance
+from gradwatch.errors import GradwatchError
 from gradwatch.finding import MOST_FOLLOWING, SENTENCE, Finding, Severity, Skipped
 from gradwatch.notebook import details, items
 from gradwatch.run import Run, as_run
 from gradwatch.stats import Kind, Stat
 from gradwatch.stats.medians import Array, medians
-from gradwatch.text import many, markup
+from gradwatch.text import many, markup, several
 
 FORMAT = 1
 """Number of the JSON's form; it grows when a field changes its meaning or goes."""
@@ -231,13 +232,19 @@ def diagnose(run: Any, checks: Iterable[Check] | None = None) -> Diagnosis:
     )
 
 
+_BLIND = ("could not look", "the check itself failed")
+"""What keeps a run from being called healthy, other than what was not recorded."""
+
+
 def _outcome(check: Check, run: Run) -> list[Finding | Skipped]:
     """What one check yields; an error inside it must not cost the others."""
     try:
         with np.errstate(all="ignore"):  # overflow and 0/0 are data here, not mistakes
             return list(check.check(run))
+    except GradwatchError as error:  # a series that cannot be read
+        return [Skipped(check.NAME, f"{_BLIND[0]}: {error}")]
     except Exception as error:
-        return [Skipped(check.NAME, f"the check itself failed: {type(error).__name__}: {error}")]
+        return [Skipped(check.NAME, f"{_BLIND[1]}: {type(error).__name__}: {error}")]
 
 
 def _as_borne(run: Run, finding: Finding) -> Finding:
@@ -270,6 +277,8 @@ def _healthy(
     if weights_only(run):
         seen = bool(len(run.measured_rows(Stat.WEIGHT_NORM)))
         return (True, "") if seen else (None, "no weight could be read")
+    if blind := {item.check for item in skipped if item.reason.startswith(_BLIND)}:
+        return None, f"{several(sorted(blind))} could not look"
     if not run.step_count:
         why = (item.reason for item in skipped if item.check == "no-optimizer-step")
         return None, next(why, "no optimizer step was recorded")

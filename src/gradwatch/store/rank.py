@@ -1,9 +1,10 @@
 """One rank of a run: its attempts laid over one another, the newest on top."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -121,8 +122,11 @@ class RankSource:
     ) -> None:
         self.rank = rank
         self._numbers = [attempt.number for attempt in attempts]
-        later = [[begins[n] for n in begins if n > own] for own in self._numbers]
-        both = zip(attempts, (min(steps, default=_NEVER) for steps in later), strict=True)
+        later = sorted(begins)
+        # For each place among them, the lowest first step of those from there on.
+        lowest = [*accumulate((begins[n] for n in reversed(later)), min, initial=_NEVER)][::-1]
+        ends = (lowest[bisect_right(later, own)] for own in self._numbers)
+        both = zip(attempts, ends, strict=True)
         counting = [(a, end) for a, end in both if end == _NEVER or (a.steps < end).any()]
         self.attempts = [attempt for attempt, _ in counting]
         self._ends = [end for _, end in counting]

@@ -87,7 +87,8 @@ def screen(
     name = stat or next(iter(maps), GRAD_RMS)
     if name in maps:
         return [*lines, Text(), *heatmap(model, name, width, layers)]
-    return [*lines, Text(), Text(f"{name} was not recorded in these steps", style="dim")]
+    why = "could not be read" if name in model.heat["left_out"] else "was not recorded"
+    return [*lines, Text(), Text(f"{name} {why} in these steps", style="dim")]
 
 
 def _health(model: ViewModel, width: int) -> Text:

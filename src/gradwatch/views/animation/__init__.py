@@ -66,7 +66,9 @@ def animate(
     stats = None if path.suffix.lower() == ".html" else [GRAD_RMS]
     model = build(run, diagnosis, columns=options.frames, stats=stats, with_paths=False)
     if GRAD_RMS not in model.heat["maps"] or not model.flow["nodes"]:
-        raise GradwatchError("This run has no gradients, so there is nothing that could flow.")
+        unread = GRAD_RMS in model.heat["left_out"]
+        why = "'s gradients cannot be read" if unread else " has no gradients"
+        raise GradwatchError(f"This run{why}, so there is nothing that could flow.")
     movie = _Movie(model, flow_frames(model), options, tick)
     return write_whole(path, lambda file: write(file, movie), force=force)
 
