@@ -273,6 +273,7 @@ def difference(path: Path, read: Callable[[Path], Index], given: Any) -> str:
         if name not in ours:
             words = name.split(".")
             groups = {".".join(words[:end]) for end in range(1, len(words) + 1)} | {"tensor"}
+            groups |= {f"{head}.{group}" for head in MODELS for group in groups}
             if groups.isdisjoint(index.left_out):
                 return f"{name} is not listed"
             continue

@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from tests.checkpoints.readers import as_torch
 
 from gradwatch.checkpoints.readers import torch_files
+from gradwatch.errors import GradwatchError
 
 
 def tried(seed: int, count: int, folder: Path) -> dict[str, int | list[str]]:
@@ -45,3 +48,25 @@ def test_a_reader_that_is_off_by_one_element_is_seen(tmp_path, monkeypatch) -> N
     monkeypatch.setattr(as_torch.resource, "setrlimit", lambda *_: None)
     found = as_torch.run(0, 30, tmp_path)["found"]
     assert any("has other elements" in difference for difference in found)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_what_torch_leaves_on_no_device_is_not_measured(tmp_path, zipped) -> None:
+    path = tmp_path / "a.pt"
+    torch.save({"w": torch.ones(3)}, path, _use_new_zipfile_serialization=zipped)
+    if zipped:
+        with zipfile.ZipFile(path) as file:
+            parts = {name: file.read(name) for name in file.namelist()}
+        with zipfile.ZipFile(path, "w") as file:
+            for name, raw in parts.items():
+                file.writestr(name, raw.replace(b"\3\0\0\0cpu", b"\4\0\0\0meta"))
+    else:
+        path.write_bytes(path.read_bytes().replace(b"\3\0\0\0cpu", b"\4\0\0\0meta"))
+    assert torch.load(path, weights_only=True)["w"].is_meta
+    if zipped:
+        index = torch_files.read_zip(path)
+        assert not index.tensors
+        assert "no numbers" in index.left_out["w"]
+    else:  # a storage of which nobody knows how long it is
+        with pytest.raises(GradwatchError):
+            torch_files.read_stream(path)

@@ -443,6 +443,8 @@ def _storage(arguments: Any, name: str, path: str) -> tuple[str, Element, int]:
         raise GradwatchError(f"{path}: the storage of tensor {name[:80]!r} is not usable.")
     if len(key) > 5 and key[5] is not None:
         raise NotMeasured("it is a view in the style of torch 0.x")
+    if key[3] == "meta":  # torch leaves the bytes alone, if there are any
+        raise NotMeasured("it was saved from the device 'meta' and has no numbers")
     kind, storage, count = key[1].name, key[2], key[4]
     if kind == _UNTYPED:  # counted in bytes
         dtype = arguments[6] if len(arguments) > 6 else None
