@@ -147,7 +147,7 @@ class Run:
         """`series[stat][rows, columns]` without making the whole series, which may be large."""
         return self._load(_stat(stat)).at(rows, columns)
 
-    def states_at(self, stat: Stat | str, rows: Any, columns: Any = slice(None)) -> "States":
+    def states_at(self, stat: Stat | str, rows: Any, columns: Any = slice(None)) -> States:
         """`state(stat)[rows, columns]`, likewise."""
         return self._load(_stat(stat)).states_at(rows, columns)
 
