@@ -77,14 +77,13 @@ def watch(
     close_previous(model)
     name, path = _place(run, _kind(model))
     rank, world = rank_and_world()
-    info = _info(model, torch_optimizers)
+    noted = {} if level is LossLevel.AUTO else {"loss_level": level.value}
+    info = _info(model, torch_optimizers) | noted
     name, path, held = _unshared(name, path, world, info["versions"])
     if step is None and next_attempt(path, rank):
         log.warning(_THERE, path)
-    if level is not LossLevel.AUTO:
-        info["loss_level"] = level.value
-        if monitor is not None:
-            monitor.noted({"loss_level": level.value})
+    if monitor is not None and noted:
+        monitor.noted(noted)
     writer = Writer.create(
         path, name=name, rank=rank, world=world, info=info, keep=chosen.keep, held=held
     )
