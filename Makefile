@@ -54,7 +54,7 @@ test-frameworks: $(FRAMEWORKS)/.ok ## real trainings by Trainer, Lightning, Acce
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks
 
 golden: $(STAMP) ## write the golden outputs of every command anew
-	$(BIN)/python -m tests.golden_output
+	OPENBLAS_CORETYPE=Haswell OPENBLAS_L2_SIZE=512 $(BIN)/python -m tests.golden_output
 # Reading needs no torch: an environment that cannot have it.
 WITHOUT := .venv-without-torch
 test-without-torch: ## run, store, checks, analyses and views where torch cannot be imported
@@ -63,10 +63,11 @@ test-without-torch: ## run, store, checks, analyses and views where torch cannot
 		pytest pytest-timeout hypothesis httpx safetensors pillow pandas polars duckdb -e .
 	$(WITHOUT)/bin/python -m pytest -m "not long and not timing and not security" $(READING)
 
-lint: $(STAMP) ## ruff and mypy
+lint: $(STAMP) ## ruff, mypy, and the limits of code lines per package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tools.lines --check
 
 format: $(STAMP) ## let ruff format the code
 	$(BIN)/ruff check --fix .
@@ -99,7 +100,7 @@ zoo-long: $(STAMP) ## the wider zoo's long trainings (5,000 steps; hours, can be
 wheel: $(STAMP) ## build sdist and wheel; try the wheel in an empty environment without a compiler
 	$(BIN)/python -m tools.wheel
 
-lines: ## the size and the shape of the source
+lines: ## code lines per package beside their limits
 	@$(PYTHON) -m tools.lines
 
 browser: ## install Chromium for the browser tests (Debian; needs root)

@@ -12,7 +12,6 @@ BENCHMARKS = {
     "diagnosis": "benchmarks.diagnosis",
     "gpu": "benchmarks.gpu",
     "kernel": "benchmarks.kernel",
-    "large_run": "benchmarks.large_run",
     "live_page": "benchmarks.live_page",
     "many_ranks": "benchmarks.many_ranks",
     "signals": "benchmarks.signals",

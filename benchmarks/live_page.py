@@ -1,8 +1,7 @@
-"""The live page of a run of 10^6 steps × 500 tensors in a real Chromium, and what its server takes.
+"""The live page of a run of 20,000 steps × 50 tensors in a real Chromium; what its server takes.
 
-The folder is that of `large_run`. Bars: first paint within 1.5 s, 95 % of the frames while panning
-and zooming within 100 ms, at most 300 MB of heap in the page and of memory in the server and its
-decoders together (what they share counts once).
+Bars: first paint within 1.5 s, 95 % of the frames while panning
+and zooming within 100 ms, at most 300 MB of heap in the page and of memory in the server.
 `python -m benchmarks.live_page FOLDER` keeps the folder for later.
 """
 
@@ -19,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.large_run import SPIKES, STEPS, TENSORS
-from benchmarks.long_folder import LongFolder
+from benchmarks.store import rows_of, write
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
@@ -187,14 +185,14 @@ def measured(folder: Path, say: Callable[[str], None]) -> None:
         opened(page, address, say, "second")
         moved(page, say)
         say(f"heap of the page: {heap(page) / MB:.0f} MB")
-        say(f"server and decoders: {memory.now() / MB:.0f} MB, at most {memory.peak / MB:.0f} MB")
+        say(f"server: {memory.now() / MB:.0f} MB, at most {memory.peak / MB:.0f} MB")
 
 
 def main(kept: Path | None = None) -> None:
     folder = kept or Path(tempfile.mkdtemp())
     try:
         if not (folder / "long").is_dir():
-            LongFolder(folder / "long", STEPS, TENSORS, SPIKES).make()
+            write(folder / "long", rows_of(500), 20_000).close(60.0)
         measured(folder, print)
     finally:
         if kept is None:

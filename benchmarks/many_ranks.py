@@ -16,7 +16,7 @@ from gradwatch.run import Placement, Subject
 from gradwatch.stats import Family, Kind, Stat, row_dtype
 from gradwatch.store import Writer, open_run
 
-RANKS, TENSORS, STEPS, ROWS = 1024, 1000, 20, 512
+RANKS, TENSORS, STEPS, ROWS = 1024, 20, 1000, 512
 
 
 def write(folder: Path) -> None:
@@ -40,9 +40,9 @@ def write(folder: Path) -> None:
                 for i in range(TENSORS)
             ]
         )
-        rows = np.zeros(TENSORS, row_dtype(Family.GRAD))
-        rows[Stat.GRAD_COUNT] = 64
         for step in range(STEPS):
+            rows = np.zeros(TENSORS, row_dtype(Family.GRAD))
+            rows[Stat.GRAD_COUNT] = 64
             rows[Stat.GRAD_NORM] = 8 * np.exp(0.1 * rng.normal(size=TENSORS))
             writer.put(Family.GRAD, step, ids, rows, np.zeros(TENSORS, np.uint8))
         writer.close(60.0)

@@ -7,13 +7,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from tests.store.trial import Trial
 
 from gradwatch.errors import GradwatchError
 from gradwatch.files import make_folder, paths_of, write_text, write_whole
-from gradwatch.store.journal import Journal
-from gradwatch.store.places import Place
-from gradwatch.store.runs import make_writer_folder, write_run_json
 
 
 def test_paths_are_one_or_several_and_nothing_else() -> None:
@@ -61,11 +57,6 @@ def test_text_is_written_as_it_is_into_new_folders(tmp_path: Path) -> None:
         write_text(target, "again")
 
 
-def modes(path: Path) -> set[int]:
-    """The permissions of everything in a folder and of the folder itself."""
-    return {stat.S_IMODE(item.lstat().st_mode) for item in (path, *path.rglob("*"))}
-
-
 @pytest.fixture
 def umask() -> Iterator[None]:
     before = os.umask(0o022)
@@ -102,34 +93,10 @@ def test_for_whom_runs_and_reports_are(
     monkeypatch.setattr(os, "geteuid", lambda: user)
     write_whole(home / "report.html", lambda file: file.write(b"x"))
     write_text(home / "deeper/animation.json", "{}")
-    Place.of(home / "copied").put("rows/grad/00001.parquet", b"x")
+    make_folder(home / "copied")
     files = {stat.S_IMODE((home / "report.html").stat().st_mode)}
     folders = {stat.S_IMODE((home / name).stat().st_mode) for name in ("deeper", "copied")}
     assert (files, folders) == (({0o600}, {0o700}) if alone else ({0o644}, {0o755}))
-
-
-@pytest.mark.usefixtures("umask")
-@pytest.mark.parametrize(("user", "mode"), [(0, 0o755), (1000, 0o1777), (1000, 0o755)])
-def test_for_whom_a_run_is(
-    user: int, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    home.chmod(mode)
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    writer = make_writer_folder(home / "one", 0, 0)
-    write_run_json(home / "one", "one", {})
-    Journal(writer / "journal-00001.gwj").close()
-    expected = {0o755, 0o644} if (user, mode) == (1000, 0o755) else {0o700, 0o600}
-    assert modes(home / "one") == expected
-
-
-def test_for_whom_a_recorded_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tmp_path.chmod(0o1777)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    path = Trial(tmp_path / "one").steps(range(3)).close()
-    assert modes(path) == {0o700, 0o600}
-    assert len(list(path.rglob("*.parquet"))) > 3
 
 
 def test_a_folder_that_cannot_be_is_no_endless_loop(

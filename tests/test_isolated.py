@@ -15,12 +15,9 @@ from pathlib import Path
 
 import pytest
 from tests.canaries import INSTALLED, PICKLED, SOURCE, checkpoints, poison, traps
-from tests.store.forging import Bytes, sound
 
 from gradwatch.checkpoints.isolated import Workers
 from gradwatch.checkpoints.readers import open_index
-from gradwatch.store.isolation import Decoder
-from gradwatch.store.parquet import read_columns, read_footer
 
 PACKAGES = {"numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "cloudpickle"}
 """pyarrow imports cloudpickle where there is one."""
@@ -44,19 +41,10 @@ def worker() -> None:
         assert pool.submit(os.getcwd).result() == "/"
 
 
-def decoder() -> None:
-    raw, entry = sound()
-    decoder = Decoder()
-    footer = read_footer(Bytes(raw), entry)
-    assert len(read_columns(Bytes(raw), footer, ["grad_norm"], decoder)["grad_norm"])
-    decoder.close()
-
-
 LONG = pytest.mark.security
 KINDS: dict[str, Callable[[], object]] = {
     **{form: lambda form=form: open_index(Path(form)) for form in PICKLED},  # type: ignore[misc]
     "worker": worker,
-    "decoder": decoder,
 }
 
 
@@ -91,10 +79,7 @@ def told(tmp_path, monkeypatch) -> Callable[[Callable[[], object]], str]:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=() if kind in ("new.pt", "worker", "decoder") else LONG)
-        for kind in KINDS
-    ],
+    [pytest.param(kind, marks=() if kind in ("new.pt", "worker") else LONG) for kind in KINDS],
 )
 def test_what_they_look_for_is_in_known_places_and_nothing_names_others(
     hostile, told, monkeypatch, kind

@@ -125,11 +125,9 @@ def test_the_functions_run_none_of_its_modules(hostile) -> None:
     assert (done.stdout, done.returncode) == (f"{len(doors)}\n", 0), done.stderr
 
 
-def test_the_server_and_its_decoder_run_none_of_its_modules(hostile, monkeypatch) -> None:
+def test_the_server_runs_none_of_its_modules(hostile, monkeypatch) -> None:
     monkeypatch.chdir(hostile)
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # for `-m`, to begin as the console script does
-    with served(Path("runs")) as (process, client):
+    with served(Path("runs")) as (_, client):
         (run,) = client.get("/api/runs").json()["runs"]
         assert client.get(f"/api/runs/{run['id']}/view").status_code == 200
-        threads = Path(f"/proc/{process.pid}/task").glob("*/children")
-        assert any(thread.read_text() for thread in threads)  # it has started its decoder

@@ -1,103 +1,122 @@
-"""The size and the shape of the source: `make lines`. Prints figures, judges nothing.
+"""Code lines per package beside their limits: `make lines` prints them, `make lint` checks them.
 
-The zoo's families are data and counted apart. A catalogue (one file an entry, read by its index
-alone) is not counted among the small files and the modules with one importer: that is its form.
+Blank lines, comments and docstrings are free. The limits are in `pyproject.toml`.
 """
 
+import argparse
 import ast
 import collections
+import io
+import sys
+import tokenize
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src"
-CATALOGUES = {"checks", "cli", "readers", "signals", "families", "integrations", "original"}
-SMALL = 40
+TOP, C, TOTAL = "top-level modules", "C", "all Python"
+TABLE = "[tool.gradwatch.lines] of pyproject.toml"
 LONG = 60
+_LAYOUT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 
 
-def main() -> None:
-    """One line a figure, then lines and files by package."""
-    texts = {path: path.read_text("utf-8") for path in sorted(SOURCE.rglob("*.py"))}
-    trees = {path: ast.parse(text) for path, text in texts.items()}
-    lines = {path: text.count("\n") for path, text in texts.items()}
-    modules = {module_of(path): path for path in texts}
-    importers = collections.defaultdict(set)
-    for module, path in modules.items():
-        for other in imports_of(trees[path], modules) - {module}:
-            importers[other].add(module)
-    plain = [m for m, p in modules.items() if p.name != "__init__.py" and not in_catalogue(m)]
-    families = [p for m, p in modules.items() if ".zoo.families." in m]
-    figures = {
-        "lines of Python": f"{sum(lines.values()) - sum(lines[p] for p in families):,}",
-        "lines of the zoo's families": f"{sum(lines[p] for p in families):,}",
-        "files": len(lines),
-        f"files under {SMALL} lines": sum(lines[modules[m]] < SMALL for m in plain),
-        "modules with one importer": sum(len(importers[m]) == 1 for m in plain),
-        "class names defined twice": len(defined_twice(modules, trees)),
-        f"functions over {LONG} lines": sum(length > LONG for length in lengths(trees)),
-        "lines of comments": f"{100 * comments(texts) / sum(lines.values()):.1f} %",
-    }
-    for name, value in figures.items():
-        print(f"{name:28} {value:>8}")
-    print()
-    for package, paths in by_package(texts).items():
-        print(f"{package:28} {sum(lines[p] for p in paths):>8,} {len(paths):>5} files")
+def code_lines(text: str) -> int:
+    """Lines of Python that hold code; a text that stands alone is a docstring."""
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _LAYOUT and token.start[0] not in docstrings:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines)
 
 
-def module_of(path: Path) -> str:
-    """The dotted name."""
-    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+def c_lines(text: str) -> int:
+    """Lines of C that are neither blank nor begin as a comment does."""
+    stripped = (line.strip() for line in text.splitlines())
+    return sum(bool(line) and not line.startswith(("//", "/*", "*")) for line in stripped)
 
 
-def in_catalogue(module: str) -> bool:
-    """Whether the module is an entry of a catalogue."""
-    return bool(CATALOGUES & set(module.split(".")))
+def count(package: Path) -> dict[str, int]:
+    """Code lines of each folder of the package, of its modules, of C, and of all Python."""
+    lines: collections.Counter[str] = collections.Counter()
+    for path in package.rglob("*"):
+        parts = path.relative_to(package).parts
+        if path.suffix == ".py":
+            number = code_lines(path.read_text("utf-8"))
+            lines[parts[0] if len(parts) > 1 else TOP] += number
+            lines[TOTAL] += number
+        elif path.suffix in (".c", ".h"):
+            lines[C] += c_lines(path.read_text("utf-8"))
+    return dict(sorted(lines.items(), key=lambda item: (item[0] == TOTAL, item[0].lower())))
 
 
-def imports_of(tree: ast.Module, modules: dict[str, Path]) -> set[str]:
-    """The modules of ours that are imported anywhere in this one."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names if alias.name in modules)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inner = (f"{node.module}.{alias.name}" for alias in node.names)
-            names.update(name if name in modules else node.module for name in inner)
-    return names & set(modules)
+def complaints(lines: dict[str, int], limits: dict[str, int]) -> list[str]:
+    """A sentence for each package that has passed its limit or has none."""
+    said = []
+    for name, number in lines.items():
+        if name not in limits:
+            said.append(
+                f"Expected a limit for {name!r} in {TABLE}, found none; it has {number:,} code "
+                f"lines. Add it: {name if name.isidentifier() else repr(name)} = {number}."
+            )
+        elif number > limits[name]:
+            said.append(
+                f"Expected at most {limits[name]:,} code lines in {name!r}, counted {number:,}. "
+                f"Make it smaller; if it must grow, raise its limit in {TABLE} and say why in the "
+                "commit."
+            )
+    return said
 
 
-def defined_twice(modules: dict[str, Path], trees: dict[Path, ast.Module]) -> set[str]:
-    """Class names that mean two things; `original` keeps the names of another program."""
-    places = collections.Counter(
-        name
-        for module, path in modules.items()
-        if "original" not in module.split(".")
-        for name in {n.name for n in ast.walk(trees[path]) if isinstance(n, ast.ClassDef)}
-    )
-    return {name for name, count in places.items() if count > 1}
+def long_functions(package: Path) -> list[str]:
+    """Functions of more than LONG lines, docstrings included: module and name."""
+    return [
+        f"{path.relative_to(package)}: {node.name}"
+        for path in sorted(package.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or node.lineno) - node.lineno >= LONG
+    ]
 
 
-def lengths(trees: dict[Path, ast.Module]) -> list[int]:
-    """Lines of every function."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = [n for tree in trees.values() for n in ast.walk(tree) if isinstance(n, kinds)]
-    return [(node.end_lineno or node.lineno) - node.lineno + 1 for node in nodes]
+def table(package: Path, lines: dict[str, int], limits: dict[str, int]) -> str:
+    """What `make lines` prints."""
+    rows = [f"{'code lines of':20} {'now':>7} {'limit':>7}"]
+    for name, number in lines.items():
+        limit = limits.get(name)
+        mark = "  no limit" if limit is None else "  over" if number > limit else ""
+        rows.append(f"{name:20} {number:7,} {'–' if limit is None else f'{limit:,}':>7}{mark}")
+    rows += ["", f"{len([*package.rglob('*.py')])} files of Python"]
+    rows += [f"over {LONG} lines: {name}" for name in long_functions(package)]
+    return "\n".join(rows)
 
 
-def comments(texts: dict[Path, str]) -> int:
-    """Lines that hold a comment, alone or behind code."""
-    return sum(" # " in line or line.lstrip().startswith("# ") for text in texts.values()
-               for line in text.splitlines())  # fmt: skip
-
-
-def by_package(texts: dict[Path, str]) -> dict[str, list[Path]]:
-    """The files of each room of the house; single modules together."""
-    rooms: dict[str, list[Path]] = collections.defaultdict(list)
-    for path in texts:
-        parts = path.relative_to(SOURCE / "gradwatch").parts
-        rooms[f"{parts[0]}/" if len(parts) > 1 else "modules on the ground"].append(path)
-    return dict(sorted(rooms.items()))
+def main(arguments: list[str], project: Path = ROOT) -> int:
+    """Print the table, or with --check complain and give 1 where a limit is passed."""
+    parser = argparse.ArgumentParser(prog="python -m tools.lines", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail where a limit is passed")
+    check = parser.parse_args(arguments).check
+    package = project / "src" / "gradwatch"
+    settings = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))
+    limits = settings.get("tool", {}).get("gradwatch", {}).get("lines", {})
+    lines = count(package)
+    if not check:
+        print(table(package, lines, limits))
+        return 0
+    said = complaints(lines, limits)
+    print("\n".join(said) if said else "Every package is within its limit of code lines.")
+    return 1 if said else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -78,7 +78,6 @@ _STATES = {
     State.SAMPLED: "measured on a fixed sample of the coordinates",
     State.PARTIAL: "not all shards of this step were there",
     State.CLIPPED: "measured after a clipping that cannot be undone",
-    State.DAMAGED: "was recorded, but the file no longer holds it",
 }
 
 

@@ -106,7 +106,7 @@ def watch(
     scaler: Any = None,
     every: int | None = None,
     budget: float = 0.01,
-    keep: str = "all",
+    keep: str = "2GB",
     loss: str = LossLevel.AUTO,
     on_finding: Callable[[Finding], None] | None = None,
     forward: str | None = None,
@@ -120,9 +120,9 @@ def watch(
     chooses among gradients, weights, updates, histograms, activations. Give the GradScaler as
     `scaler`. `budget` is the share of the run's time that recording may take after its first two
     seconds; `every=n` instead records everything on every n-th step, whatever it costs. `keep`
-    bounds the full rows on the disk: by the size of the run's folder ("1GB") or by their age
-    ("7d"); what stands for older ones are lowest, highest and last values of ten, a hundred and a
-    thousand steps. `loss` says what the level of the loss means: "relative" that it says nothing
+    bounds the run's folder by its size ("500MB") or full rows by their age ("7d"); the oldest rows
+    go first, and lowest, highest and last values of 64 rows stay. "all" keeps everything.
+    `loss` says what the level of the loss means: "relative" that it says nothing
     (policies, networks that work against each other, energies), so that no check compares it with
     its start; "absolute" that it counts; by default the checks notice by themselves. `forward`
     sends a few numbers and the findings to a service: wandb, mlflow, tensorboard or trackio.

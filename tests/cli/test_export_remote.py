@@ -63,17 +63,16 @@ def url(s3: S3, run: Path) -> str:
 # -- copying ---------------------------------------------------------------------------------------
 
 
-def test_repeated_only_what_is_new_goes(gradwatch, s3, tmp_path):
+def test_a_growing_run_is_copied_again_and_again(gradwatch, s3, tmp_path):
     trial = Trial(tmp_path / "growing").steps(range(60), flush_every=30)
     target = s3.url("growing/")
     first = gradwatch("export", trial.path, "-o", target)
     assert first.code == 0
     assert first.err.startswith("Copied to s3://bucket/growing: ")
-    again = gradwatch("export", trial.path, "-o", target)
-    assert again.err == "Copied to s3://bucket/growing: 0 files, 0.00 MB.\n"
     assert len(open_run(target).steps) == 60
     trial.steps(range(60, 90), flush_every=30)
-    assert " 0 files" not in gradwatch("export", trial.path, "-o", target).err
+    assert gradwatch("export", trial.path, "-o", target).code == 0
+    assert len(open_run(target).steps) == 90
     assert not open_run(target).info["complete"]
     trial.close()
     gradwatch("export", trial.path, "-o", target)
@@ -81,18 +80,16 @@ def test_repeated_only_what_is_new_goes(gradwatch, s3, tmp_path):
     assert copied.info["complete"]
     assert not [event for event in copied.events if event.kind == "damage"]
     assert trial.check(copied) > 0
-    s3.written.clear()
-    assert " 0 files" in gradwatch("export", trial.path, "-o", target).err
-    assert s3.written == []
 
 
 def test_a_copy_goes_anywhere_and_back(gradwatch, url, run, tmp_path):
-    for target in ("memory://somewhere/x", f"{tmp_path}/back/"):
-        assert gradwatch("export", url, "-o", target).code == 0
-        assert " 0 files" in gradwatch("export", run, "-o", target).err
-        assert open_run(target).steps.tolist() == open_run(run).steps.tolist()
     files = [path.relative_to(run) for path in run.rglob("*") if path.is_file()]
     assert files
+    for target in ("memory://somewhere/x", f"{tmp_path}/back/"):
+        said = gradwatch("export", url, "-o", target)
+        assert said.code == 0
+        assert f": {len(files)} files" in said.err
+        assert open_run(target).steps.tolist() == open_run(run).steps.tolist()
     for file in files:
         assert (tmp_path / "back" / file).read_bytes() == (run / file).read_bytes()
 

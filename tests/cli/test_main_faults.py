@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from tests.checkpoints.files import safetensors_bytes
 
 from gradwatch.cli import explain, runs
 from gradwatch.cli.main import gradwatch, main
 from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.run import Run
-from gradwatch.store.format import Head, Type, pack, pack_scalars, to_json
+from gradwatch.store.layout import SCALAR_BIT, SCALARS, STEPS, packed, schemas
 
 ODD = [10**400, math.inf, math.nan, -1, "x", [10**400], None]
 ERRORS = [
@@ -61,28 +63,30 @@ def hostile(run: Path, what: str, value: Any) -> None:
     """A run with one value in it that no recorder writes."""
     layer = {"kind": "layer", "name": "a", "layer": "a"}
     weight = {**layer, "kind": "parameter", "name": "a.weight", "shape": [2, 2], "count": 4}
-    event = {"kind": "cost", "text": "t", "wall": 1.0}
+    event = {"kind": "cost", "text": "t", "step": 1, "wall": 1.0}
     notes: dict[str, Any] = {}
-    document: dict[str, Any] = {"format": 3, "name": run.name, "created": 1e9}
+    document: dict[str, Any] = {"format": 4, "name": run.name, "created": 1e9}
     for part in (weight, event, document):
         part.update({what: value} if what in part or (part is weight and what == "order") else {})
     if what == "notes":
         notes = dict.fromkeys(("classes", "batches", "chance", "inputs", "versions"), value)
-    records = [
-        (Type.SUBJECTS, to_json([[0, weight], [1, layer]])),
-        (Type.NOTE, to_json(notes)),
-        (Type.EVENT, to_json(event)),
-        (Type.SCALARS, pack_scalars([(step, "loss", 1.0) for step in range(6)])),
-        (Type.CLOSE, to_json({})),
-    ]
+    lines = {
+        "subjects": [[0, weight], [1, layer]],
+        "note": notes,
+        "event": event,
+        "closed": {},
+    }
     folder = run / "0000-0000-00000000"
     folder.mkdir(parents=True)
-    (folder / "journal-00001.gwj").write_bytes(
-        b"".join(
-            pack(Head(kind, 0, 0, 0, number, 0, len(payload), 0), payload)
-            for number, (kind, payload) in enumerate(records)
-        )
-    )
+    (folder / "log.jsonl").write_bytes(b"".join(packed(*line) for line in lines.items()))
+    tables = {
+        STEPS: [range(6), [SCALAR_BIT] * 6],
+        SCALARS: [range(6), ["loss"] * 6, [1.0] * 6],
+    }
+    for table, columns in tables.items():
+        (folder / table).mkdir()
+        rows = pa.table(columns, schema=schemas()[table])
+        parquet.write_table(rows, folder / table / "00001-0.parquet")
     (run / "run.json").write_text(json.dumps(document))
 
 
@@ -104,8 +108,13 @@ def test_numbers_that_no_field_holds(
             command, *options = line.split()
             code = ended([command, f"{what}{number}", *options])
             said = capsys.readouterr()
-            assert code in (0, 1), (what, value, said.err)
-            assert "--json" not in options or json.loads(said.out)
+            assert code in (0, 1, 3), (what, value, said.err)
+            assert "Traceback" not in said.err
+            if code == 3:
+                assert said.err.startswith("gradwatch: ")
+                assert said.err.count("\n") == 1
+            else:
+                assert "--json" not in options or json.loads(said.out)
 
 
 def test_one_bad_run_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

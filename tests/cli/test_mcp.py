@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -79,8 +80,10 @@ def home(tmp_path_factory: pytest.TempPathFactory, marks: Path) -> Path:
 @pytest.fixture(scope="module")
 def session(home: Path) -> Iterator[tuple[BlockingPortal, Any]]:
     """The SDK's client and one server, which lives on whatever it is asked."""
+    # The client hands on little of the environment; numbers must come from the same kernels.
+    blas = {name: value for name, value in os.environ.items() if name.startswith("OPENBLAS_")}
     parameters = mcp.StdioServerParameters(
-        command=sys.executable, args=[*COMMAND, str(home / "runs")], cwd=home
+        command=sys.executable, args=[*COMMAND, str(home / "runs")], cwd=home, env=blas
     )
     with start_blocking_portal() as portal:
         opening = mcp.Client(mcp.stdio_client(parameters))

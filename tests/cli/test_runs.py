@@ -9,20 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from tests.store.trial import Trial, sealing_at
+from tests.store.trial import Trial, finishing_at
 
 from gradwatch.cli.main import gradwatch
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.store import open_run
 
-STEPS = 240
+STEPS = 320
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of more than 2 MB in many files."""
     folder = tmp_path_factory.mktemp("home") / "runs"
-    with sealing_at(200_000):
+    with finishing_at(200_000):
         Trial(folder / "one", tensors=64).steps(range(STEPS), flush_every=10).close()
     return folder
 
@@ -69,26 +69,26 @@ def test_prune_lists_what_would_go_and_asks(folder: Path) -> None:
     assert size(folder) == before
 
 
-def test_prune_removes_the_oldest_rows_and_leaves_rollups(folder: Path) -> None:
+def test_prune_removes_the_oldest_rows_and_leaves_coarse_ones(folder: Path) -> None:
     whole = open_run(folder / "one")
-    before, norms = size(folder), whole.series["grad_norm"]
-    rollups = {p.name: p.read_bytes() for p in folder.rglob("rollups/*/*") if p.is_file()}
+    bytes_before, norms = size(folder), whole.series["grad_norm"]
+    coarse = {p.name: p.read_bytes() for p in folder.rglob("coarse/*/*")}
+    assert coarse
     done = called(folder, "--prune", "--keep", "1MB", "--yes")
     assert "Removed" in done.stderr
-    assert size(folder) < 0.8 * before
-    assert {p.name: p.read_bytes() for p in folder.rglob("rollups/*/*") if p.is_file()} == rollups
+    assert size(folder) < 0.8 * bytes_before
+    assert {p.name: p.read_bytes() for p in folder.rglob("coarse/*/*")} == coarse
     run = open_run(folder / "one")
     assert run.info["complete"] is True
     assert states(folder) == {"trial": "complete"}
     (event,) = [event for event in run.events if event.kind == "retention"]
-    assert event.data["first_step"] == 0
-    gone = event.data["last_step"]
-    assert 0 < gone < STEPS - 1
-    late = run.steps > gone
-    assert np.array_equal(run.series["grad_norm"][late], norms[whole.steps > gone], equal_nan=True)
+    before = event.data["before"]
+    assert 0 < before < STEPS
+    late = run.steps >= before
+    assert np.array_equal(run.series["grad_norm"][late], norms[late], equal_nan=True)
     early = run.series["grad_norm"][~late]
-    assert np.isfinite(early).any()  # rollups speak for some of the steps
-    assert np.isfinite(early).sum() < np.isfinite(norms[whole.steps <= gone]).sum()
+    assert np.isfinite(early).any()  # coarse rows speak for some of the steps
+    assert np.isfinite(early).sum() < np.isfinite(norms[~late]).sum()
     assert "nothing to prune" in called(folder, "--prune", "--keep", "7d", "--yes").stderr
 
 
@@ -97,7 +97,7 @@ def test_the_list_keeps_its_headings_and_states_whole(
 ) -> None:
     name = "a-run-of-a-long-name-with-learning-rate-3e-4"
     (folder / "one").rename(folder / name)
-    with sealing_at(100_000):
+    with finishing_at(100_000):
         trial = Trial(folder / "growing", tensors=4).steps(range(6), flush_every=3)
     titles = ["run", "begun", "steps", "size", "ranks", "attempts", "state", "verdict"]
     for columns in (60, 80, 200):
@@ -136,16 +136,16 @@ def test_only_whole_names_are_taken(folder: Path) -> None:
 
 
 def test_growing_and_damaged_runs_are_left_alone(folder: Path) -> None:
-    with sealing_at(100_000):
+    with finishing_at(100_000):
         trial = Trial(folder / "growing", tensors=64).steps(range(60), flush_every=10)
     victim = sorted((folder / "one").rglob("rows/grad/*"))[1]
     victim.write_bytes(b"")
-    before = size(folder)
+    before = size(folder / "one")
     done = called(folder, "--prune", "--keep", "1MB", "--yes")
     assert "growing is left alone: open or killed." in done.stderr
     assert "one is left alone: damaged." in done.stderr
-    assert size(folder) >= before
-    trial.close()
+    assert size(folder / "one") == before
+    trial.check(open_run(trial.close()))
 
 
 def test_options_that_do_not_go_together_are_refused(folder: Path) -> None:

@@ -73,7 +73,7 @@ def test_plain_data_is_judged_like_the_run_it_makes() -> None:
     found = diagnose(norms)
     assert [item.layers for item in found.findings] == [("a",)]
     assert found == diagnose(Run.from_norms(norms))
-    for data, word in ((norms["a"], "bare list"), ({"my.a": "text"}, "my.a"), (None, "NoneType")):
+    for data, word in ((norms["a"], "bare list"), ({"my.a": "text"}, "my.a"), (None, "got None")):
         with pytest.raises(GradwatchError, match=word):
             diagnose(data)
 

@@ -2,12 +2,13 @@
 
     python -m tests.faults.call_campaign FOLDER FAULT [STRIDE] [sabotage]
 
-A child writes a short run with several seals, merges of rollups and retention. At its k-th call
+A child writes a short run with several parts of each table and retention. At its k-th call
 FAULT happens: `before`, `after` and `amid` (a write done by half) kill it; `EIO` and `ENOSPC` make
 the call fail; `torn` writes half and fails, `short` writes a third and says so. So for k = 1,
 1 + STRIDE, … until a child ends before its k-th call. Prints JSON: counted, fired, failures, calls.
 
-With `sabotage` the thread removes the journal before the manifest: the check must notice.
+With `sabotage` the thread removes a stream before the Parquet file has its name: the check must
+notice.
 """
 
 import contextlib
@@ -28,11 +29,12 @@ from typing import Any
 from tests.faults import victim
 from tests.faults.victim import Victim
 
-from gradwatch.store import journal, sealer
+from gradwatch.store import tables
+from gradwatch.store import writer as writer_thread
 
-CHANGING = ("open", "write", "fsync", "ftruncate", "replace", "unlink", "mkdir")
+CHANGING = ("open", "write", "fsync", "ftruncate", "rename", "unlink", "mkdir")
 KILLS = ("before", "after", "amid")
-STEPS = 130
+STEPS = 160
 WAIT = 30.0
 
 
@@ -45,7 +47,7 @@ class Calls:
 
     def install(self) -> None:
         names = ("write",) if self.fault in ("amid", "torn", "short") else CHANGING
-        for name in (*names, "pread", "preadv") if self.fault == "EIO" else names:
+        for name in (*names, "pread") if self.fault == "EIO" else names:
             setattr(os, name, self._stand_in(name, getattr(os, name)))
 
     def _stand_in(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,27 +85,27 @@ def child(path: Path, seed: int, calls: Calls) -> int:
     """Write a run; note in shared memory how many steps are acknowledged, and the closing."""
     calls.install()
     written = Victim(path, seed)
-    for step in written.batches(40):
+    for step in written.batches(16):
         if not written.writer.flush(WAIT):
             return 2
         calls.note[:8] = struct.pack("<q", step)
         if step >= STEPS:
             break
     calls.note[24:25] = b"c"
-    closed = written.writer.close(WAIT) and written.writer.thread.finished.is_set()
+    closed = written.writer.close(WAIT) and written.writer.finished.is_set()
     return 0 if closed and not written.writer.dropped else 3
 
 
 def hasten() -> None:
-    """Remove the journal before the manifest that has its content: a saboteur."""
-    real = journal.write_beside
+    """Remove the stream before the Parquet file that has its rows is there: a saboteur."""
+    real = tables.write_beside
 
-    def write_beside(target: Path, data: memoryview | bytes) -> None:
-        if target.name == "manifest.json":
-            min(target.parent.glob("journal-*")).unlink()
-        real(target, data)
+    def write_beside(folder: int, path: str, data: memoryview) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path.replace(".parquet", ".arrows"), dir_fd=folder)
+        real(folder, path, data)
 
-    setattr(sealer, "write_beside", write_beside)  # noqa: B010
+    setattr(tables, "write_beside", write_beside)  # noqa: B010
 
 
 def one(path: Path, seed: int, fault: str, number: int) -> tuple[str, list[str]]:
@@ -127,7 +129,7 @@ def one(path: Path, seed: int, fault: str, number: int) -> tuple[str, list[str]]
             path, seed, acknowledged, closed=closed
         ) if acknowledged else []
     found = victim.problems(path, seed, acknowledged, closed=True)
-    found += victim.levels(path, seed, acknowledged)
+    found += victim.coarse(path, seed, acknowledged)
     code = os.waitstatus_to_exitcode(status)
     return name, found if code == 0 else [f"ended with {code}", *found]
 
@@ -135,10 +137,11 @@ def one(path: Path, seed: int, fault: str, number: int) -> tuple[str, list[str]]
 def main() -> None:
     folder, fault = Path(sys.argv[1]), sys.argv[2]
     stride = int(sys.argv[3]) if len(sys.argv) > 3 else 1
-    victim.hurry(5_000)
+    victim.hurry()
+    writer_thread.SYNC_SECONDS = 0.02
     if "sabotage" in sys.argv:
         hasten()
-    seed, number = 3, 1  # with retention, without sketches
+    seed, number = 3, 1  # with retention
     calls: Counter[str] = Counter()
     failures: list[str] = []
     while True:

@@ -21,8 +21,8 @@ from tests.faults import victim
 from tests.faults.victim import Victim
 
 LONGEST = 0.06
-"""Seconds from the first acknowledgement to the kill: some seals fit in between."""
-STAGES = ("", "*/rows/*/00002.parquet", "*/rollups/*-100/*", "*/rollups/*-1000/*", "")
+"""Seconds from the first acknowledgement to the kill: some parts are finished in between."""
+STAGES = ("", "*/rows/*/00002*.parquet", "*/coarse/*/*.parquet", "*/histograms/*/*.parquet", "")
 """What a writer has done before it may be killed, so that every kind of work is hit."""
 
 
@@ -35,7 +35,7 @@ def child(path: Path, seed: int, pipe: int, sabotage: bool) -> None:
             awaited = ""
         if sabotage or (written.writer.flush(30) and not awaited):
             os.write(pipe, struct.pack("<q", step))
-        time.sleep(0.002)  # for the thread to seal
+        time.sleep(0.002)  # for the thread to finish parts
 
 
 def one_kill(path: Path, seed: int, sabotage: bool) -> tuple[bool, int]:
@@ -66,7 +66,7 @@ def main() -> None:
     folder, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     sabotage = "sabotage" in sys.argv
     victim.hurry()
-    kinds = ("rows", "rollups/*-100", "rollups/*-1000")
+    kinds = ("rows", "coarse", "histograms", "scalars", "steps")
     counts = dict.fromkeys(["counted", "fired", "acknowledged", *kinds, "retention"], 0)
     failures: list[str] = []
     for number in range(kills * 2):

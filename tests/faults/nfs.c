@@ -2,10 +2,10 @@
  *
  * Nothing changes until nfs_arm(root, fault, at, seed) is called; then, below `root`:
  *   always    a removed file goes on as .nfs…, there are no locks, times of change are whole seconds
- *   VANISH    a rename over a file takes that away first; the process is killed in between (at > 0)
+ *   VANISH    a rename takes the old name away first; the process is killed in between (at > 0)
  *   RESENT    the answer to a call was lost and it is sent again: done, and "no such file" or "exists"
  *   LATE      fsync and close tell of an error: what was written since the last good sync is gone
- *   STALE     a reader elsewhere: names not seen yet or any more, older files, shorter files, ESTALE
+ *   STALE     a reader elsewhere: names not seen yet or still seen, shorter files, pages missing, ESTALE
  * `at` is the number of the call that goes wrong, 0 for every third. nfs_fired() counts them.
  */
 #define _GNU_SOURCE
@@ -26,7 +26,7 @@ enum { OFF, VANISH, RESENT, LATE, STALE };
 enum { FDS = 4096 };
 
 static const char *root = "";
-static int fault, at, calls, fired, names, mine[FDS], journal[FDS];
+static int fault, at, calls, fired, names, mine[FDS], growing[FDS];
 static unsigned seed;
 static off_t synced[FDS], seen[FDS];
 
@@ -63,6 +63,20 @@ static int fail(int code)
     return -1;
 }
 
+/* The path of a name below an open folder. */
+static const char *whole(int folder, const char *path, char *to)
+{
+    char link[64];
+    if (path[0] == '/' || folder == AT_FDCWD)
+        return path;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+    ssize_t length = readlink(link, to, 2048);
+    if (length < 0)
+        return path;
+    snprintf(to + length, 2048, "/%s", path);
+    return to;
+}
+
 /* The name under which a removed file goes on: with its old name behind it, for `older`. */
 static const char *silly(const char *path, int number)
 {
@@ -74,7 +88,7 @@ static const char *silly(const char *path, int number)
 
 static const char *kept(const char *path) { return silly(path, __sync_add_and_fetch(&names, 1)); }
 
-/* A version of this file that was replaced, as a client with old attributes opens it. */
+/* A file that was removed, as a client with old attributes opens it. */
 static int older(const char *path, int flags)
 {
     for (int number = 1 + (int)(rand_r(&seed) % 60); number > 0; number--) {
@@ -105,8 +119,8 @@ int open64(const char *path, int flags, ...)
         struct stat64 facts;
         mine[fd] = REAL(fstat64)(fd, &facts) == 0 && S_ISREG(facts.st_mode);
         synced[fd] = facts.st_size, seen[fd] = -1;
-        journal[fd] = strstr(path, ".gwj") != NULL;
-        if (mine[fd] && journal[fd] && chance(2))
+        growing[fd] = strstr(path, ".arrows") || strstr(path, ".jsonl");
+        if (mine[fd] && growing[fd] && chance(2))
             seen[fd] = facts.st_size ? rand_r(&seed) % facts.st_size : 0;
     }
     if (fd >= 0 && flags & O_EXCL && wrong(RESENT)) {
@@ -114,6 +128,25 @@ int open64(const char *path, int flags, ...)
         return fail(EEXIST);
     }
     return fd;
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list rest;
+    va_start(rest, flags);
+    int mode = va_arg(rest, int);
+    va_end(rest);
+    return open64(path, flags, mode);
+}
+
+int openat64(int folder, const char *path, int flags, ...)
+{
+    va_list rest;
+    va_start(rest, flags);
+    int mode = va_arg(rest, int);
+    va_end(rest);
+    char to[4096];
+    return open64(whole(folder, path, to), flags, mode);
 }
 
 /* What was written since the last good sync is dropped; the file ends before it. */
@@ -144,17 +177,23 @@ int close(int fd)
 
 int rename(const char *from, const char *to)
 {
-    struct stat64 facts;
-    if (below(to) && fault == VANISH && !REAL(stat64)(to, &facts)) {
-        REAL(rename)(to, kept(to));
+    char beside[4096];
+    if (below(to) && fault == VANISH && !access(from, F_OK)) {
+        snprintf(beside, sizeof beside, "%s", kept(to));
+        REAL(rename)(from, beside);
         if (wrong(VANISH) && at)
             kill(getpid(), SIGKILL);
         usleep(500);
-    } else if (below(to)) {
-        REAL(link)(to, kept(to)); /* somebody elsewhere still sees it */
+        from = beside;
     }
     int done = REAL(rename)(from, to);
     return !done && below(to) && wrong(RESENT) ? fail(ENOENT) : done;
+}
+
+int renameat(int source, const char *from, int target, const char *to)
+{
+    char one[4096], other[4096];
+    return rename(whole(source, from, one), whole(target, to, other));
 }
 
 int unlink(const char *path)
@@ -165,10 +204,22 @@ int unlink(const char *path)
     return !done && wrong(RESENT) ? fail(ENOENT) : done;
 }
 
+int unlinkat(int folder, const char *path, int flags)
+{
+    char to[4096];
+    return flags ? REAL(unlinkat)(folder, path, flags) : unlink(whole(folder, path, to));
+}
+
 int mkdir(const char *path, mode_t mode)
 {
     int done = REAL(mkdir)(path, mode);
     return !done && below(path) && wrong(RESENT) ? fail(EEXIST) : done;
+}
+
+int mkdirat(int folder, const char *path, mode_t mode)
+{
+    char to[4096];
+    return mkdir(whole(folder, path, to), mode);
 }
 
 int link(const char *from, const char *to)
@@ -206,8 +257,20 @@ ssize_t pread64(int fd, void *to, size_t length, off64_t offset)
         seen[fd] = rand_r(&seed) % 4 ? seen[fd] : -1; /* its attributes are asked for anew */
     }
     ssize_t got = REAL(pread64)(fd, to, length, offset);
-    if (got > 8192 && journal[fd] && chance(8)) /* pages come to the server in any order */
+    if (got > 8192 && growing[fd] && chance(8)) /* pages come to the server in any order */
         memset((char *)to + got - 8192, 0, 4096);
+    return got;
+}
+
+ssize_t pread(int fd, void *to, size_t length, off_t offset) { return pread64(fd, to, length, offset); }
+
+ssize_t read(int fd, void *to, size_t length)
+{
+    if (!ours(fd) || fault != STALE)
+        return REAL(read)(fd, to, length);
+    off64_t offset = lseek64(fd, 0, SEEK_CUR);
+    ssize_t got = pread64(fd, to, length, offset);
+    lseek64(fd, offset + (got > 0 ? got : 0), SEEK_SET);
     return got;
 }
 
@@ -218,6 +281,8 @@ struct dirent64 *readdir64(DIR *folder)
         entry = REAL(readdir64)(folder);
     return entry;
 }
+
+struct dirent *readdir(DIR *folder) { return (struct dirent *)readdir64(folder); }
 
 static int coarse(int done, struct stat64 *facts)
 {
@@ -248,4 +313,21 @@ int fstatat64(int fd, const char *path, struct stat64 *facts, int flags)
 {
     int done = REAL(fstatat64)(fd, path, facts, flags);
     return below(path) && chance(30) ? fail(ESTALE) : coarse(done, facts);
+}
+
+/* libarrow is linked with the names of an older C library. */
+int __fxstat(int version, int fd, struct stat *facts) { return fstat64(fd, (struct stat64 *)facts); }
+
+int __fxstat64(int version, int fd, struct stat64 *facts) { return fstat64(fd, facts); }
+
+int __xstat(int version, const char *path, struct stat *facts)
+{
+    return stat64(path, (struct stat64 *)facts);
+}
+
+int __xstat64(int version, const char *path, struct stat64 *facts) { return stat64(path, facts); }
+
+int __lxstat(int version, const char *path, struct stat *facts)
+{
+    return lstat64(path, (struct stat64 *)facts);
 }

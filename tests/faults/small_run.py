@@ -1,7 +1,7 @@
 """A small run of every kind of file, with its truth: truncation and mutation start from it."""
 
 import contextlib
-import time
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -11,16 +11,21 @@ from tests.store.trial import WAIT, subjects
 
 from gradwatch.graph import Graph, Node
 from gradwatch.run import Event, EventKind, Histogram, Run
+from gradwatch.run.subject import HistogramTable
 from gradwatch.stats import Family, State, row_dtype
-from gradwatch.store import Writer, sealer, writer_thread
+from gradwatch.store import Writer, folder, open_run
+from gradwatch.store import writer as writer_thread
+from gradwatch.store.tables import TableWriter
 
 TENSORS = 2
-STEPS = 11
-SEALED = (3, 7)
-"""After these steps the journal is sealed, and its rollups become coarser ones at once."""
+STEPS = 22
+WITH_MORE = (3, 7, 11, 15, 19, 20)
+"""These steps have histograms and an event."""
 NAMES = [subject.name for subject in subjects(TENSORS)]
 GRAPH = Graph((Node("layer0", "Linear"), Node("layer1", "Linear")), (("layer0", "layer1"),))
-FAMILY = "grad"
+TABLES = ("steps", "scalars", "rows/grad", "coarse/grad", "histograms/grad")
+ENDINGS = ("closed", "left", "killed")
+"""All Parquet; closed, but the last parts could not be finished; killed, with growing parts."""
 
 
 @dataclass(frozen=True)
@@ -28,33 +33,32 @@ class SmallRun:
     path: Path
     norms: np.ndarray
     loss: np.ndarray
+    ending: str
 
     @property
     def folder(self) -> Path:
         """The one writer's."""
-        (folder,) = (path for path in self.path.iterdir() if path.is_dir())
-        return folder
-
-    def kinds(self) -> dict[str, Path]:
-        """The first file of each kind: `rows/grad`, `manifest.json`, `journal`, …"""
-        found: dict[str, Path] = {"run.json": self.path / "run.json"}
-        for path in sorted(self.folder.rglob("*")):
-            if path.is_file():
-                name = path.relative_to(self.folder).as_posix()
-                kind = name.rpartition("/")[0] or name.partition("-")[0]
-                found.setdefault(kind, path)
+        (found,) = (path for path in self.path.iterdir() if path.is_dir())
         return found
+
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.folder.rglob("*") if path.is_file())
+
+    def run(self) -> Run:
+        """As a process that has never read it opens it."""
+        folder.held_columns.cache_clear()
+        return open_run(self.path)
 
     # -- what a run says -------------------------------------------------------------------------
 
     def wrong(self, run: Run) -> list[str]:
         """Values that are there and not the true ones."""
-        found = [*self.wrong_numbers(run), *self.wrong_windows(run)]
+        found = self.wrong_norms(run)
         for step, value in zip(run.steps.tolist(), run.scalars.get("loss", ()), strict=False):
             if not np.isnan(value) and (not 0 <= step < STEPS or value != self.loss[step]):
                 found.append(f"loss at step {step}: {value}")
         for number, name in enumerate(NAMES):
-            for step, histogram in run.histograms(FAMILY, name).items():
+            for step, histogram in run.histograms("grad", name).items():
                 if not _same(histogram, histogram_of(step, number)):
                     found.append(f"histogram of {name} at step {step}")
         found += [
@@ -66,71 +70,52 @@ class SmallRun:
             found.append(f"edges {run.graph.edges}")
         return found
 
-    def wrong_numbers(self, run: Run) -> list[str]:
-        """Wrong norms and sketches."""
+    def wrong_norms(self, run: Run) -> list[str]:
+        values, states = run.series["grad_norm"], run.state("grad_norm")
         found = []
         inside = (run.steps >= 0) & (run.steps < STEPS)
         at = np.where(inside, run.steps, 0)
-        for stat, true in (("grad_norm", self.norms), ("grad_sketch", self.sketches)):
-            if stat not in run.recorded:
-                continue
-            values, states = run.series[stat], run.state(stat)
-            for number, name in enumerate(NAMES):
-                if name in run.names:
-                    column = run.names.index(name)
-                    valued = np.isin(states[:, column], (State.MEASURED, State.PARTIAL))
-                    same = values[:, column] == true[at, number]
-                    good = inside & (same if same.ndim == 1 else same.all(axis=1))
-                    steps = run.steps[valued & ~good].tolist()
-                    found += [f"{stat} of {name} at step {step}" for step in steps]
+        for number, name in enumerate(NAMES):
+            if name in run.names:
+                column = run.names.index(name)
+                valued = states[:, column] != State.NOT_SAMPLED
+                good = inside & (values[:, column] == self.norms[at, number])
+                steps = run.steps[valued & ~good].tolist()
+                found += [f"norm of {name} at step {step}" for step in steps]
         return found
-
-    def wrong_windows(self, run: Run) -> list[str]:
-        """Extremes of all steps and of some, which rollups may give."""
-        found = []
-        for points in (1,):
-            if "grad_norm" in run.recorded and set(NAMES) <= set(run.names):
-                columns = [run.names.index(name) for name in NAMES]
-                window = run.window(points=points).stat("grad_norm")
-                for values in (window.low, window.high, window.last):
-                    values = values[:, columns]
-                    bad = ~np.isnan(values) & ~np.isin(values, self.norms)
-                    found += [f"{value} in a window" for value in values[bad].tolist()]
-        return found
-
-    @property
-    def sketches(self) -> np.ndarray:
-        """[step, tensor, 32], of few binary digits, so that rounding leaves them alone."""
-        return np.broadcast_to(np.floor(self.norms % 128)[..., None], (STEPS, TENSORS, 32))
 
     def missing(self, run: Run) -> list[str]:
         """Which of the true values the run does not have."""
         gone = [f"name {name}" for name in NAMES if name not in run.names]
-        if not gone:
-            columns = [run.names.index(name) for name in NAMES]
-            for stat in ("grad_norm", "grad_sketch"):
-                have = int((run.state(stat)[:, columns] == State.MEASURED).sum())
-                gone += [stat] * (have != STEPS * TENSORS)
-            for name in NAMES:
-                have = len(run.histograms(FAMILY, name).items())
-                gone += [f"histograms of {name}"] * (have != len(SEALED) + 1)
+        have = int((run.state("grad_norm") == State.MEASURED).sum())
+        gone += ["norms"] * (have != STEPS * TENSORS)
+        for name in NAMES:
+            have = len(run.histograms("grad", name).items())
+            gone += [f"histograms of {name}"] * (have != len(WITH_MORE))
         logged = int((~np.isnan(run.scalars.get("loss", np.empty(0)))).sum())
         gone += ["loss"] * (logged != STEPS)
         events = sum(event.kind is EventKind.AUDIT for event in run.events)
-        gone += ["events"] * (events != len(SEALED) + 1)
+        gone += ["events"] * (events != len(WITH_MORE))
         gone += ["graph"] * (run.graph is None or run.graph.edges != GRAPH.edges)
         return gone
 
-    def problems(self, run: Run) -> list[str]:
-        """Wrong values, and missing ones of which nothing is said."""
-        problems, gone = self.wrong(run), self.missing(run)
-        if gone and not (damaged(run) or not run.info["complete"]):
-            problems.append(f"{', '.join(gone)} missing, and nothing says so")
-        return problems
+    def problems(self, *, cut: bool = False) -> list[str]:
+        """Wrong values, and missing ones of which nothing is said.
+
+        `cut`: a file that grew was cut at its end, as a kill may do it; that has no event.
+        """
+        run = self.run()
+        found, gone = self.wrong(run), self.missing(run)
+        complete = run.info["complete"]
+        if gone and (complete or not (damage(run) or cut)):
+            found.append(f"{', '.join(gone)} missing, and nothing says so")
+        if complete and damage(run):
+            found.append("complete, in spite of damage")
+        return found
 
 
-def damaged(run: Run) -> list[str]:
-    """What the events say of damage."""
+def damage(run: Run) -> list[str]:
+    """What the events say of it."""
     return [event.text for event in run.events if event.kind is EventKind.DAMAGE]
 
 
@@ -147,41 +132,42 @@ def _same(one: Histogram, other: Histogram) -> bool:
     )
 
 
-def make(path: Path, *, journal: bool = True) -> SmallRun:
-    """Two journals sealed with all rollups; the last one, with the end of the run, left if asked.
-
-    One that cannot be sealed is left: here because the sealer is told to refuse it.
-    """
+def make(path: Path, ending: str = "closed") -> SmallRun:
+    """Three finished parts of rows and one that grows; of the other tables two or one."""
     rng = np.random.default_rng(7)
     norms = rng.integers(1, 1 << 20, (STEPS, TENSORS)) / 64.0
-    small = SmallRun(path, norms, rng.normal(size=STEPS))
-    refusing = mock.patch.object(sealer.Sealer, "seal", side_effect=RuntimeError("left"))
-    merging = mock.patch.object(sealer, "MERGED_FILES", 1)
-    rows_of_four_steps = mock.patch.object(writer_thread, "SEAL_ROWS", 4 * TENSORS)
-    with merging, rows_of_four_steps:
+    small = SmallRun(path, norms, rng.normal(size=STEPS), ending)
+    refuse = OSError(5, "made to fail")
+    refusing = mock.patch.object(TableWriter, "finish", side_effect=refuse)
+    with mock.patch.object(writer_thread, "PART_ROWS", 6 * TENSORS):
         writer = Writer.create(path, name="small")
         ids = writer.declare(subjects(TENSORS))
         writer.graph(GRAPH)
-        rows = np.zeros(TENSORS, row_dtype(Family.GRAD))
         for step in range(STEPS):
-            if step in SEALED or step == STEPS - 1:
+            if step in WITH_MORE:
                 writer.event(Event(step, EventKind.AUDIT, f"event of step {step}"))
-                for number in range(TENSORS):
-                    writer.histograms(Family.GRAD, step, number, histogram_of(step, number))
+                table = HistogramTable.of([histogram_of(step, n) for n in range(TENSORS)])
+                writer.histogram_table(Family.GRAD, step, ids, table)
             writer.scalars(step, {"loss": small.loss[step]})
-            rows["grad_norm"], rows["grad_sketch"] = norms[step], small.sketches[step]
+            rows = np.zeros(TENSORS, row_dtype(Family.GRAD))
+            rows["grad_norm"] = norms[step]
             writer.put(Family.GRAD, step, ids, rows, np.zeros(TENSORS, np.uint8))
             assert writer.flush(WAIT)
-            if step in SEALED:
-                _wait_until_sealed(path)
-        with refusing if journal else contextlib.nullcontext():
+        left = path.with_name("left")
+        shutil.copytree(path, left)
+        with refusing if ending == "left" else contextlib.nullcontext():
             assert writer.close(WAIT)
+            assert writer.finished.wait(WAIT)
+    if ending == "killed":
+        shutil.rmtree(path)
+        left.rename(path)
+    shutil.rmtree(left, ignore_errors=True)
+    tables = {file.parent.relative_to(small.folder).as_posix() for file in small.files()}
+    assert tables == {*TABLES, "."}
+    assert any(file.suffix == ".arrows" for file in small.files()) == (ending != "closed")
+    run = open_run(path)
+    assert not small.missing(run)
+    assert not small.problems()
+    assert not damage(run)
+    assert run.info["complete"] == (ending != "killed")
     return small
-
-
-def _wait_until_sealed(path: Path) -> None:
-    """A journal that is sealed is deleted last."""
-    deadline = time.monotonic() + WAIT
-    while any(path.glob("*/journal-*")) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert not any(path.glob("*/journal-*"))

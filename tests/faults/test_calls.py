@@ -26,7 +26,7 @@ def campaign(fault: str, *words: str) -> dict:
     return json.loads(done.stdout)
 
 
-def test_the_check_notices_a_journal_removed_too_early():
+def test_the_check_notices_a_stream_removed_too_early():
     result = campaign("before", "13", "sabotage")
     assert any("steps of" in text or "missing" in text for text in result["failures"])
 
@@ -45,5 +45,5 @@ def test_every_call_goes_wrong_in_turn(capsys):
         )
         tally.settle(capsys, 5)
         if fault in ("before", "after", "EIO", "ENOSPC") and WHOLE:
-            calls = {"open", "write", "fsync", "replace", "unlink", "mkdir"}
+            calls = {"open", "write", "fsync", "rename", "unlink", "mkdir"}
             assert set(result["calls"]) >= calls

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from tests.store.trial import Trial, sealing_at
+from tests.store.trial import Trial, finishing_at
 
 import gradwatch
 from gradwatch.cli.runs import command
@@ -32,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
 
 @pytest.mark.parametrize("jump", [YEAR, pytest.param(HOURS, marks=pytest.mark.security)])
 def test_retention_by_age_takes_nothing_of_the_last_minutes(tmp_path, clock, jump):
-    with sealing_at(4_000):
+    with finishing_at(4_000):
         trial = Trial(tmp_path / "run", tensors=2, keep=Retention(seconds=7 * 86400))
         trial.steps(range(20), flush_every=4)
         clock.ahead = jump

@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.faults import victim
 from tests.faults.tally import Tally
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +29,30 @@ def campaign(kills: int, seed: int, *words: str) -> dict:
         )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from tests.faults.victim import Victim
+victim = Victim(Path(sys.argv[1]), 1)
+while True:
+    victim.put()
+    print(victim.step, time.monotonic(), flush=True)
+    time.sleep(0.01)
+"""
+
+
+def test_a_kill_costs_about_a_second_of_what_nobody_flushed(tmp_path):
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "run")]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    time.sleep(3.5)
+    child.kill()
+    killed = time.monotonic()
+    told = [line.split() for line in child.communicate()[0].splitlines() if line.count(".") == 1]
+    due = [int(step) for step, at in told if killed - float(at) > 1.5]
+    assert len(due) > 20
+    assert not victim.problems(tmp_path / "run", 1, due[-1])
 
 
 def test_the_check_notices_a_liar():
@@ -49,7 +75,8 @@ def test_kills(capsys):
         print(f"\n{done}", end="")
     assert done["acknowledged"] > KILLS * 5
     assert done["rows"] > KILLS // 2  # files: several kinds of work were under way
-    assert done["rollups/*-100"] > KILLS // 4
-    assert done["rollups/*-1000"] > KILLS // 10
+    assert done["coarse"] > KILLS // 4
+    assert done["histograms"] > KILLS // 4
+    assert done["scalars"] + done["steps"] > KILLS // 10
     assert done["retention"] > KILLS // 50
     tally.settle(capsys, KILLS // POOLS * POOLS)

@@ -1,6 +1,6 @@
 """A small run cut at every byte: what is whole is there, nothing is wrong, what is not is told."""
 
-import zlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,141 +9,89 @@ from tests.faults.tally import WHOLE, Tally
 
 from gradwatch.stats import State
 from gradwatch.store import open_run
-from gradwatch.store.format import HEAD_BYTES, Type, padded, unpack_head
 
-SEALED = (
-    "rows/grad",
-    "sketches/grad",
-    "histograms/grad",
-    "rollups/grad-10",
-    "rollups/grad-100",
-    "rollups/grad-1000",
-    "scalars",
-    "events",
-    "subjects.parquet",
-    "graph.json",
-)
-ENDS = 60
-"""Every byte at both ends of a long file is cut; between them there are some cuts."""
+ENDS = 40 if WHOLE else 12
+"""Every byte at both ends of a file is cut; between them there are some cuts."""
 
 
-def cuts(size: int, most: int = 2000 if WHOLE else 40) -> list[int]:
+def cuts(size: int, most: int = 200 if WHOLE else 15) -> list[int]:
     inside = range(ENDS, size - ENDS, max(1, (size - 2 * ENDS) // most))
     return sorted({*range(min(ENDS, size)), *inside, *range(max(0, size - ENDS), size)})
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> small_run.SmallRun:
-    small = small_run.make(tmp_path_factory.mktemp("truncation") / "run")
-    run = open_run(small.path)
-    assert not small.missing(run)
-    assert not small.wrong(run)
-    assert not small_run.damaged(run)
-    assert run.info["complete"]
-    assert {*SEALED, "run.json", "manifest.json", "journal"} == set(small.kinds())
-    return small
+@pytest.fixture(scope="module", params=small_run.ENDINGS)
+def whole(request, tmp_path_factory: pytest.TempPathFactory) -> small_run.SmallRun:
+    return small_run.make(tmp_path_factory.mktemp("truncation") / "run", request.param)
 
 
-class Cut:
-    """A file that is cut shorter and shorter, and is whole again at the end."""
-
-    def __init__(self, path: Path, tally: Tally) -> None:
-        self.path, self.tally, self.data = path, tally, path.read_bytes()
-
-    def each(self, sizes: list[int]):
-        try:
-            for size in sizes:
-                self.tally.counted += 1
-                self.path.write_bytes(self.data[:size])
-                self.tally.fired += self.path.stat().st_size == size
-                yield self.data[:size]
-        finally:
-            self.path.write_bytes(self.data)
+def growing(path: Path, small: small_run.SmallRun) -> bool:
+    """Whether nobody can tell a cut of this file from a kill."""
+    return small.ending == "killed" and path.suffix in (".arrows", ".jsonl")
 
 
-@pytest.mark.parametrize("kind", SEALED)
-def test_sealed_files(whole, capsys, kind):
-    """A file that is not as long as the manifest says is never read: it is enough to open."""
-    tally = Tally(f"truncations of {kind}")
-    path = whole.kinds()[kind]
-    name = path.relative_to(whole.folder).as_posix()
-    for number, left in enumerate(Cut(path, tally).each(cuts(path.stat().st_size))):
-        run = open_run(whole.path)
-        problems = small_run.damaged(run)
-        if len(problems) != 1 or name not in problems[0] or run.info["complete"]:
-            tally.fail(f"{name} cut at {len(left)}: {problems}, {run.info['complete']}")
-        if number % 40 == 0:
-            for problem in whole.wrong(run):
-                tally.fail(f"{name} cut at {len(left)}: {problem}")
-    tally.settle(capsys, min(2 * ENDS, path.stat().st_size))
-
-
-@pytest.mark.parametrize("kind", ["rows/grad", "scalars", "subjects.parquet"])
-def test_sealed_files_without_a_manifest(whole, capsys, kind):
-    """Then the files themselves are all there is: their footers are looked at."""
-    tally = Tally(f"truncations of {kind} without a manifest")
-    manifest, path = whole.kinds()["manifest.json"], whole.kinds()[kind]
-    kept = manifest.read_bytes()
-    manifest.unlink()
-    try:
-        for left in Cut(path, tally).each(cuts(path.stat().st_size, 30)[1::4]):
+def test_every_file(whole, capsys):
+    """A file that is not as long as the log says is never read; a growing one up to the cut."""
+    tally = Tally(f"truncations, {whole.ending}")
+    for path in whole.files():
+        data, name = path.read_bytes(), path.relative_to(whole.folder).as_posix()
+        for size in cuts(len(data)):
+            tally.counted += 1
+            path.write_bytes(data[:size])
+            tally.fired += path.stat().st_size == size
             try:
-                run = open_run(whole.path)
-                problems = whole.problems(run)
-                if run.info["complete"]:
+                problems = whole.problems(cut=growing(path, whole) or path.suffix == ".jsonl")
+                run = whole.run()
+                texts = small_run.damage(run)
+                # that the log ends with what was finished at last only adds sizes
+                short = path.suffix == ".jsonl" and data[:size].count(b'"closed"')
+                if run.info["complete"] and not short:
                     problems.append("it says that it is complete")
+                named = any(name.partition("-")[0] in text for text in texts)
+                if path.suffix != ".jsonl" and whole.ending != "killed" and not named:
+                    problems.append(f"{texts} do not name it")
             except Exception as error:
                 problems = [repr(error)]
             for problem in problems:
-                tally.fail(f"{path.name} cut at {len(left)}: {problem}")
-    finally:
-        manifest.write_bytes(kept)
-    tally.settle(capsys, 30)
+                tally.fail(f"{name} of {len(data)} bytes cut at {size}: {problem}")
+        path.write_bytes(data)
+    tally.settle(capsys, 1000 if WHOLE else 100)
 
 
-@pytest.mark.parametrize("kind", ["run.json", "journal", "manifest.json"])
-def test_files_that_are_read_at_once(whole, capsys, kind):
-    tally = Tally(f"truncations of {kind}")
-    path = whole.kinds()[kind]
-    size = path.stat().st_size
-    sizes = list(range(0, size, 1 if WHOLE else 11)) if kind == "journal" else cuts(size)
-    for number, left in enumerate(Cut(path, tally).each(sizes)):
-        try:
-            problems = problems_of(whole, kind, left, deep=kind == "run.json" or number % 25 == 0)
-        except Exception as error:
-            problems = [repr(error)]
-        for problem in problems:
-            tally.fail(f"{path.name} cut at {len(left)}: {problem}")
-    tally.settle(capsys, min(size, 2 * ENDS))
+def test_a_growing_part_is_read_up_to_the_cut(tmp_path, capsys):
+    """Each batch that is whole is there, as `flush` has promised."""
+    small, tally = small_run.make(tmp_path / "run", "killed"), Tally("cuts of growing rows")
+    (path,) = small.folder.glob("rows/grad/*.arrows")
+    data = path.read_bytes()
+    first_step = int(path.stem.partition("-")[2])
+    begins, at = [], data.index(b"\xff\xff\xff\xff", 8)
+    prefix = data[at : at + 8]
+    while at >= 0:
+        begins.append(at)
+        at = data.find(prefix, at + 1)
+    assert len(begins) == small_run.STEPS - first_step
+    for size in cuts(len(data)):
+        tally.counted += 1
+        path.write_bytes(data[:size])
+        tally.fired += 1
+        run = small.run()
+        there = run.steps[(run.state("grad_norm") == State.MEASURED).all(axis=1)]
+        steps = first_step + sum(end <= size for end in [*begins[1:], len(data)])
+        if there.tolist() != list(range(steps)) or small.wrong_norms(run):
+            tally.fail(f"cut at {size}: steps {there.tolist()} instead of {steps}")
+        if not any("rows/grad" in text for text in small_run.damage(run)):
+            tally.fail(f"cut at {size}: {small_run.damage(run)}")
+    tally.settle(capsys, 20)
 
 
-def problems_of(small: small_run.SmallRun, kind: str, left: bytes, deep: bool) -> list[str]:
-    run = open_run(small.path)
-    problems = small.problems(run) if deep else small.wrong_numbers(run)
-    if kind == "journal":
-        rows = run.state("grad_norm")
-        there = set(run.steps[(rows == State.MEASURED).all(axis=1)].tolist())
-        if not whole_steps(left) <= there:
-            problems.append("a whole record before the cut is missing")
-        if run.info["complete"] != (b"flushed" in left and left.rstrip(b"\0").endswith(b"}")):
-            problems.append("it says that it is complete")
-    if kind == "run.json" and small.missing(run):
-        problems.append("a broken run.json hides data")
-    if kind == "manifest.json" and (run.info["complete"] or not small_run.damaged(run)):
-        problems.append("a broken manifest is not told")
-    return problems
-
-
-def whole_steps(data: bytes) -> set[int]:
-    """Steps whose records lie wholly in these bytes of a journal, found without the reader."""
-    at, found = 0, set()
-    while at + HEAD_BYTES <= len(data):
-        head, checksum = unpack_head(data[at : at + HEAD_BYTES])
-        payload = data[at + HEAD_BYTES : at + HEAD_BYTES + head.length]
-        if len(payload) < head.length:
-            break
-        assert zlib.crc32(payload) == checksum
-        if head.type == Type.STEP:
-            found.add(head.step)
-        at += HEAD_BYTES + padded(head.length)
-    return found
+@pytest.mark.parametrize("size", [None, 0, 1, 40, 150])
+def test_run_json(whole, tmp_path, size):
+    """It has the name and the time of the beginning: without it everything else is there."""
+    shutil.copytree(whole.path, tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    if size is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:size])
+    run = open_run(tmp_path / "run")
+    assert not whole.missing(run)
+    assert not whole.wrong(run)

@@ -11,24 +11,26 @@ from tests.store.trial import subjects
 from gradwatch.errors import GradwatchError
 from gradwatch.graph import Graph, Node
 from gradwatch.run import Event, EventKind, Histogram, Run
+from gradwatch.run.subject import HistogramTable
 from gradwatch.stats import Family, State, row_dtype
-from gradwatch.store import Retention, Writer, open_run, sealer, writer_thread
+from gradwatch.store import Retention, Writer, open_run
+from gradwatch.store import writer as writer_thread
+from gradwatch.store.layout import BUCKET
 
 TENSORS = 2
 GRAPH = Graph((Node("layer0", "Linear"), Node("layer1", "Linear")), (("layer0", "layer1"),))
-WITH_EVENT, WITH_HISTOGRAM, WITH_SKETCH = 8, 4, 4
+WITH_EVENT, WITH_HISTOGRAM = 8, 4
 """Every so many steps have one."""
 
 
-def hurry(seal_bytes: int = 2_500) -> None:
-    """Seal small journals, merge few rollups, try again at once: all of it happens all the time."""
-    writer_thread.SEAL_BYTES = seal_bytes
+def hurry(part_bytes: int = 2_500) -> None:
+    """Finish small parts, try again at once: all of it happens all the time."""
+    writer_thread.PART_BYTES = part_bytes
     writer_thread.FIRST_WAIT = writer_thread.LONGEST_WAIT = 0.005
-    sealer.MERGED_FILES = 2
 
 
 def family_of(seed: int) -> Family:
-    """Gradients have sketches; updates have fewer columns and are sealed faster."""
+    """Updates have fewer columns, and are finished more often."""
     return Family.GRAD if seed % 4 == 0 else Family.UPDATE
 
 
@@ -42,19 +44,20 @@ class Victim:
 
     def __init__(self, path: Path, seed: int) -> None:
         self.seed, self.family = seed, family_of(seed)
-        self.writer = Writer.create(path, name="victim", keep=keep_of(seed), queue_bytes=1 << 20)
+        self.writer = Writer.create(path, name="victim", keep=keep_of(seed))
         self.ids = self.writer.declare(subjects(TENSORS))
         self.writer.graph(GRAPH)
-        self.states = np.zeros(TENSORS, np.uint8)
         self.step = 0
 
     def put(self) -> None:
         """One step."""
         writer, step = self.writer, self.step
-        writer.put(self.family, step, self.ids, rows_of(step, self.seed), self.states)
+        states = np.zeros(TENSORS, np.uint8)
+        writer.put(self.family, step, self.ids, rows_of(step, self.seed), states)
         writer.scalars(step, {"loss": 1.0 / (step + 1)})
         if step % WITH_HISTOGRAM == 0:
-            writer.histograms(Family.GRAD, step, 0, histogram_of(step))
+            table = HistogramTable.of([histogram_of(step)])
+            writer.histogram_table(Family.GRAD, step, self.ids[:1], table)
         if step % WITH_EVENT == 0:
             writer.event(Event(step, EventKind.AUDIT, f"event {step}"))
         self.step += 1
@@ -74,8 +77,6 @@ def rows_of(step: int, seed: int) -> np.ndarray:
     rows[f"{family}_norm"] = step + 1 + np.arange(TENSORS) / 4
     if family is Family.UPDATE:
         rows["update_ratio"] = (seed % 97) / 128
-    else:
-        rows["grad_sketch"] = step % 128 if step % WITH_SKETCH == 0 else np.nan
     return rows
 
 
@@ -91,9 +92,11 @@ def problems(path: Path, seed: int, acknowledged: int, *, closed: bool | None = 
     try:
         run = open_run(path)
         checks: list[Callable[[Run, int, int], Iterator[str]]]
-        checks = [_rows, _windows, _sketches, _histograms, _small]
+        checks = [_rows, _histograms, _small]
+        if any(path.glob("*/coarse/*/00001-*")) or not taken(run).any():  # else those went too
+            checks.append(_windows)
         wrong = [text for check in checks for text in check(run, seed, acknowledged)]
-    except (GradwatchError, KeyError) as error:
+    except (GradwatchError, KeyError, IndexError, ValueError) as error:
         return [f"cannot be read: {error!r}"]
     bad = (EventKind.DAMAGE, EventKind.GAP)
     wrong += [event.text for event in run.events if event.kind in bad]
@@ -103,13 +106,26 @@ def problems(path: Path, seed: int, acknowledged: int, *, closed: bool | None = 
 
 
 def taken(run: Run) -> np.ndarray:
-    """For every step, whether retention took its rows."""
-    gone = np.zeros(len(run.steps), bool)
-    for event in run.events:
-        if event.kind is EventKind.RETENTION:
-            first, last = event.data["first_step"], event.data["last_step"]
-            gone |= (run.steps >= first) & (run.steps <= last)
-    return gone
+    """For every step, whether retention may have taken its rows."""
+    found = [event for event in run.events if event.kind is EventKind.RETENTION]
+    return run.steps < max((event.data["before"] for event in found), default=0)
+
+
+def norms(steps: np.ndarray) -> np.ndarray:
+    return np.add.outer(steps + 1.0, np.arange(TENSORS) / 4)
+
+
+def wrong_norms(run: Run, name: str) -> Iterator[str]:
+    """Each value is the true one of its step; where rows were removed, that of a step nearby."""
+    state, norm, gone = run.state(name), run.series[name], taken(run)
+    valued = state == State.MEASURED
+    if not (valued | (state == State.NOT_SAMPLED)).all():
+        yield f"states {np.unique(state).tolist()}"
+    away = np.where(valued, norm - norms(run.steps)[:, : norm.shape[1]], 0)
+    if away[~gone].any():
+        yield "wrong values"
+    if (away % 1).any() or np.abs(away).max(initial=0) > BUCKET:
+        yield "wrong values where rows were removed"
 
 
 def _rows(run: Run, seed: int, acknowledged: int) -> Iterator[str]:
@@ -117,15 +133,10 @@ def _rows(run: Run, seed: int, acknowledged: int) -> Iterator[str]:
     if steps.tolist() != list(range(len(steps))) or len(steps) < acknowledged:
         yield f"{len(steps)} steps of {acknowledged} acknowledged"
     name = f"{family_of(seed)}_norm"
-    state, norm = run.state(name), run.series[name]
-    valued = state == State.MEASURED
-    if not (valued | (state == State.NOT_SAMPLED)).all():
-        yield f"states {np.unique(state).tolist()}"
+    yield from wrong_norms(run, name)
+    valued = run.state(name) == State.MEASURED
     if not valued[:acknowledged][~taken(run)[:acknowledged]].all():
         yield "rows are missing"
-    true = np.add.outer(steps + 1.0, np.arange(TENSORS) / 4)
-    if not (norm[valued] == true[valued]).all():
-        yield "wrong values"
     if family_of(seed) is Family.UPDATE:
         ratio = run.series["update_ratio"][run.state("update_ratio") == State.MEASURED]
         if not (ratio == (seed % 97) / 128).all():
@@ -135,30 +146,15 @@ def _rows(run: Run, seed: int, acknowledged: int) -> Iterator[str]:
 def _windows(run: Run, seed: int, acknowledged: int) -> Iterator[str]:
     """The norm grows with the step: a bucket's extremes are those of its first and last step.
 
-    Where rollups stand in for rows, only those of all steps are sure to be there.
+    Where coarse rows stand in for rows, only those of all steps are sure to be there.
     """
     for points in (1,) if taken(run).any() else (1, 6):
         window = run.window(0, acknowledged - 1, points=points).stat(f"{family_of(seed)}_norm")
-        share = np.arange(TENSORS) / 4
-        lowest = np.add.outer(window.first_steps + 1.0, share)
-        highest = np.add.outer(window.last_steps + 1.0, share)
         ends = window.first_steps[:1].tolist() + window.last_steps[-1:].tolist()
         whole = ends == [0, acknowledged - 1]
-        if not (whole and (window.low == lowest).all() and (window.high == highest).all()):
+        right = (window.low == norms(window.first_steps)).all()
+        if not (whole and right and (window.high == norms(window.last_steps)).all()):
             yield f"a window of {points} points is wrong"
-
-
-def _sketches(run: Run, seed: int, acknowledged: int) -> Iterator[str]:
-    if family_of(seed) is not Family.GRAD:
-        return
-    state, sketch = run.state("grad_sketch"), run.series["grad_sketch"]
-    valued = state == State.MEASURED
-    due = (run.steps % WITH_SKETCH == 0) & (run.steps < acknowledged) & ~taken(run)
-    if not valued[due].all():
-        yield "sketches are missing"
-    true = np.broadcast_to((run.steps % 128)[:, None, None], sketch.shape)
-    if not (sketch[valued] == true[valued]).all():
-        yield "wrong sketches"
 
 
 def _histograms(run: Run, seed: int, acknowledged: int) -> Iterator[str]:
@@ -201,19 +197,14 @@ def _twice(path: Path) -> Iterator[str]:
         yield "rows are in two Parquet files"
 
 
-def levels(path: Path, seed: int, steps: int) -> Iterator[str]:
-    """Coarser rollups of a finished run begin with its first row and leave none out before their
-    end; the finest have them all, unless a journal could not be sealed."""
-    name = f"{family_of(seed)}_norm"
-    columns = ["rows", "subject", f"{name}_min", f"{name}_max"]
-    for size in () if any(path.glob("*/journal-*")) else (10, 100, 1000):
-        files = [*path.glob(f"*/rollups/*-{size}/*.parquet")]
-        tables = [pq.read_table(file, columns=columns, use_threads=False) for file in files]
-        rows, subject, low, high = (
-            np.concatenate([table[column].to_numpy() for table in tables] or [np.empty(0)])
-            for column in columns
-        )
-        first = subject == 0
-        rows, low, high = rows[first].sum(), low[first].min(initial=1), high[first].max(initial=0)
-        if low != 1 or high != rows or (size == 10 and rows != steps):
-            yield f"the rollups of {size} have {rows} rows of {steps}, from {low} to {high}"
+def coarse(path: Path, seed: int, steps: int) -> Iterator[str]:
+    """The coarse rows of a finished run have its first and its last row, and each part once."""
+    name, files = f"{family_of(seed)}_norm", sorted(path.glob("*/coarse/*/*.parquet"))
+    if not any(file.name.startswith("00001-") for file in files) or any(path.rglob("*.arrows")):
+        return  # the oldest were removed too, or a part could not be finished
+    found = [row for file in files for row in pq.read_table(file, use_threads=False).to_pylist()]
+    own = [row for row in found if row["subject"] == 0]
+    ends = min(row[f"{name}_min"] for row in own), max(row[f"{name}_max"] for row in own)
+    begins = [row["step"] for row in own]
+    if ends != (1, steps) or len(set(begins)) != len(begins):
+        yield f"coarse rows from {ends} of {steps} steps, beginning at {begins}"

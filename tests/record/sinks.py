@@ -27,6 +27,7 @@ class MemorySink:
         self.bins: dict[tuple[Family, int, str], Histogram] = {}
         self.closed = False
         self.background = 0.25
+        self.backlog = 0.0
         """Seconds of processor time, as if a thread had used them."""
         self._ids: dict[tuple[Kind, str], int] = {}
 

@@ -64,10 +64,10 @@ def check_whole(run: Run, every: int | None) -> None:
 
 def close(watcher: Watcher) -> None:
     """Close, which waits for the thread; on a busy machine not long enough for it."""
-    thread, began = watcher.controller.sink.thread, time.monotonic()
+    writer, began = watcher.controller.sink, time.monotonic()
     watcher.close()
-    assert thread.finished.is_set() or time.monotonic() - began >= EXIT_SECONDS
-    assert thread.finished.wait(60)
+    assert writer.finished.is_set() or time.monotonic() - began >= EXIT_SECONDS
+    assert writer.finished.wait(60)
 
 
 @pytest.mark.parametrize("every", [1, None])

@@ -99,7 +99,7 @@ def test_arrays_that_change_shape_or_type_are_measured_too() -> None:
 
 
 def test_lists_of_different_lengths_are_named() -> None:
-    with pytest.raises(GradwatchError, match="2 in 'a' and 1 in 'b'"):
+    with pytest.raises(GradwatchError, match="2 arrays in 'b', as many as in 'a', got 1"):
         Run.from_arrays({"a": [[1.0]] * 2}, {"b": [[1.0]]})
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gradwatch.run.join_rules import RULES
-from gradwatch.stats import SKETCH_WIDTH, Family, Kind, Stat, family_stats
+from gradwatch.stats import Family, Kind, Stat, family_stats
 
 STEPS, SUBJECTS, PARTS = 4, 3, 5
 
@@ -119,20 +119,64 @@ def test_rows_add_up_unless_ranks_cut_them():
     assert RULES[Stat.GRAD_ZERO_ROWS](given, Stat.GRAD_ZERO_ROWS)[0].tolist() == [6, 1, 6]
 
 
-def test_the_cosine_is_that_of_the_added_sketches():
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def cosines(gradients: list[np.ndarray | None]) -> tuple[list[float], list[float]]:
+    """Norms and cosines with the gradient before, as a recorder has them of one shard."""
+    norms, found, before = [], [], None
+    for now in gradients:
+        norms.append(np.nan if now is None else float(np.linalg.norm(now)))
+        known = now is not None and before is not None and now.any() and before.any()
+        found.append(cosine(now, before) if known else np.nan)
+        before = before if now is None else now
+    return norms, found
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e180, 1e-180])
+def test_the_cosine_is_that_of_the_whole_vectors(scale: float):
     rng = np.random.default_rng(8)
-    sketches = rng.normal(size=(PARTS, STEPS, SUBJECTS, SKETCH_WIDTH))
-    sketches[:, 1, 0] = np.nan  # not measured on step 1: step 2 is compared with step 0
-    joined = RULES[Stat.GRAD_COSINE](Given({Stat.GRAD_SKETCH: list(sketches)}), Stat.GRAD_COSINE)
-    whole = sketches.sum(axis=0)
+    # Shards of very different sizes and lengths: [step][shard] of each subject.
+    sizes = [3, 40, 7, 1, 12]
+    whole = rng.normal(size=(SUBJECTS, STEPS, sum(sizes)))
+    whole[0, 3] = whole[0, 2] * 3 + rng.normal(size=sum(sizes)) / 10
+    cuts = np.cumsum(sizes)[:-1]
+    whole[1, 2, cuts[0] : cuts[1]] = 0.0  # the second shard has no direction on step 2 and after
+    whole[2, :, cuts[3] :] = 0.0  # the last one never
+    missing = {(0, 1), (2, 0)}  # subject and step that were not measured
+    norms, found = np.full((2, PARTS, STEPS, SUBJECTS), np.nan)
+    for subject in range(SUBJECTS):
+        gradients = [
+            [None if (subject, step) in missing else shard for shard in np.split(vector, cuts)]
+            for step, vector in enumerate(whole[subject])
+        ]
+        for part in range(PARTS):
+            norms[part, :, subject], found[part, :, subject] = cosines([g[part] for g in gradients])
+    tables = {Stat.GRAD_NORM: list(norms * scale), Stat.GRAD_COSINE: list(found)}
+    joined = RULES[Stat.GRAD_COSINE](Given(tables), Stat.GRAD_COSINE)
+    for subject in range(SUBJECTS):
+        measured = [step for step in range(STEPS) if (subject, step) not in missing]
+        for step in range(STEPS):
+            earlier = [other for other in measured if other < step]
+            if step not in measured or not earlier:
+                assert np.isnan(joined[step, subject])
+                continue
+            now, before = whole[subject, step], whole[subject, earlier[-1]]
+            assert joined[step, subject] == pytest.approx(cosine(now, before), rel=1e-9)
+    assert joined[3, 0] > 0.9
 
-    def cosine(a, b):
-        return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
-    assert np.isnan(joined[0]).all()
-    assert np.isnan(joined[1, 0])
-    assert joined[2, 0] == pytest.approx(cosine(whole[0, 0], whole[2, 0]))
-    assert joined[1, 1] == pytest.approx(cosine(whole[0, 1], whole[1, 1]))
+def test_a_shard_without_a_cosine_adds_nothing():
+    tables = {
+        Stat.GRAD_NORM: [np.array([[1.0], [2.0]]), np.array([[np.nan], [np.nan]])],
+        Stat.GRAD_COSINE: [np.array([[np.nan], [0.5]]), np.array([[np.nan], [np.nan]])],
+    }
+    joined = RULES[Stat.GRAD_COSINE](Given(tables), Stat.GRAD_COSINE)
+    assert np.isnan(joined[0, 0])
+    assert joined[1, 0] == pytest.approx(0.5)
+    tables[Stat.GRAD_COSINE][0][1] = np.nan  # no cosine was taken on this step
+    assert np.isnan(RULES[Stat.GRAD_COSINE](Given(tables), Stat.GRAD_COSINE)).all()
 
 
 def test_norms_near_the_ends_of_the_range_neither_overflow_nor_vanish():
@@ -144,7 +188,9 @@ def test_norms_near_the_ends_of_the_range_neither_overflow_nor_vanish():
     assert (RULES[Stat.GRAD_NORM](Given({Stat.GRAD_NORM: parts}), Stat.GRAD_NORM) > 0).all()
 
 
-@pytest.mark.parametrize("stat", [Stat.GRAD_SKETCH, Stat.GRAD_STD, Stat.GRAD_ABS_MAX])
+@pytest.mark.parametrize(
+    "stat", [Stat.GRAD_COSINE, Stat.GRAD_NORM, Stat.GRAD_STD, Stat.GRAD_ABS_MAX]
+)
 def test_parts_are_let_go(stat):
     made: list[weakref.ref] = []
     most = 0
@@ -153,7 +199,7 @@ def test_parts_are_let_go(stat):
         def of(self, stat):
             nonlocal most
             for _ in range(50):
-                part = np.ones((STEPS, SUBJECTS) if stat.width == 1 else (STEPS, SUBJECTS, 32))
+                part = np.ones((STEPS, SUBJECTS))
                 made.append(weakref.ref(part))
                 most = max(most, sum(ref() is not None for ref in made))
                 yield part
@@ -164,4 +210,5 @@ def test_parts_are_let_go(stat):
 
 
 def test_everything_of_parameters_and_layers_has_a_rule():
-    assert {stat for stat in Stat if stat.kind is not Kind.GROUP} == set(RULES)
+    without = {stat for stat in Stat if stat.kind is Kind.GROUP} | {Stat.GRAD_SKETCH}
+    assert set(Stat) - without == set(RULES)

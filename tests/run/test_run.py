@@ -1,14 +1,16 @@
 """`Run`: what it gives, how it is made from arrays and norms, how it is thinned."""
 
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.making import make_run
 
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.run import Event, EventKind, Run, Subject
-from gradwatch.run.downsample import downsample
+from gradwatch.run import Event, EventKind, Placement, Run, Subject
+from gradwatch.run.downsample import bucket_edges, downsample
 from gradwatch.stats import Kind, Stat, State
 
 
@@ -147,6 +149,26 @@ def test_thinning_loses_no_extreme(points):
     assert (covered == inside).all()
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 9, 10, 97])
+def test_buckets_hold_equally_many_steps(count):
+    steps = np.arange(count) * 3 + 5
+    for points in (0, 1, 2, 4, 7, 10, 200):
+        for first, last in ((5, 5 + 3 * count), (0, 10**9), (7, 40), (40, 7), (-9, 4)):
+            starts, ends = bucket_edges(steps, first, last, points)
+            inside = np.flatnonzero((steps >= first) & (steps <= last))
+            rows = [np.arange(*edges) for edges in zip(starts, ends, strict=True)]
+            assert np.concatenate([np.empty(0), *rows]).tolist() == inside.tolist()
+            assert len(starts) <= max(points, 1)
+            assert len({len(part) for part in rows[:-1]}) <= 1
+            assert not rows or 0 < len(rows[-1]) <= len(rows[0])
+            # Who asks for as many buckets as there are gets the same ones.
+            again = bucket_edges(steps, first, last, len(starts))
+            assert [edges.tolist() for edges in again] == [starts.tolist(), ends.tolist()]
+            thin = downsample(steps, np.ones((count, 1)), first, last, points)
+            assert thin.first_steps.tolist() == steps[starts].tolist()
+            assert thin.last_steps.tolist() == steps[ends - 1].tolist()
+
+
 def test_windows_of_scalars_and_of_nothing():
     run = make_run(
         {"grad_norm": np.arange(10.0)[:, None]}, names=["a"], scalars={"loss": range(10)}
@@ -160,14 +182,32 @@ def test_windows_of_scalars_and_of_nothing():
 
 
 def test_subjects_come_back_from_json():
-    subject = Subject(Kind.PARAMETER, "w", "l", (2, 3), "float32", 6, 1, True, ("v",), 4, "Linear")
-    assert Subject.from_dict(subject.to_dict()) == subject
+    place = Placement((4, 3), (2, 0), (2, 3), 1)
+    subject = Subject(
+        Kind.PARAMETER, "w", "l", (2, 3), "float32", 6, 1, True, ("v",), 4, "Linear", place
+    )
+    for original in (subject, Subject(Kind.LAYER, "l"), replace(subject, group=0, order=0)):
+        assert Subject.from_dict(original.to_dict()) == original
+        assert Subject.from_dict(json.loads(json.dumps(original.to_dict()))) == original
+    assert Subject(Kind.LAYER, "l").to_dict() == {"kind": "layer", "name": "l"}
+    later = {"kind": "layer", "name": "l", "colour": "red"}
+    assert Subject.from_dict(later) == Subject(Kind.LAYER, "l")
 
 
-@pytest.mark.parametrize("shape", [[-1, 2], [1 << 40, 1 << 40], [0, 10**400]])
-def test_a_shape_that_no_tensor_can_have_is_refused(shape):
-    with pytest.raises(ValueError, match="no tensor"):
-        Subject.from_dict({"kind": "parameter", "name": "w", "shape": shape})
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"name": "w"},
+        {"kind": "parameter"},
+        {"kind": "tensor", "name": "w"},
+        {"kind": "parameter", "name": "w", "placement": {"offset": [0]}},
+        {"kind": "parameter", "name": "w", "placement": 3},
+        *([], "w", None, [["kind", "name", "layer"]]),
+    ],
+)
+def test_what_is_no_subject_is_refused(data):
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        Subject.from_dict(data)
 
 
 def test_steps_are_those_of_the_optimizer() -> None:

@@ -13,8 +13,9 @@ ROWS, COLUMNS = 60, 4
 def sparse(rng: np.random.Generator, width: int = 1) -> tuple[Loaded, Loaded]:
     """A table of all rows, and the same without those of which nothing was sampled."""
     shape = (ROWS, COLUMNS) if width == 1 else (ROWS, COLUMNS, width)
-    values, states = rng.normal(size=shape), rng.integers(0, 9, (ROWS, COLUMNS)).astype(np.uint8)
+    values, states = rng.normal(size=shape), rng.integers(0, 8, (ROWS, COLUMNS)).astype(np.uint8)
     gone = rng.random(ROWS) < rng.uniform(0.55, 1.0)
+    gone |= (states == State.NOT_SAMPLED).all(axis=1)
     values[gone], states[gone] = np.nan, State.NOT_SAMPLED
     whole = Loaded(values, states)
     return whole, whole.compact()

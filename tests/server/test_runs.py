@@ -1,8 +1,6 @@
 """Long runs from their stored levels: spikes at every zoom, early answers, changes."""
 
 import json
-import os
-import signal
 import threading
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from tests.server.visiting import Visit
-from tests.store.trial import WAIT, sealing_at
+from tests.store.trial import WAIT, finishing_at
 from tests.views.samples import network
 from tests.views.stored import Stored, stored
 
@@ -23,7 +21,8 @@ from gradwatch.server import runs as served_runs
 from gradwatch.server.encoded import ViewRequest
 from gradwatch.server.runs import Library
 from gradwatch.stats import Family, Kind, Stat, row_dtype
-from gradwatch.store import Retention, Writer, open_run, rank
+from gradwatch.store import Retention, Writer, open_run
+from gradwatch.store.layout import BUCKET
 from gradwatch.views.model import SECTIONS, build, to_json
 from gradwatch.views.model.heat import codes_of, decoded
 
@@ -39,15 +38,15 @@ class Spike(NamedTuple):
 
 
 SPIKES = (Spike(12_345, 6, 1e6), Spike(21_004, 0, 1e6), Spike(37_531, 3, 1e6))
-"""Two among rows that only rollups stand for, one among whole rows."""
+"""Two among rows that only coarse rows stand for, one among whole rows."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of gradients and updates that retention went over."""
     root = tmp_path_factory.mktemp("long")
-    with sealing_at(1 << 20):
-        writer = Writer.create(root / "long", name="long", keep=Retention(bytes=18 << 20))
+    with finishing_at(1 << 20):
+        writer = Writer.create(root / "long", name="long", keep=Retention(bytes=3_300_000))
         names = [
             f"h.{number // 2}.{'weight' if number % 2 == 0 else 'bias'}"
             for number in range(TENSORS)
@@ -94,7 +93,6 @@ def visit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Visit:
     monkeypatch.setattr(served_runs, "MOST_DIAGNOSED", 100_000)
     section = import_module("gradwatch.views.model.heat")  # its function has the same name
     monkeypatch.setattr(section, "STATES_UP_TO", 100_000)
-    monkeypatch.setattr(rank, "LITTLE_CELLS", 0)
     return Visit(folder)
 
 
@@ -115,36 +113,30 @@ def seen(model: dict[str, Any], spike: Spike) -> list[tuple[int, int]]:
 
 
 def test_retention_left_what_the_test_says(folder: Path) -> None:
-    (attempt,) = open_run(folder / "long").source.attempts  # type: ignore[attr-defined]
-    first = {kind: file.first_step for kind, file in _first_files(attempt).items()}
-    assert first == {"grad-10": 0, "grad-100": 0, "grad-1000": 0, "grad": first["grad"]}
-    assert SPIKES[1].step < first["grad"] < SPIKES[2].step
+    (writer,) = open_run(folder / "long").source.folders  # type: ignore[attr-defined]
+    assert SPIKES[1].step + BUCKET < writer.parts["rows/grad"][0].first_step < SPIKES[2].step
+    assert writer.parts["coarse/grad"][0].first_step == 0
 
 
-def _first_files(attempt: Any) -> dict[str, Any]:
-    groups = {name: attempt.files("rollups", name) for name in ("grad-10", "grad-100", "grad-1000")}
-    return {
-        name: files[0] for name, files in {**groups, "grad": attempt.files("rows", "grad")}.items()
-    }
-
-
-@pytest.mark.parametrize("spike", SPIKES, ids=["rollups", "rollups too", "rows"])
-def test_a_spike_is_found_at_every_zoom_from_the_stored_levels(
-    visit: Visit, spike: Spike, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gradwatch.store.rank.RankSource.load", None)  # nothing whole
-    for width in (40_000, 30_000, 10_000, 3_000, 1_000, 300, 100, 30, 10, 3, 1):
+@pytest.mark.parametrize("spike", SPIKES, ids=["coarse", "coarse too", "rows"])
+def test_a_spike_is_found_at_every_zoom(visit: Visit, spike: Spike) -> None:
+    removed = spike is not SPIKES[2]
+    narrow = () if removed else (100, 30, 10, 3, 1)  # less than what a coarse row stands for
+    for width in (40_000, 30_000, 10_000, 3_000, 1_000, 300, *narrow):
         first = max(0, min(spike.step - width // 3, STEPS - width))
         model = view(visit, first=first, last=first + width - 1, maps="grad_rms", sections="heat")
         found = seen(model, spike)
-        assert found, width
-        assert min(low for low, _ in found) <= spike.step <= max(high for _, high in found)
-        assert sum(high - low + 1 for low, high in found) <= max(2100, width // 50), width
+        assert len(found) == 1, width
+        ((low, high),) = found
+        near = BUCKET if removed else 0
+        assert low - near <= spike.step <= high + near, width
+        assert high - low < max(1, width // 100), width
 
 
 def test_beside_a_spike_there_is_none(visit: Visit) -> None:
     step = SPIKES[0].step
-    for first, last in ((step + 1, step + 5_000), (step - 5_000, step - 1), (22_000, 36_000)):
+    after, before = step + BUCKET, step - BUCKET
+    for first, last in ((after, after + 5_000), (before - 5_000, before), (22_000, 36_000)):
         model = view(visit, first=first, last=last, maps="grad_rms", sections="heat")
         assert seen(model, SPIKES[0]) == []
 
@@ -158,14 +150,14 @@ def test_an_opened_large_run_says_that_it_is_not_diagnosed(visit: Visit) -> None
     assert model["run"]["steps"] == STEPS
 
 
-def test_no_series_of_a_large_run_is_loaded_whole(
+def test_a_series_that_is_too_large_is_not_served(
     visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served_runs, "MOST_LOADED", 100_000)
     view(visit, soon=1)
     (run,) = visit.library.scan().values()
     assert run.run is not None
-    with pytest.raises(GradwatchError, match="too many to be served whole"):
+    with pytest.raises(GradwatchError, match="too many to be served"):
         run.run.source.load(Stat.GRAD_NORM)
 
 
@@ -325,20 +317,3 @@ def test_analyses_are_made_once_for_each_state_of_a_run(
     found = visit.get(address, params={"sections": "analyses"}).json()["analyses"]
     assert [target["kind"] for target in found["targets"]] == ["layer"] * 3
     assert made == [20, 40]
-
-
-def test_a_decoder_that_dies_takes_neither_the_server_nor_a_run_with_it(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        stored(network(4, 60), tmp_path / name, name)
-    runs = {run.name: run for run in Library([tmp_path]).scan().values()}
-    decoder = runs["one"].decoder
-    assert json.loads(runs["one"].whole(None, None).text)["run"]["steps"] == 60
-    killed = set(decoder.processes)
-    assert killed
-    for process in killed:
-        os.kill(process, signal.SIGKILL)
-    model = json.loads(runs["two"].whole(None, None).text)
-    assert model["run"]["steps"] == 60
-    assert not [event for event in model["events"] if event["kind"] == "damage"]
-    assert decoder.processes
-    assert not killed & set(decoder.processes)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gradwatch.run import Run, Subject
+from gradwatch.run import Run
+from gradwatch.run.subject import HistogramTable
 from gradwatch.stats import Family, State, row_dtype
 from gradwatch.store import Writer
 
@@ -61,10 +62,9 @@ class Stored:
         for subject in self.run.parameters:
             table = self.run.histograms(Family.WEIGHT, subject.name)
             if step in table:
-                self.writer.histograms(Family.WEIGHT, step, self._id(subject), table[step])
-
-    def _id(self, subject: Subject) -> int:
-        return self.ids[subject]
+                one = np.array([self.ids[subject]])
+                packed = HistogramTable.of([table[step]])
+                self.writer.histogram_table(Family.WEIGHT, step, one, packed)
 
     def finish(self) -> Path:
         self.upto(len(self.run.steps))

@@ -239,9 +239,7 @@ class CheckContext:
 
     def nowhere(self, kind: Kind) -> Mask:
         """A truth value for every row and subject of a kind, false."""
-        width = len(self.run.by_kind[kind])
-        self.run.claim(-(-width // 8))  # it takes an eighth of a number
-        return np.zeros((len(self.steps), width), bool)
+        return np.zeros((len(self.steps), len(self.run.by_kind[kind])), bool)
 
     def counted(self, *stats: Stat) -> Mask:
         """Where any of these counters is above zero, [row, column]."""

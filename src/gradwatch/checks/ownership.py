@@ -56,7 +56,9 @@ def left_alone(ctx: CheckContext) -> Mask:
 def unchanged(ctx: CheckContext, least: int = 3) -> Mask | None:
     """Whether each parameter's bits are what they were; None where it cannot be known."""
     rows = ctx.rows(Stat.WEIGHT_HASH)
-    if len(rows) >= 2 and ctx.steps[rows[-1]] - ctx.steps[rows[0]] >= least:
+    # Of rows that `keep` removed there is no hash: then updates tell.
+    whole = len(rows) >= 2 and not (ctx.rows(Stat.WEIGHT_NORM) < rows[0]).any()
+    if whole and ctx.steps[rows[-1]] - ctx.steps[rows[0]] >= least:
         bits = ctx.run.integers(Stat.WEIGHT_HASH)
         there = HAS_VALUE[ctx.run.states_at(Stat.WEIGHT_HASH, rows)]
         first, last = there.argmax(axis=0), len(rows) - 1 - there[::-1].argmax(axis=0)

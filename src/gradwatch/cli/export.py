@@ -13,7 +13,6 @@ from gradwatch.files import refuse_taken, write_whole
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.store import open_run
-from gradwatch.store.copying import copy_run
 from gradwatch.store.places import Place, is_url
 from gradwatch.text import nearest, plain
 from gradwatch.views.export import exported, write_csv, write_json, write_parquet, write_tensorboard
@@ -34,7 +33,7 @@ FORMATS = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
     "-o",
     "--output",
     help="The file to write; its ending says in which format. A URL, or a folder with / behind it: "
-    "copy the run there; repeated, only what is new.",
+    "copy the run there.",
 )
 @click.option(
     "--tensorboard",
@@ -72,26 +71,44 @@ def command(
     elif output is not None and (is_url(output) or output.endswith("/")):
         if form or words or exact_names:
             raise click.UsageError("A run is copied as it is; leave out the other options.")
-        _copy(run, Place.of(output), force)
+        copy(run, Place.of(output))
     elif output is not None:
         _write(run, Path(output), form, words, exact_names, force)
 
 
-def _copy(run: Place, target: Place, force: bool) -> None:
+def copy(run: Place, target: Place) -> None:
+    """Copy a run as it is, and say so."""
     if target.name.rpartition(".")[2].lower() in FORMATS:
         raise GradwatchError(
             f"Expected a folder to copy the run to, got {plain(str(target))!r}. "
             "Write the file here and copy it yourself.",
             Exit.USAGE,
         )
-    with share_bar("copying") as tick:
-        copied = copy_run(run, target, force=force, tick=tick)
+    with waiting("copying"), run.translated(), target.translated():
+        _copy_files(run, target)
+    sizes = target.files().values()
     click.echo(
-        f"Copied to {plain(str(target))}: {copied.files} files, {copied.bytes / 1e6:.2f} MB.",
-        err=True,
+        f"Copied to {plain(str(target))}: {len(sizes)} files, {sum(sizes) / 1e6:.2f} MB.", err=True
     )
-    if copied.lost:
-        click.echo(f"The run is damaged: {copied.lost} of its files are missing.", err=True)
+
+
+def _copy_files(run: Place, target: Place) -> None:
+    """Where a file of a growing run has another name when its turn comes, look again."""
+    from pyarrow.fs import copy_files
+
+    done, again = set[str](), True
+    while again:
+        again = False
+        # Steps first: a step that is listed has its rows. The log last: it says what was removed.
+        files = sorted(run.files().keys() - done, key=lambda file: "/steps/" not in file)
+        for file in sorted(files, key=lambda file: file.endswith("/log.jsonl")):
+            there = f"{target.inside}/{file}"
+            target.system.create_dir(there.rpartition("/")[0], recursive=True)
+            try:
+                copy_files(f"{run.inside}/{file}", there, run.system, target.system)
+                done |= {file} if file.endswith(".parquet") else set()
+            except FileNotFoundError:
+                again = True
 
 
 def _write(

@@ -12,17 +12,11 @@ from gradwatch.cli.places import PlaceArgument
 from gradwatch.cli.progress import share_bar
 from gradwatch.diagnosis import counted, diagnose
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.store import (
-    Retention,
-    RunSummary,
-    delete_run,
-    list_runs,
-    open_run,
-    prunable,
-    retention,
-)
-from gradwatch.store import prune as prune_files
+from gradwatch.store import list_runs, open_run
 from gradwatch.store.places import Place
+from gradwatch.store.retention import Retention, prunable, retention
+from gradwatch.store.retention import prune as prune_files
+from gradwatch.store.runs import RunSummary, delete_run
 from gradwatch.text import nearest, plain, several
 from gradwatch.views.console import console, print_json
 from gradwatch.views.tables import FittedTable
@@ -42,7 +36,7 @@ FORMAT = 1
     "--prune",
     is_flag=True,
     help="Remove the oldest rows of finished runs (all, or those named), after asking; "
-    "rollups stand for them.",
+    "coarse rows stay.",
 )
 @click.option("--keep", metavar="SIZE|AGE", help="With --prune: what stays, such as 1GB or 7d.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -176,9 +170,9 @@ def _prune(summaries: list[RunSummary], keep: Retention, yes: bool) -> None:
             continue
         gone = prunable(item.path, keep)
         if gone:
-            files = [file for several in gone.values() for file in several]
-            size = sum(file.bytes for file in files)
-            rows.append((item.path.name, str(len(files)), _size(size)))
+            parts = [part for removed in gone.values() for _, part in removed]
+            size = sum(part.bytes for part in parts)
+            rows.append((item.path.name, str(len(parts)), _size(size)))
             found.append(gone)
             total += size
     if not found:
@@ -196,10 +190,11 @@ def _prune(summaries: list[RunSummary], keep: Retention, yes: bool) -> None:
 def _table(listed: list[dict[str, Any]]) -> FittedTable:
     rows = []
     for run in listed:
-        begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["created"]))
+        created = min(max(0.0, run["created"]), 1e11)  # what was written may be no time
+        begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(created))
         cells = (
             Path(run["path"]).name,
-            begun if run["created"] else "?",
+            begun if created else "?",
             str(run["steps"]),
             _size(run["bytes"]),
             str(run["ranks"]),

@@ -119,6 +119,8 @@ LONGEST_STRETCH = 1 << 14
 
 _WEIGHT = 0.1
 _REVIEW = 32
+_CROWDED = 0.5
+"""A queue that is so full fills faster than the writer empties it."""
 _LONGEST_UNREVIEWED = 2.0
 """Seconds: where steps are slow, 32 of them are a long time to be over the budget."""
 _FACTOR = {Cadence.STEP: 1, Cadence.K: 1, Cadence.K4: 4, Cadence.K16: 16}
@@ -175,9 +177,12 @@ class Pace:
     only; between them lie steps that record nothing but still pass through the hooks.
     """
 
-    def __init__(self, timer: OverheadTimer, budget: float) -> None:
+    def __init__(
+        self, timer: OverheadTimer, budget: float, backlog: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self.k = 1
         self._timer = timer
+        self._backlog = backlog
         self._budget = budget
         self._cost = {0: 0.0, 1: 0.0, 4: 0.0, 16: 0.0}
         self._step_time = 0.0
@@ -230,6 +235,8 @@ class Pace:
     def _review(self) -> bool:
         self._reviewed = self._last_wall
         old, self.k = self.k, self.choose(self._last_spent, self._last_wall)
+        if self._backlog() > _CROWDED:  # rows come faster than they are written: fewer of them
+            self.k = min(max(self.k, 2 * old), LONGEST_STRETCH)
         return old != self.k
 
     def choose(self, spent: float, wall: float) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.stats import Family
-from gradwatch.store import Retention, retention
+from gradwatch.store.retention import Retention, retention
 
 Patterns = str | Iterable[str] | None
 
@@ -59,7 +59,7 @@ def options(
     budget: float,
     include: Patterns,
     exclude: Patterns,
-    keep: str = "all",
+    keep: str = "2GB",
 ) -> Options:
     """The checked options, or a GradwatchError that says what is wrong."""
     parts = _parts(record)

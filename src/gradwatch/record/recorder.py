@@ -337,7 +337,7 @@ class Recorder:
         self._put(StepRows(family, ids, rows, states), step)
 
     def _put(self, rows: StepRows, step: int) -> None:
-        self.sink.put(rows.family, step, rows.ids, rows.rows, rows.states, owned=True)
+        self.sink.put(rows.family, step, rows.ids, rows.rows, rows.states)
         if self.monitor is not None:
             self._rows.append(rows)
 

@@ -128,7 +128,7 @@ class StepController:
         self.parameters = TrackedParameters(
             model, sink, options.wanted, self._track, self.recorder.declared
         )
-        self.pace = Pace(guard.timer, options.budget)
+        self.pace = Pace(guard.timer, options.budget, lambda: sink.backlog)
         self.metadata = RunMetadata(self.recorder, self.parameters)
         self.manual = ManualSteps(self.recorder, self.parameters)
         self.placement = LogPlacement()

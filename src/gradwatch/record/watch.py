@@ -24,9 +24,9 @@ from gradwatch.record.rows import StepMonitor
 from gradwatch.record.signals import make_signals
 from gradwatch.record.watcher import Disabled, Watcher, close_previous
 from gradwatch.run import Event, EventKind
-from gradwatch.store import Writer, folder_name
+from gradwatch.store import Writer
 from gradwatch.store.places import is_url
-from gradwatch.store.runs import hold, next_attempt
+from gradwatch.store.runs import folder_name, hold, next_attempt
 
 HOME = Path("runs")
 Models = Module | Sequence[Module] | Mapping[str, Module]
@@ -52,7 +52,7 @@ def watch(
     scaler: Any = None,
     every: int | None = None,
     budget: float = 0.01,
-    keep: str = "all",
+    keep: str = "2GB",
     loss: str = LossLevel.AUTO,
     monitor: StepMonitor | None = None,
 ) -> Watcher | Disabled:
@@ -84,9 +84,9 @@ def watch(
         log.warning(_THERE, path)
     if monitor is not None and noted:
         monitor.noted(noted)
-    writer = Writer.create(
-        path, name=name, rank=rank, world=world, info=info, keep=chosen.keep, held=held
-    )
+    writer = Writer.create(path, name=name, rank=rank, world=world, info=info, keep=chosen.keep)
+    writer.held = held
+    writer.patient = every is not None  # who names the steps gets them all
     kept, left_out = _without_compiled_activations(model, chosen, record is ALL)
     if left_out:
         writer.event(Event(first, EventKind.NOT_RECORDED, left_out))

@@ -4,107 +4,95 @@ The same calls of the kernel, the same rows: what a recording of these gradients
 hold, a run made from them holds too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.errors import Exit, GradwatchError
 from gradwatch.kernel import Batch, batch_of, hashes, measure, row_spread, step
-from gradwatch.run.given import Listed, as_array, as_scalars, as_steps, by_name, each_step
+from gradwatch.run.given import Listed, as_array, as_scalars, as_steps, by_name, each_step, refused
 from gradwatch.run.source import MemorySource
 from gradwatch.run.subject import Subject, with_known_shapes
-from gradwatch.stats import HAS_VALUE, SKETCH_WIDTH, Family, Kind, Stat, State, family_stats
-from gradwatch.stats.rows import (
-    RowMemory,
-    SketchMemory,
-    blank,
-    gradient_rows,
-    moment_rows,
-    name_seed,
-    update_rows,
-)
+from gradwatch.stats import SKETCH_WIDTH, Family, Kind, Stat, State
+from gradwatch.stats import rows as row_maker
 
 Arrays = list[NDArray[Any] | None]
 """What each parameter has on one step."""
-Tables = Mapping[Family, Mapping[str, Listed]]
-_NONE = np.empty(0)
+States = NDArray[np.uint8]
+Table = dict[str, Listed]
+"""What was handed in: by name, one array or None for each step."""
 
 
 def source_from_arrays(gradients: Any, weights: Any, steps: Any, scalars: Any) -> MemorySource:
     """Measure every array and lay the statistics out by step and parameter."""
-    tables = {
-        family: {
-            name: each_step(item, name)
-            for name, item in by_name({} if given is None else given, "arrays by name").items()
-        }
-        for family, given in ((Family.GRAD, gradients), (Family.WEIGHT, weights))
-    }
-    grid = as_steps(steps, _length(tables), "the arrays")
-    names = dict.fromkeys((*tables[Family.GRAD], *tables[Family.WEIGHT]))
-    subjects = with_known_shapes([_subject(name, tables) for name in names])
-    recorder = _ArrayRecorder(len(grid), subjects)
-    before: list[Arrays] | None = None
+    grads, values = _table(gradients), _table(weights)
+    grid = as_steps(steps, _length([*grads.items(), *values.items()]), "the arrays")
+    names = list(dict.fromkeys((*grads, *values)))
+    subjects = with_known_shapes([_subject(name, (grads, values)) for name in names])
+    recorder = _ArrayRecorder(grid, subjects)
+    last: tuple[Arrays, Arrays] = [], []
     for row in range(len(grid)):
         # The arrays of one step are read together; of those that had to be copied (lists, integers,
         # 16-bit tensors), no more than two steps are in memory.
-        now = [_arrays(tables[family], names, row) for family in (Family.GRAD, Family.WEIGHT)]
-        if tables[Family.GRAD]:
-            recorder.gradients(row, now[0])
-        if tables[Family.WEIGHT]:
-            recorder.weights(row, now[1])
-        if before and all(tables.values()) and grid[row] == grid[row - 1] + 1:
-            recorder.updates(row - 1, before[1], now[1], before[0])
-        before = now
-    return recorder.source(grid, as_scalars(scalars, len(grid)))
+        now_grads, now_weights = _arrays(grads, names, row), _arrays(values, names, row)
+        if grads:
+            recorder.gradients(row, now_grads)
+        if values:
+            recorder.weights(row, now_weights)
+        if grads and values and row and grid[row] == grid[row - 1] + 1:
+            recorder.updates(row - 1, last[1], now_weights, last[0])
+        last = now_grads, now_weights
+    return recorder.source(as_scalars(scalars, len(grid)))
 
 
-def _length(tables: Tables) -> int:
-    lengths = [(name, len(items)) for table in tables.values() for name, items in table.items()]
-    for name, length in lengths:
-        if length != lengths[0][1]:
-            raise GradwatchError(
-                f"Expected as many arrays for every name, got {lengths[0][1]} in {lengths[0][0]!r} "
-                f"and {length} in {name!r}. Use None where a step has no gradient.",
-                Exit.USAGE,
-            )
-    return lengths[0][1] if lengths else 0
+def _table(given: Any) -> Table:
+    named = by_name({} if given is None else given, "arrays by name")
+    return {name: each_step(item, name) for name, item in named.items()}
 
 
-def _subject(name: str, tables: Tables) -> Subject:
+def _length(series: Sequence[tuple[str, Listed]]) -> int:
+    """How many arrays every name has."""
+    length = len(series[0][1]) if series else 0
+    for name, items in series:
+        if len(items) != length:
+            wanted = f"{length} arrays in {name!r}, as many as in {series[0][0]!r}"
+            raise refused(wanted, len(items), "Use None where a step has no gradient.")
+    return length
+
+
+def _subject(name: str, tables: Sequence[Table]) -> Subject:
     """The name is its own layer: nobody said which names belong together."""
-    for table in tables.values():
-        for item in table.get(name, ()):
-            if item is not None:
-                array = as_array(item, name)
-                dtype = str(getattr(item, "dtype", array.dtype)).removeprefix("torch.")
-                return Subject(Kind.PARAMETER, name, name, array.shape, dtype, array.size)
-    return Subject(Kind.PARAMETER, name, name)
+    first = next((x for table in tables for x in table.get(name, ()) if x is not None), None)
+    if first is None:
+        return Subject(Kind.PARAMETER, name, name)
+    array = as_array(first, name)
+    dtype = str(getattr(first, "dtype", array.dtype)).removeprefix("torch.")
+    return Subject(Kind.PARAMETER, name, name, array.shape, dtype, array.size)
 
 
-def _arrays(table: Mapping[str, Listed], names: Mapping[str, None], row: int) -> Arrays:
-    return [
-        None if name not in table or table[name][row] is None else as_array(table[name][row], name)
-        for name in names
-    ]
+def _arrays(table: Table, names: Sequence[str], row: int) -> Arrays:
+    items = ((name, table[name][row] if name in table else None) for name in names)
+    return [None if item is None else as_array(item, name) for name, item in items]
 
 
 class _ArrayRecorder:
     """Measures the arrays of one step after another, as the recorder does those of a model.
 
-    Values and states by step and parameter are filled row by row. What `_batch` copied has to stay
-    while the kernel reads it: `_owners` holds it until the end of each method.
+    What `_batch` copied has to stay while the kernel reads it: `_owners` holds it until the end of
+    each method.
     """
 
-    def __init__(self, steps: int, subjects: Sequence[Subject]) -> None:
-        self._shape, self._subjects = (steps, len(subjects)), subjects
-        self._values: dict[Stat, NDArray[Any]] = {}
-        self._states: dict[Family, NDArray[np.uint8]] = {}
-        self._hashes = np.zeros(self._shape, np.uint64)
-        self._seeds = np.array([name_seed(subject.name) for subject in subjects], np.uint64)
+    def __init__(self, steps: NDArray[np.int64], subjects: Sequence[Subject]) -> None:
+        self._steps, self._subjects = steps, subjects
+        self._rows: dict[Family, NDArray[np.void]] = {}
+        self._states: dict[Family, States] = {}
+        self._seeds = np.array(
+            [row_maker.name_seed(subject.name) for subject in subjects], np.uint64
+        )
         shapes = (subject.shape if subject.count else () for subject in subjects)
-        self._memory = RowMemory([shape[0] if len(shape) > 1 else 0 for shape in shapes])
+        self._memory = row_maker.RowMemory([shape[0] if len(shape) > 1 else 0 for shape in shapes])
         self._last_sketch = np.full((len(subjects), SKETCH_WIDTH), np.nan, np.float32)
 
     def gradients(self, row: int, arrays: Arrays) -> None:
@@ -112,70 +100,48 @@ class _ArrayRecorder:
         touched = self._memory.fresh(batch.rows)
         records, _, sketches = measure(batch, seeds=self._seeds, touched=touched)
         assert sketches is not None
-        seen = SketchMemory(sketches, self._last_sketch, batch.counts, cosines=True)
-        rows, _ = gradient_rows(records, states, 1.0, self._memory, seen)
+        seen = row_maker.SketchMemory(sketches, self._last_sketch, batch.counts, cosines=True)
+        rows, _ = row_maker.gradient_rows(records, states, 1.0, self._memory, seen)
         self._put(Family.GRAD, row, rows, states)
 
     def weights(self, row: int, arrays: Arrays) -> None:
         batch, _owners, states = _batch(arrays, State.NOT_SAMPLED)
-        rows = moment_rows(Family.WEIGHT, measure(batch).records, states)
+        rows = row_maker.moment_rows(Family.WEIGHT, measure(batch).records, states)
         rows["weight_row_spread"] = row_spread(batch)
         rows["weight_hash"] = hashes(batch, np.zeros(len(batch)))
-        self._put(Family.WEIGHT, row, blank(Family.WEIGHT, rows, states), states)
-        self._hashes[row] = rows[Stat.WEIGHT_HASH]
+        self._put(Family.WEIGHT, row, row_maker.blank(Family.WEIGHT, rows, states), states)
 
     def updates(self, row: int, before: Arrays, after: Arrays, gradients: Arrays) -> None:
         """What the step at this row changed: its weights against those of the step after."""
-        fits = [_alike(a, b) for a, b in zip(before, after, strict=True)]
-        held = [
-            fit and grad is not None and array is not None and grad.shape == array.shape
-            for fit, array, grad in zip(fits, before, gradients, strict=True)
-        ]
-        old, _old_owners, states = _batch(_only(before, fits), State.NOT_SAMPLED)
-        new, _new_owners, _ = _batch(_only(after, fits), State.NOT_SAMPLED)
-        grads, _grad_owners, _ = _batch(_only(gradients, held), State.NO_GRADIENT)
-        records, _ = step(old, new, grads)
-        self._put(Family.UPDATE, row, update_rows(records, states), states)
+        olds, news, grads = list(before), list(after), list(gradients)
+        for at, (old, new, grad) in enumerate(zip(before, after, gradients, strict=True)):
+            if old is None or new is None or (old.shape, old.dtype) != (new.shape, new.dtype):
+                olds[at] = news[at] = grads[at] = None  # cannot be compared element by element
+            elif grad is not None and grad.shape != old.shape:
+                grads[at] = None
+        old_batch, _old_owners, states = _batch(olds, State.NOT_SAMPLED)
+        new_batch, _new_owners, _ = _batch(news, State.NOT_SAMPLED)
+        grad_batch, _grad_owners, _ = _batch(grads, State.NO_GRADIENT)
+        records, _ = step(old_batch, new_batch, grad_batch)
+        self._put(Family.UPDATE, row, row_maker.update_rows(records, states), states)
 
-    def _put(
-        self, family: Family, row: int, rows: NDArray[np.void], states: NDArray[np.uint8]
-    ) -> None:
-        if family not in self._states:
-            self._states[family] = np.full(self._shape, State.NOT_SAMPLED, np.uint8)
-            for stat in family_stats(family):
-                # Sketches are many numbers: they stay in the 32 bits they were measured in.
-                wide = stat.width > 1
-                shape = (*self._shape, stat.width) if wide else self._shape
-                self._values[stat] = np.full(shape, np.nan, "f4" if wide else "f8")
-        self._states[family][row] = states
-        has = HAS_VALUE[states]
-        for stat in family_stats(family):
-            self._values[stat][row, has] = rows[stat][has]
+    def _put(self, family: Family, row: int, rows: NDArray[np.void], states: States) -> None:
+        if family not in self._rows:
+            shape = len(self._steps), len(self._subjects)
+            self._rows[family] = row_maker.empty_rows(family, prod(shape)).reshape(shape)
+            self._states[family] = np.full(shape, State.NOT_SAMPLED, np.uint8)
+        self._rows[family][row], self._states[family][row] = rows, states
 
-    def source(
-        self, grid: NDArray[np.int64], scalars: Mapping[str, NDArray[np.float64]]
-    ) -> MemorySource:
+    def source(self, scalars: dict[str, NDArray[np.float64]]) -> MemorySource:
         """Everything that was measured."""
-        states = {stat: self._states[stat.family] for stat in self._values}
-        exact = {Stat.WEIGHT_HASH: self._hashes} if Stat.WEIGHT_HASH in self._values else {}
-        return MemorySource(grid, self._subjects, self._values, states, exact, scalars)
+        stats = [stat for stat in Stat if stat.family in self._rows]
+        values = {stat: self._rows[stat.family][stat] for stat in stats}
+        states = {stat: self._states[stat.family] for stat in stats}
+        return MemorySource(self._steps, self._subjects, values, states, scalars=scalars)
 
 
-def _alike(first: NDArray[Any] | None, second: NDArray[Any] | None) -> bool:
-    """Whether both are there and can be compared element by element."""
-    return (
-        first is not None
-        and second is not None
-        and (first.shape, first.dtype) == (second.shape, second.dtype)
-    )
-
-
-def _only(arrays: Arrays, keep: Sequence[bool]) -> Arrays:
-    return [array if kept else None for array, kept in zip(arrays, keep, strict=True)]
-
-
-def _batch(arrays: Arrays, without: State) -> tuple[Batch, Any, NDArray[np.uint8]]:
+def _batch(arrays: Arrays, without: State) -> tuple[Batch, Any, States]:
     """For the kernel, the owners of its memory, and a state for each: `without` where none is."""
-    batch, owners = batch_of([_NONE if array is None else array for array in arrays])
+    batch, owners = batch_of([np.empty(0) if array is None else array for array in arrays])
     states = [without if array is None else State.MEASURED for array in arrays]
     return batch, owners, np.array(states, np.uint8)

@@ -8,6 +8,10 @@ from numpy.typing import NDArray
 
 from gradwatch.stats import Stat
 
+Steps = NDArray[np.int64]
+Values = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
 if TYPE_CHECKING:
     from gradwatch.run.run import Run
 
@@ -16,11 +20,11 @@ if TYPE_CHECKING:
 class Downsampled:
     """Per bucket of steps and subject: lowest, highest and last finite value (NaN where none)."""
 
-    first_steps: NDArray[np.int64]
-    last_steps: NDArray[np.int64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    last: NDArray[np.float64]
+    first_steps: Steps
+    last_steps: Steps
+    low: Values
+    high: Values
+    last: Values
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,6 @@ class Window:
     def stat(self, stat: Stat | str) -> Downsampled:
         """One statistic."""
         stat = Stat(stat)
-        stored = self.run.source.downsample(stat, self.first, self.last, self.points)
-        if stored is not None:
-            return stored
         rows = self.run.sampled(stat)
         values = self.run.at(stat, rows)
         return downsample(self.run.steps, values, self.first, self.last, self.points, rows)
@@ -48,51 +49,41 @@ class Window:
         return downsample(self.run.steps, values, self.first, self.last, self.points)
 
 
+def bucket_edges(steps: Steps, first: int, last: int, points: int) -> tuple[Indices, Indices]:
+    """Cut the steps from `first` to `last` (both included) into at most `points` buckets.
+
+    Returns `starts` and `ends`, indices into `steps`: bucket i is `steps[starts[i]:ends[i]]`. All
+    buckets hold equally many steps, only the last may hold fewer; none is empty. Whatever is drawn
+    in columns of steps uses this rule, so that columns of different statistics fit each other.
+    """
+    begin, end = np.searchsorted(steps, first), np.searchsorted(steps, last, side="right")
+    size = max(1, -(-int(end - begin) // max(points, 1)))  # rounded up: never more than `points`
+    starts = np.arange(begin, end, size)
+    return starts, np.minimum(starts + size, end)
+
+
 def downsample(
-    steps: NDArray[np.int64],
-    values: NDArray[np.float64],
-    first: int,
-    last: int,
-    points: int,
-    rows: NDArray[np.intp] | None = None,
+    steps: Steps, values: Values, first: int, last: int, points: int, rows: Indices | None = None
 ) -> Downsampled:
-    """Cut the steps of [first, last] into at most `points` buckets of equally many steps.
+    """The lowest, highest and last finite value of each of the buckets of `bucket_edges`.
 
     `rows` are the steps, by their place, that `values` are of; None where they are of all.
     """
-    begin, end = np.searchsorted(steps, first), np.searchsorted(steps, last, side="right")
+    starts, ends = bucket_edges(steps, first, last, points)
     rows = np.arange(len(steps)) if rows is None else rows
-    inside = slice(*np.searchsorted(rows, [begin, end]))
-    steps, values, rows = steps[begin:end], values[inside], rows[inside] - begin
-    size = max(1, -(-len(steps) // max(points, 1)))  # rounded up: never more than `points` buckets
-    starts = np.arange(0, len(steps), size)
-    if not len(starts):
-        empty = np.empty((0, *values.shape[1:]))
-        return Downsampled(steps, steps, empty, empty, empty)
-    ends = np.minimum(starts + size, len(steps)) - 1
-    # `fmin` and `fmax` pass over NaN, but an infinity would be the extreme of its bucket.
-    finite = np.where(np.isinf(values), np.nan, values) if np.isinf(values).any() else values
-    cuts = np.searchsorted(rows, np.append(starts, len(steps)))
-    filled = np.flatnonzero(np.diff(cuts))  # the others have no value at all
+    begins, stops = np.searchsorted(rows, starts), np.searchsorted(rows, ends)
+    filled = np.flatnonzero(begins < stops)  # the others have no value at all
     low, high, newest = np.full((3, len(starts), *values.shape[1:]), np.nan)
     if len(filled):
-        low[filled] = np.fmin.reduceat(finite, cuts[filled], axis=0)
-        high[filled] = np.fmax.reduceat(finite, cuts[filled], axis=0)
-        newest[filled] = _last_finite(finite, cuts[filled], cuts[filled + 1] - 1)
-    return Downsampled(steps[starts], steps[ends], low, high, newest)
-
-
-def _last_finite(
-    values: NDArray[np.float64], starts: NDArray[np.intp], ends: NDArray[np.intp]
-) -> NDArray[np.float64]:
-    """The last finite value of each bucket: mostly its last row's, else an earlier one's."""
-    picked = values[ends]
-    gaps = np.isnan(picked).any(axis=0)
-    if gaps.any():
-        values = values[:, gaps]
-        # The number of each finite row, −1 for the others: the largest of a bucket is its last.
-        rows = np.arange(len(values), dtype=np.int32)[:, None]
-        last = np.maximum.reduceat(np.where(np.isnan(values), -1, rows), starts, axis=0)
-        found = np.take_along_axis(values, np.maximum(last, 0), axis=0)
-        picked[:, gaps] = np.where(last >= 0, found, np.nan)
-    return picked
+        values = values[begins[filled[0]] : stops[filled[-1]]]
+        # `fmin` and `fmax` pass over NaN, but an infinity would be the extreme of its bucket.
+        finite = np.where(np.isinf(values), np.nan, values) if np.isinf(values).any() else values
+        cuts = begins[filled] - begins[filled[0]]
+        low[filled] = np.fmin.reduceat(finite, cuts, axis=0)
+        high[filled] = np.fmax.reduceat(finite, cuts, axis=0)
+        # The row of each finite value, −1 for the others: the highest of a bucket is its last.
+        finite_rows = np.where(np.isnan(finite), -1, np.arange(len(finite))[:, None])
+        last_rows = np.maximum.reduceat(finite_rows, cuts, axis=0)
+        found = np.take_along_axis(finite, np.maximum(last_rows, 0), axis=0)
+        newest[filled] = np.where(last_rows < 0, np.nan, found)
+    return Downsampled(steps[starts], steps[ends - 1], low, high, newest)

@@ -4,18 +4,18 @@
 cell, so that the same parts always give the same bits, and many need little more memory than one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.kernel.batch import MomentSums
-from gradwatch.stats import Family, Stat
+from gradwatch.stats import Family, Kind, Stat
 
 Table = NDArray[np.float64]
-"""Values [step, subject(, width)]; NaN where there is none."""
+"""Values [step, subject]; NaN where there is none."""
 
 
 class Parts(Protocol):
@@ -33,7 +33,9 @@ class Parts(Protocol):
 
 
 Rule = Callable[[Parts, Stat], Table]
-Weights = Callable[[Parts], Iterable[Table]]
+
+
+# -- sums and extremes -----------------------------------------------------------------------------
 
 
 def _low(parts: Parts, stat: Stat) -> Table:
@@ -48,97 +50,55 @@ def _sum(parts: Parts, stat: Stat) -> Table:
     return _total(parts.of(stat))
 
 
-def _total(values: Iterable[Table]) -> Table:
+def _norm(parts: Parts, stat: Stat) -> Table:
+    return _total(parts.of(stat), np.hypot)  # a sum of squares could leave the range
+
+
+def _total(values: Iterable[Table], add: np.ufunc = np.add) -> Table:
     """The sum of what is there."""
     total, there = np.zeros(()), np.zeros((), bool)
     for part in values:
         absent = np.isnan(part)
-        total, there = total + np.where(absent, 0.0, part), there | ~absent
+        total, there = add(total, np.where(absent, 0.0, part)), there | ~absent
     return np.where(there, total, np.nan)
 
 
 def _rows(parts: Parts, stat: Stat) -> Table:
     """Whole rows add up; one cut across ranks is zero only if it is on each: at most the fewest."""
-    values = list(parts.of(stat))
-    return np.where(parts.cut_rows, reduce(np.fmin, values), _total(values))
+    return np.where(parts.cut_rows, _low(parts, stat), _sum(parts, stat))
 
 
-def _norm(parts: Parts, stat: Stat) -> Table:
-    return _joint_norm(list(parts.of(stat)))
+# -- means -----------------------------------------------------------------------------------------
 
 
-def _joint_norm(values: Sequence[Table]) -> Table:
-    """Root of the sum of squares, scaled so that squares stay in range."""
-    scale = reduce(np.fmax, map(np.abs, values))
-    safe = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
-    return np.asarray(safe * np.sqrt(_total((part / safe) ** 2 for part in values)))
-
-
-def _mean(parts: Parts, stat: Stat, *, by: Weights, power: int = 1) -> Table:
+def _mean(values: Iterable[Table], weights: Iterable[Table]) -> Table:
     joined = total = np.zeros(())
-    for value, weight in zip(parts.of(stat), by(parts), strict=True):
+    for value, weight in zip(values, weights, strict=True):
         there = np.isfinite(value) & np.isfinite(weight)
-        joined = joined + np.where(there, value, 0.0) ** power * np.where(there, weight, 0.0)
+        joined = joined + np.where(there, value * weight, 0.0)
         total = total + np.where(there, weight, 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean: Table = joined / total
-    return mean if power == 1 else mean ** (1.0 / power)
+        return np.asarray(joined / total)
 
 
-def _ratio(parts: Parts, stat: Stat) -> Table:
-    """Norm of the whole update ÷ norm of the whole weight before it."""
-    updates, before = [], []
-    still = np.ones((), bool)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        for update, ratio in zip(parts.of(Stat.UPDATE_NORM), parts.of(stat), strict=True):
-            # The norm before the update is not stored, but it is the update's ÷ the ratio.
-            known = np.where(np.isnan(ratio), np.nan, 0.0)
-            before.append(np.where(ratio > 0, update / ratio, known))
-            updates.append(update)
-            still = still & ~(np.abs(ratio) > 0)
-        weight = _joint_norm(before)
-        return np.where(still & ~np.isnan(weight), 0.0, _joint_norm(updates) / weight)
+def _by_count(parts: Parts, stat: Stat) -> Table:
+    return _mean(parts.of(stat), parts.of(Stat(f"{stat.family}_count")))
 
 
-_MOMENTS = ("mean", "std", "skewness", "kurtosis")
+def _by_finite(parts: Parts, stat: Stat) -> Table:
+    return _mean(parts.of(stat), _finite(parts, stat.family))
 
 
-def _moment(parts: Parts, stat: Stat, *, family: Family) -> Table:
-    """Mean, standard deviation, skewness or excess kurtosis of the parts together."""
-    # Fourth powers leave the range of float64; a common power of two (exact) keeps them inside.
-    scale = reduce(np.fmax, map(np.abs, parts.of(Stat(f"{family}_abs_max"))))
-    exponent = np.where(np.isfinite(scale), np.frexp(np.nan_to_num(scale))[1], 0)
-    sums = MomentSums(np.zeros(scale.shape))
-    name = stat.removeprefix(f"{family}_")
-    needed = _MOMENTS[: _MOMENTS.index(name) + 1]  # higher ones do not matter to lower ones
-    moments = (parts.of(Stat(f"{family}_{name}")) for name in needed)
-    for count, *known in zip(_finite(parts, family=family), *moments, strict=True):
-        mean, std, skewness, kurtosis = (*known, np.nan, np.nan, np.nan)[:4]
-        there = count > 0
-        std = np.ldexp(std, -exponent)
-        m2 = count * std * std
-        m3 = np.nan_to_num(skewness) * m2 * std
-        m4 = np.where(np.isnan(kurtosis), 0.0, (kurtosis + 3.0) * m2 * std * std)
-        mean = np.where(there, np.ldexp(mean, -exponent), sums.mean)
-        sums.mean = np.where(sums.n == 0, mean, sums.mean)  # the first part is taken as it is
-        sums.join(
-            np.where(there, count, 0.0), mean, *(np.where(there, m, 0.0) for m in (m2, m3, m4))
-        )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        variance = np.where(sums.n > 0, sums.m2 / sums.n, np.nan)
-        match name:
-            case "mean":
-                return np.where(sums.n > 0, np.ldexp(sums.mean, exponent), np.nan)
-            case "std":
-                return np.ldexp(np.sqrt(variance), exponent)
-            case "skewness":
-                shaped = sums.m3 / sums.n / (variance * np.sqrt(variance))
-            case _:
-                shaped = sums.m4 / sums.n / (variance * variance) - 3.0
-    return np.where(variance > 0, shaped, np.nan)
+def _by_size(parts: Parts, stat: Stat) -> Table:
+    """Where a family counts nothing itself, parts weigh as many elements as they have."""
+    return _mean(parts.of(stat), parts.sizes())
 
 
-def _finite(parts: Parts, *, family: Family) -> Iterator[Table]:
+def _rms_by_size(parts: Parts, stat: Stat) -> Table:
+    return np.sqrt(_mean((part**2 for part in parts.of(stat)), parts.sizes()))
+
+
+def _finite(parts: Parts, family: Family) -> Iterator[Table]:
     """How many finite elements each part has."""
     bad = ["nonfinite"] if family is Family.ACT else ["nan", "inf"]
     columns = (parts.of(Stat(f"{family}_{name}")) for name in ("count", *bad))
@@ -146,69 +106,105 @@ def _finite(parts: Parts, *, family: Family) -> Iterator[Table]:
         yield np.subtract(count, sum(map(np.nan_to_num, lost)))
 
 
+# -- moments ---------------------------------------------------------------------------------------
+
+_MOMENTS = ("mean", "std", "skewness", "kurtosis")
+
+
+def _moment(parts: Parts, stat: Stat) -> Table:
+    """Mean, standard deviation, skewness or excess kurtosis of the parts together."""
+    family, wanted = stat.family, _MOMENTS.index(_name(stat))
+    # Fourth powers leave the range of float64; a common power of two (exact) keeps them inside.
+    scale = reduce(np.fmax, map(np.abs, parts.of(Stat(f"{family}_abs_max"))))
+    exponent = np.where(np.isfinite(scale), np.frexp(np.nan_to_num(scale))[1], 0)
+    sums = MomentSums(np.zeros(scale.shape))
+    moments = (parts.of(Stat(f"{family}_{name}")) for name in _MOMENTS[: wanted + 1])
+    for count, *known in zip(_finite(parts, family), *moments, strict=True):
+        # Moments higher than the wanted one do not matter to it: any number will do.
+        mean, std, skewness, kurtosis = (*known, *[np.zeros(())] * 3)[:4]
+        n = np.where(count > 0, count, 0.0)
+        std = np.ldexp(np.where(n > 0, std, 0.0), -exponent)
+        m2 = n * std * std
+        m3 = np.nan_to_num(skewness) * m2 * std
+        m4 = np.nan_to_num(kurtosis + 3.0) * m2 * std * std
+        mean = np.where(n > 0, np.ldexp(mean, -exponent), sums.mean)
+        sums.mean = np.where(sums.n == 0, mean, sums.mean)  # the first part is taken as it is
+        sums.join(n, mean, m2, m3, m4)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        n = np.where(sums.n > 0, sums.n, np.nan)
+        variance = sums.m2 / n
+        spread = np.where(variance > 0, variance, np.nan)
+        joined = (
+            np.ldexp(np.where(sums.n > 0, sums.mean, np.nan), exponent),
+            np.ldexp(np.sqrt(variance), exponent),
+            sums.m3 / n / (spread * np.sqrt(spread)),
+            sums.m4 / n / (spread * spread) - 3.0,
+        )
+    return joined[wanted]
+
+
+# -- relations -------------------------------------------------------------------------------------
+
+
+def _ratio(parts: Parts, stat: Stat) -> Table:
+    """Norm of the whole update ÷ norm of the whole weight before it."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        # The norm before the update is not stored, but it is the update's ÷ the ratio.
+        both = zip(parts.of(Stat.UPDATE_NORM), parts.of(stat), strict=True)
+        weight = _total((np.where(r > 0, norm / r, r) for norm, r in both), np.hypot)
+        update = _norm(parts, Stat.UPDATE_NORM)
+        still = np.where(update == 0, weight, np.nan)  # 0 where any part's ratio is known
+        return np.where(weight > 0, update / weight, still)
+
+
 def _cosine(parts: Parts, stat: Stat) -> Table:
-    """With the last gradient measured before; of sketches, since cosines of shards say nothing."""
-    sketches = _sum(parts, Stat.GRAD_SKETCH)
-    out = np.full(sketches.shape[:2], np.nan)
-    before = np.full(sketches.shape[1:], np.nan)
-    for step, now in enumerate(sketches):
-        with np.errstate(invalid="ignore", divide="ignore"):
-            product = (now * before).sum(axis=1)
-            out[step] = product / np.sqrt((now**2).sum(axis=1) * (before**2).sum(axis=1))
-        measured = ~np.isnan(now).any(axis=1)
-        before[measured] = now[measured]
-    return out
+    """With the gradient measured before: inner products of parts add up to that of the whole.
+
+    A part's is its cosine × its norm × its norm before. A part without a cosine adds nothing.
+    """
+    norms = Stat.GRAD_NORM
+    now = _norm(parts, norms)
+    before = _total(map(measured_before, parts.of(norms)), np.hypot)
+    both = zip(parts.of(stat), parts.of(norms), strict=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return _total(c * (norm / now) * (measured_before(norm) / before) for c, norm in both)
 
 
-def _by(count: Stat) -> Rule:
-    return partial(_mean, by=lambda parts: parts.of(count))
+def measured_before(table: Table) -> Table:
+    """For each step and subject the last value before it; NaN where there is none."""
+    steps = np.where(np.isnan(table), -1, np.arange(len(table))[:, None])
+    last = np.maximum.accumulate(steps, axis=0)
+    last = np.concatenate([np.full_like(last[:1], -1), last[:-1]])
+    return np.where(last < 0, np.nan, np.take_along_axis(table, np.maximum(last, 0), axis=0))
 
 
-def _tensor_rules(family: Family) -> dict[Stat, Rule]:
-    moment = partial(_moment, family=family)
-    rules: dict[str, Rule] = {
-        **dict.fromkeys(("count", "nan", "inf"), _sum),
-        **dict.fromkeys(("mean", "std", "skewness", "kurtosis"), moment),
-        "norm": _norm,
-        "abs_mean": partial(_mean, by=partial(_finite, family=family)),
-        "abs_max": _high,
-        "min": _low,
-        "max": _high,
-        "zero_fraction": _by(Stat(f"{family}_count")),
-        "zero_rows": _rows,
-    }
-    return {Stat(f"{family}_{name}"): rule for name, rule in rules.items()}
+# -- the rules -------------------------------------------------------------------------------------
+
+_BY_NAME: Mapping[Rule, str] = {
+    _sum: "count nan inf nonfinite input_nonfinite hash",
+    _norm: "norm",
+    _low: "min training",
+    _high: "max abs_max row_spread",
+    _rows: "zero_rows dead_rows untouched_rows",
+    _moment: "mean std skewness kurtosis",
+    _by_finite: "abs_mean",
+    _by_count: "zero_fraction gate_zero_fraction flat_fraction entropy",
+    _by_size: "lost_fraction eps_fraction",
+    _rms_by_size: "ratio_rms",
+    _ratio: "ratio",
+    _cosine: "cosine",
+}
+"""Statistics without their family: those of the same name have the same rule."""
 
 
-_BY_COUNT = _by(Stat.ACT_COUNT)
-_BY_SIZE = partial(_mean, by=lambda parts: parts.sizes())
-"""Where a family counts nothing itself, parts weigh as many elements as they have."""
+def _name(stat: Stat) -> str:
+    return stat.removeprefix(f"{stat.family}_")
+
 
 RULES: Mapping[Stat, Rule] = {
-    **_tensor_rules(Family.GRAD),
-    Stat.GRAD_DEAD_ROWS: _rows,
-    Stat.GRAD_UNTOUCHED_ROWS: _rows,
-    Stat.GRAD_SKETCH: _sum,
-    Stat.GRAD_COSINE: _cosine,
-    **_tensor_rules(Family.WEIGHT),
-    Stat.WEIGHT_ROW_SPREAD: _high,
-    Stat.WEIGHT_HASH: _sum,
-    Stat.UPDATE_NORM: _norm,
-    Stat.UPDATE_RATIO: _ratio,
-    Stat.UPDATE_LOST_FRACTION: _BY_SIZE,
-    Stat.OPTIM_RATIO_RMS: partial(_BY_SIZE, power=2),
-    Stat.OPTIM_EPS_FRACTION: _BY_SIZE,
-    Stat.ACT_COUNT: _sum,
-    Stat.ACT_NONFINITE: _sum,
-    Stat.ACT_MEAN: partial(_moment, family=Family.ACT),
-    Stat.ACT_STD: partial(_moment, family=Family.ACT),
-    Stat.ACT_ABS_MAX: _high,
-    Stat.ACT_ZERO_FRACTION: _BY_COUNT,
-    Stat.ACT_GATE_ZERO_FRACTION: _BY_COUNT,
-    Stat.ACT_FLAT_FRACTION: _BY_COUNT,
-    Stat.ACT_ENTROPY: _BY_COUNT,
-    Stat.PROBE_NONFINITE: _sum,
-    Stat.PROBE_INPUT_NONFINITE: _sum,
-    Stat.PROBE_TRAINING: _low,
+    stat: rule
+    for rule, names in _BY_NAME.items()
+    for stat in Stat
+    if _name(stat) in names.split() and stat.kind is not Kind.GROUP
 }
-"""Of groups of an optimizer there are only copies, and nothing to merge."""
+"""Groups of an optimizer are only copied, and sketches are not recorded: they have no rule."""

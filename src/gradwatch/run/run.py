@@ -1,6 +1,5 @@
 """`Run`: what was recorded, as read-only arrays that are loaded on first use."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -8,19 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.errors import Exit, GradwatchError
 from gradwatch.graph import Graph
 from gradwatch.notebook import cell, facts, line_chart
 from gradwatch.run.arrays import source_from_arrays
 from gradwatch.run.downsample import Window
-from gradwatch.run.given import series_by_name, source_from_norms
-from gradwatch.run.source import Loaded, ReadCache, Source
+from gradwatch.run.given import choice, refused, series_by_name, source_from_norms
+from gradwatch.run.source import ALL, Loaded, Source
 from gradwatch.run.subject import Event, EventKind, Histogram, Subject
-from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
+from gradwatch.stats import HAS_VALUE, Family, Kind, Stat
 from gradwatch.text import markup
 
 CHART_POINTS = 120
-States = NDArray[np.uint8]
 
 
 class Run:
@@ -32,8 +29,9 @@ class Run:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.series = SeriesByStat(self)
-        # Not part of `Source`: only what is read from files can be read again.
-        self._loaded = ReadCache(lambda: getattr(source, "room", sys.maxsize))
+        # Two threads may load the same statistic; the later one is kept.
+        self._loaded: dict[Stat, Loaded] = {}
+        self._wholes: dict[Stat, Loaded] = {}
 
     # -- what there is ---------------------------------------------------------------------------
 
@@ -41,6 +39,11 @@ class Run:
     def steps(self) -> NDArray[np.int64]:
         """The recorded training steps in ascending order: the rows of every series."""
         return self.source.steps
+
+    @property
+    def subjects(self) -> Sequence[Subject]:
+        """Everything that has a series: parameters, layers, optimizer groups."""
+        return self.source.subjects
 
     @property
     def step_count(self) -> int:
@@ -63,11 +66,6 @@ class Run:
         last = int(self.steps[-1])
         closed = any(e.kind is EventKind.CLOSED and e.step == last - 1 for e in self.events)
         return last - 1 if closed else last
-
-    @property
-    def subjects(self) -> Sequence[Subject]:
-        """Everything that has a series: parameters, layers, optimizer groups."""
-        return self.source.subjects
 
     @cached_property
     def by_kind(self) -> dict[Kind, tuple[Subject, ...]]:
@@ -138,16 +136,14 @@ class Run:
 
     def sampled(self, stat: Stat | str) -> NDArray[np.intp]:
         """The rows in which anything of a statistic may have been recorded; few, often."""
-        if (stat := _stat(stat)) not in self.recorded:
-            return np.empty(0, np.intp)
-        rows = self._load(stat).rows
+        rows = self._load(_stat(stat)).rows
         return np.arange(len(self.steps)) if rows is None else rows
 
-    def at(self, stat: Stat | str, rows: Any, columns: Any = slice(None)) -> NDArray[np.float64]:
+    def at(self, stat: Stat | str, rows: Any, columns: Any = ALL) -> NDArray[np.float64]:
         """`series[stat][rows, columns]` without making the whole series, which may be large."""
         return self._load(_stat(stat)).at(rows, columns)
 
-    def states_at(self, stat: Stat | str, rows: Any, columns: Any = slice(None)) -> States:
+    def states_at(self, stat: Stat | str, rows: Any, columns: Any = ALL) -> NDArray[np.uint8]:
         """`state(stat)[rows, columns]`, likewise."""
         return self._load(_stat(stat)).states_at(rows, columns)
 
@@ -161,21 +157,19 @@ class Run:
 
     def index(self, name: str, kind: Kind = Kind.PARAMETER) -> int:
         """Column of a subject in the series of its kind."""
-        try:
-            return self._columns[kind, name]
-        except KeyError:
-            raise GradwatchError(f"This run has no {kind} named {name!r}.", Exit.USAGE) from None
+        for column, subject in enumerate(self.by_kind[kind]):
+            if subject.name == name:
+                return column
+        raise refused(f"the name of a {kind} of this run", name)
 
     def column(self, stat: Stat | str, name: str) -> NDArray[np.float64]:
         """One subject's series."""
-        stat = _stat(stat)
-        rows = np.arange(len(self.steps))
-        return self.at(stat, rows, self.index(name, stat.kind))
+        column = self.index(name, _stat(stat).kind)
+        return self.at(stat, np.arange(len(self.steps)), column)
 
     def measured(self, stat: Stat | str) -> NDArray[np.bool_]:
         """Where a value was really measured (sampled, partial and clipped ones included)."""
-        measured: NDArray[np.bool_] = HAS_VALUE[self.state(stat)]
-        return measured
+        return np.asarray(HAS_VALUE[self.state(stat)])
 
     def measured_rows(self, stat: Stat | str) -> NDArray[np.intp]:
         """The rows in which at least one value was."""
@@ -189,43 +183,21 @@ class Run:
         return Window(self, low if first is None else first, high if last is None else last, points)
 
     def _load(self, stat: Stat) -> Loaded:
-        def load() -> Loaded:
+        if stat not in self._loaded:
             recorded = stat in self.recorded
-            return _unwritable(self.source.load(stat) if recorded else self._absent(stat))
-
-        return self._loaded.get(stat, load, lambda loaded: loaded.bytes)
+            self._loaded[stat] = self.source.load(stat) if recorded else self._absent(stat)
+        return self._loaded[stat]
 
     def _whole(self, stat: Stat) -> Loaded:
-        loaded = self._load(stat)
-        if loaded.rows is None:
-            return loaded
-
-        def whole() -> Loaded:
-            self.claim(loaded.values.shape[1], stat.width)
-            return _unwritable(loaded.whole(len(self.steps)))
-
-        return self._loaded.get(("whole", stat), whole, lambda loaded: loaded.bytes)
-
-    def claim(self, columns: int, width: int = 1) -> None:
-        """Raise where a table of all steps is more than files may ask for: they may be made up."""
-        budget = getattr(self.source, "budget", None)  # not part of `Source`: only files have one
-        if budget is not None:
-            budget.table(len(self.steps), columns, "steps", width)
+        if stat not in self._wholes:
+            self._wholes[stat] = self._load(stat).whole(len(self.steps))
+        return self._wholes[stat]
 
     def _absent(self, stat: Stat) -> Loaded:
-        shape = (len(self.steps), len(self.by_kind[stat.kind]))
-        wide = shape if stat.width == 1 else (*shape, stat.width)
-        # One number seen from everywhere: what was not recorded takes no memory.
-        none, unsampled = np.broadcast_to(np.nan, wide), np.uint8(State.NOT_SAMPLED)
-        return Loaded(none, np.broadcast_to(unsampled, shape))
-
-    @cached_property
-    def _columns(self) -> dict[tuple[Kind, str], int]:
-        return {
-            (kind, subject.name): column
-            for kind, subjects in self.by_kind.items()
-            for column, subject in enumerate(subjects)
-        }
+        """What was not recorded has no rows."""
+        columns, width = len(self.by_kind[stat.kind]), () if stat.width == 1 else (stat.width,)
+        values, states = np.empty((0, columns, *width)), np.empty((0, columns), np.uint8)
+        return Loaded(values, states, np.empty(0, np.intp))
 
     def __repr__(self) -> str:
         name = self.info.get("name", "in memory")
@@ -235,25 +207,19 @@ class Run:
         """Name, size, what was recorded, and the loss as a line."""
         name = markup(str(self.info.get("name", "run in memory")), 80)
         extent = f" ({self.steps[0]} to {self.last_step})" if self.step_count else ""
-        families = sorted({str(stat).partition("_")[0] for stat in self.recorded})
-        scalars = ", ".join(markup(scalar, 60) for scalar in sorted(self.scalars)[:12])
         rows = {
             "steps": f"{self.step_count}{extent}",
             "layers, parameters": f"{len(self.layers)}, {len(self.names)}",
-            "recorded": ", ".join(families) or "nothing",
-            "scalars": scalars or "none",
+            "recorded": ", ".join(sorted({stat.family for stat in self.recorded})) or "nothing",
         }
-        table = facts((head, cell(text)) for head, text in rows.items())
-        return f"<div><b>{name}</b>{table}{self._loss_chart()}</div>"
-
-    def _loss_chart(self) -> str:
-        if "loss" not in self.scalars or not len(self.steps):
-            return ""
-        losses = self.window(points=CHART_POINTS).scalar("loss").last[:, 0]
-        finite = losses[np.isfinite(losses)]
-        if len(finite) < 2:
-            return ""
-        return line_chart(losses.tolist(), f"loss from {finite[0]:.3g} to {finite[-1]:.3g}")
+        table, chart = facts((head, cell(text)) for head, text in rows.items()), ""
+        if "loss" in self.scalars:
+            losses = self.window(points=CHART_POINTS).scalar("loss").last[:, 0]
+            finite = losses[np.isfinite(losses)]
+            if len(finite) > 1:
+                caption = f"loss from {finite[0]:.3g} to {finite[-1]:.3g}"
+                chart = line_chart(losses.tolist(), caption)
+        return f"<div><b>{name}</b>{table}{chart}</div>"
 
     # -- making ----------------------------------------------------------------------------------
 
@@ -308,21 +274,8 @@ class SeriesByStat(Mapping[Stat, NDArray[np.float64]]):
         return stat in self._run.recorded
 
 
-def _unwritable(loaded: Loaded) -> Loaded:
-    """Everybody who asks for a statistic gets the same arrays: nobody may change them."""
-    loaded.values.setflags(write=False)
-    loaded.states.setflags(write=False)
-    return loaded
-
-
 def _stat(stat: Stat | str) -> Stat:
-    try:
-        return Stat(stat)
-    except ValueError:
-        names = ", ".join(Stat)
-        raise GradwatchError(
-            f"There is no statistic {stat!r}; known: {names}.", Exit.USAGE
-        ) from None
+    return choice(Stat, stat, "the statistic")
 
 
 def as_run(data: Any, *, steps: Any = None, scalars: Any = None) -> Run:
@@ -334,10 +287,7 @@ def as_run(data: Any, *, steps: Any = None, scalars: Any = None) -> Run:
     """
     if isinstance(data, Run):
         if steps is not None or scalars is not None:
-            raise GradwatchError(
-                "Expected norms or arrays beside steps or scalars, got a run, which has its own.",
-                Exit.USAGE,
-            )
+            raise refused("norms or arrays beside steps or scalars", data, "A run has its own.")
         return data
     listed, arrays = series_by_name(data)
     if arrays:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from math import prod
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -30,12 +29,6 @@ class Placement:
     shape: tuple[int, ...]
     replica: int = 0
     """Which copy of the shard this is, counting from 0."""
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Placement":
-        """Back from a dictionary; raises where a file holds something of the wrong type."""
-        whole, offset, shape = (_ints(data[name]) for name in ("global_shape", "offset", "shape"))
-        return cls(whole, offset, shape, _int(data.get("replica", 0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,34 +54,36 @@ class Subject:
     """Class of the owning module, such as `Linear` or `BatchNorm1d`."""
     placement: Placement | None = None
 
+    def unsharded(self) -> "Subject":
+        """The subject as one machine would have it."""
+        if self.placement is None:
+            return self
+        shape = self.placement.global_shape
+        return replace(self, shape=shape, count=prod(shape), placement=None)
+
     def to_dict(self) -> dict[str, Any]:
         """Only what differs from the defaults, so that tables stay small."""
-        data = {k: v for k, v in asdict(self).items() if v != _DEFAULTS[k]}
-        data["kind"] = str(self.kind)
-        return data
+        given = {**asdict(self), "kind": str(self.kind)}
+        return {name: value for name, value in given.items() if value != _DEFAULTS[name]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Subject":
-        """Back from `to_dict`; raises where a file holds something of the wrong type."""
-        placement = data.get("placement")
-        return cls(
-            kind=Kind(data["kind"]),
-            name=_text(data["name"]),
-            layer=_text(data.get("layer", "")),
-            shape=_ints(data.get("shape", ())),
-            dtype=_text(data.get("dtype", "")),
-            count=_int(data.get("count", 0)),
-            group=None if data.get("group") is None else _int(data["group"]),
-            frozen=bool(data.get("frozen", False)),
-            tied_to=tuple(map(_text, data.get("tied_to", ()))),
-            order=None if data.get("order") is None else _int(data["order"]),
-            module=_text(data.get("module", "")),
-            placement=placement and Placement.from_dict(placement),
-        )
+        """Back from `to_dict`; what a later version added is left out.
+
+        Raises ValueError, TypeError or KeyError for what is no subject.
+        """
+        known = {k: v for k, v in _with_tuples(data).items() if k in _DEFAULTS}
+        known["kind"] = Kind(known["kind"])
+        if "placement" in known:
+            known["placement"] = Placement(**_with_tuples(known["placement"]))
+        return cls(**known)
 
 
-_LONGEST = 1 << 12
-_DIMENSIONS = 64
+def _with_tuples(data: Any) -> dict[str, Any]:
+    """A dictionary with tuples for the lists that JSON makes of them."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in dict(data).items()}
+
+
 _DEFAULTS = {item.name: item.default for item in fields(Subject)}
 
 
@@ -103,28 +98,6 @@ def block_of(layer: str) -> str:
     """The path up to its first number: `layers.3.mlp.fc` is in `layers.3`; else the first part."""
     numbered = re.match(r"(.*?\d+)(\.|$)", layer)
     return numbered[1] if numbered else layer.partition(".")[0]
-
-
-def _ints(values: Any) -> tuple[int, ...]:
-    """A shape or an offset; one that no tensor can have would overflow somewhere else."""
-    if len(values) > _DIMENSIONS:
-        raise ValueError(f"a shape of {len(values)} dimensions")
-    numbers = tuple(index(value) for value in values)
-    if min(numbers, default=0) < 0 or max(*numbers, prod(numbers), 0) >> 62:
-        raise ValueError("a shape that no tensor can have")
-    return numbers
-
-
-def _text(value: Any) -> str:
-    """A name; one that is longer than any would stand in every row of an export."""
-    text = str(value)
-    if len(text) > _LONGEST:
-        raise ValueError(f"a name of {len(text)} letters")
-    return text
-
-
-def _int(value: Any) -> int:
-    return _ints([value])[0]
 
 
 class EventKind(StrEnum):
@@ -162,6 +135,15 @@ class Event:
     wall: float = 0.0
     rank: int = 0
 
+    def to_dict(self) -> dict[str, Any]:
+        """All but the rank, which a writer's folder says for all its events."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "rank"}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], rank: int = 0) -> "Event":
+        """Back from `to_dict`."""
+        return cls(**{**data, "kind": EventKind(data["kind"]), "rank": rank})
+
 
 @dataclass(frozen=True)
 class Histogram:
@@ -177,6 +159,19 @@ class Histogram:
     nan: int = 0
     positive_inf: int = 0
     negative_inf: int = 0
+
+    @classmethod
+    def merged(cls, parts: "Sequence[Histogram]") -> "Histogram":
+        """The histogram of all parts together."""
+        first = min(part.first_exponent for part in parts)
+        end = max(part.first_exponent + len(part.negative) for part in parts)
+        negative, positive = np.zeros((2, end - first), np.uint64)
+        for part in parts:
+            at = part.first_exponent - first
+            negative[at : at + len(part.negative)] += part.negative
+            positive[at : at + len(part.positive)] += part.positive
+        others = [(part.zeros, part.nan, part.positive_inf, part.negative_inf) for part in parts]
+        return cls(first, negative, positive, *map(sum, zip(*others, strict=True)))
 
     @property
     def count(self) -> int:
@@ -215,17 +210,11 @@ class HistogramTable:
 
     def part(self, begin: int, end: int) -> "HistogramTable":
         """Those from `begin` up to `end`."""
-        if end - begin == len(self):
-            return self
-        ends = np.concatenate([[0], np.cumsum(2 * self.sizes)])
-        some = slice(begin, end)
-        return HistogramTable(
-            self.tensors[some],
-            self.first_exponents[some],
-            self.sizes[some],
-            self.counts[ends[begin] : ends[end]],
-            self.others[some],
-        )
+        bins = 2 * self.sizes
+        counts = self.counts[bins[:begin].sum() : bins[:end].sum()]
+        some = (part[begin:end] for part in (self.tensors, self.first_exponents, self.sizes))
+        tensors, first_exponents, sizes = some
+        return HistogramTable(tensors, first_exponents, sizes, counts, self.others[begin:end])
 
     def __len__(self) -> int:
         return len(self.tensors)

@@ -213,7 +213,7 @@ def of_run(library: Library, key: str) -> Look:
         except RunGone:
             return [ServerEvent("gone", "gone")]
         if run.busy:
-            progress = {"what": run.busy, "done": round(run.done, 2)}
+            progress = {"what": run.busy, "done": None}
             return [ServerEvent("progress", "", to_json(progress))]
         if run.resting:  # what came meanwhile is told when the rest is over: none is missed
             return [ServerEvent("grown", run.shown)] if run.shown else []

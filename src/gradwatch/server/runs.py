@@ -20,12 +20,12 @@ from typing import Any, cast
 from gradwatch.diagnosis import Diagnosis
 from gradwatch.errors import GradwatchError
 from gradwatch.run import Run
-from gradwatch.run.source import Loaded, ReadCache, Source
+from gradwatch.run.source import Loaded, Source
 from gradwatch.server.encoded import AnswerCache, EncodedView, SentETags, ViewRequest
 from gradwatch.stats import Stat
-from gradwatch.store import RunSummary, follow, list_runs
-from gradwatch.store.isolation import Decoder
+from gradwatch.store import Follower, list_runs
 from gradwatch.store.places import Place
+from gradwatch.store.runs import RunSummary
 from gradwatch.text import plain
 from gradwatch.views.model import ViewModel, build, diagnosed
 from gradwatch.views.model.titles import HEAT_CHOICE, shown
@@ -38,10 +38,8 @@ REST = 10.0
 """A growing run is read or built again only after this many times what the last time took."""
 MOST_DIAGNOSED = 60_000_000
 """Checks load series whole; beyond so many values that is left to `gradwatch diagnose`."""
-MOST_LOADED = 60_000_000
-"""Values of one series that may be in memory: half a gigabyte."""
-CACHED = 64 << 20
-"""Bytes of what was read of all runs together."""
+MOST_LOADED = 1 << 30
+"""Bytes of one family's rows on the disk: a tenth of it is in memory for each statistic."""
 BIG = 64 << 20
 """Bytes on disk from which on what is new in a run is read by the worker."""
 WARMED = 10
@@ -68,8 +66,6 @@ class Library:
         self._lock = threading.Lock()
         self._workers = WorkerThreads()
         keep_little_memory()
-        # Runs come from anywhere: over a forged file the decoder dies, not the server.
-        self._reading = Decoder(), ReadCache(lambda: CACHED)
 
     def scan(self) -> "dict[str, ServedRun]":
         """The runs that are there now by their id, newest first."""
@@ -80,9 +76,7 @@ class Library:
                     path = item.path.resolve()
                     raw = str(path).encode("utf-8", "surrogateescape")  # names may be any bytes
                     key = hashlib.blake2b(raw, digest_size=8).hexdigest()
-                    run = self._runs.get(key) or ServedRun(
-                        key, path, item.name, self._workers, *self._reading
-                    )
+                    run = self._runs.get(key) or ServedRun(key, path, item.name, self._workers)
                     run.size = item.bytes
                     runs[key] = run
             self._runs = runs  # replaced, never changed: others read it without the lock
@@ -136,8 +130,6 @@ class ServedRun:
     path: Place
     name: str
     workers: "WorkerThreads"
-    decoder: Decoder
-    cache: ReadCache
     size: int = 0
     sent: SentETags = field(default_factory=SentETags)
     summary: dict[str, Any] | None = None
@@ -146,14 +138,12 @@ class ServedRun:
     """The mark for which everything that takes long is done."""
     busy: str = ""
     """What a worker does for this run just now."""
-    done: float = 0.0
-    """How much of the run is open, from 0 to 1."""
 
     def __post_init__(self) -> None:
         self.run: Run | None = None
         self._run_mark = self._mark = ""
         self._marked_until = 0.0
-        self._follower = follow(self.path, call=self.decoder, cache=self.cache)
+        self._follower = Follower(self.path)
         self._diagnosis: tuple[str, Diagnosis] | None = None
         self._newest: EncodedView | None = None
         self.shown = ""
@@ -271,7 +261,7 @@ class ServedRun:
 
     def listed(self) -> dict[str, Any]:
         """The run's row in the list, as far as it is known."""
-        opening = f"opening, {100 * self.done:.0f} %" if self.big else "not looked at yet"
+        opening = "opening" if self.big else "not looked at yet"
         summary = self.summary or _unknown(opening)
         return {"id": self.key, "name": self.name, **summary}
 
@@ -330,13 +320,10 @@ class ServedRun:
         may = now or not (self._opening_rest.active or self._building.locked())
         if self.run is None or (stale and may):
             with self._opening_rest.after():
-                run = _locked(self._follower.refresh(self._opened_share), threading.RLock())
+                run = _locked(self._follower.refresh(), threading.RLock())
                 _ = run.steps, run.scalars, run.recorded, run.parameters  # every answer needs them
             self.run, self._run_mark = run, mark
         return self.run
-
-    def _opened_share(self, share: float) -> None:
-        self.done = 0.9 * share  # the rest is putting together
 
     def _diagnosed(self, mark: str, run: Run) -> Diagnosis:
         if self._diagnosis is None or self._diagnosis[0] != mark:
@@ -386,12 +373,11 @@ class LockedSource:
 
     def load(self, stat: Stat) -> Loaded:
         """A whole series; of a run that is too large for it, whoever asks has to do without."""
-        columns = sum(item.kind is stat.kind for item in self.subjects)
         with self._lock:
-            sampled = getattr(self._source, "sampled", None)  # of a rank's own, not of several
-            rows = len(self.steps) if sampled is None else int(sampled(stat).sum())
-            if (cells := rows * columns) > MOST_LOADED:
-                raise GradwatchError(f"{stat} has {cells:,} values: too many to be served whole.")
+            folders = getattr(self._source, "folders", ())  # of a run folder, not of arrays
+            rows = [part for f in folders for part in f.parts[f"rows/{stat.family}"]]
+            if (size := sum(part.bytes for part in rows)) > MOST_LOADED:
+                raise GradwatchError(f"{stat} is in {size:,} bytes of rows: too many to be served.")
             loaded: Loaded = self._source.load(stat)
             return loaded
 

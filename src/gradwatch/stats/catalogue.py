@@ -22,7 +22,6 @@ class State(IntEnum):
     SAMPLED = 5  # measured on a fixed sample of the coordinates
     PARTIAL = 6  # not all shards of this step were there
     CLIPPED = 7  # measured after a clipping that cannot be undone
-    DAMAGED = 8  # was recorded, but the file no longer holds it
 
     @property
     def has_value(self) -> bool:

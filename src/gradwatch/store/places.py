@@ -1,21 +1,20 @@
-"""Where a run lies: a folder of this machine, or (`store/remote.py`) one at a URL.
+"""Where runs lie: a folder of this machine or one at a URL, both read through `pyarrow.fs`.
 
-In a local folder links are left alone: they could lead anywhere.
+What `pyarrow.fs` does not know, fsspec opens if it is installed. Credentials are the business of
+those libraries: what a URL holds of them is in no text or message of ours.
 """
 
 import contextlib
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from gradwatch.errors import GradwatchError
-from gradwatch.files import make_folder, mode_like, write_whole
-from gradwatch.store.parquet import RandomAccess
 from gradwatch.text import plain
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")  # two letters at least: C:// is a drive
@@ -26,157 +25,141 @@ def is_url(given: object) -> bool:
     return isinstance(given, str) and _URL.match(given) is not None
 
 
-class FileHandle:
-    """A regular file, open for reading, that closes itself when nobody holds it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    @property
-    def size(self) -> int:
-        """Bytes the file has at this moment; a writer may be appending."""
-        return os.fstat(self.descriptor).st_size
-
-    def read(self, length: int, offset: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file, none where it cannot be read."""
-        try:
-            data = os.pread(self.descriptor, length, offset)
-            while data and len(data) < length:
-                more = os.pread(self.descriptor, length - len(data), offset + len(data))
-                if not more:
-                    break
-                data += more
-        except OSError:
-            return b""
-        return data
-
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self.descriptor)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Place:
     """A folder that may hold a run: `Place.of("runs/x")`, `Place.of("s3://bucket/runs/x")`."""
 
-    path: str
+    text: str
+    """The path, or the URL without user, password and query."""
+    inside: str = field(repr=False, compare=False)
+    """The path as the file system has it."""
+    system: Any = field(repr=False, compare=False)
+    """The file system that has it."""
+    remote: bool = field(default=False, repr=False, compare=False)
+    """Whether each look at it is a request to a server."""
 
     @staticmethod
     def of(given: "str | os.PathLike[str]") -> "Place":
         """From what a user hands in."""
         if isinstance(given, Place):
             return given
-        from gradwatch.store import remote  # which needs this class
-
         text = os.fspath(given)
-        scheme = match[1].lower() if (match := _URL.match(text)) else "file"
-        if scheme not in ("file", "local"):
-            return remote.place_of(text)
-        return Place(str(Path(unquote(urlsplit(text).path) if match else text)))
+        match = _URL.match(text)
+        if match and match[1].lower() not in ("file", "local"):
+            return _remote(text)
+        from pyarrow.fs import LocalFileSystem
 
-    @property
-    def remote(self) -> bool:
-        """Whether each look at it is a request to a server."""
-        return False
+        path = str(Path(unquote(urlsplit(text).path) if match else text))
+        return Place(path, path, LocalFileSystem())
 
     @property
     def name(self) -> str:
         """The last part of the path."""
-        return Path(self.path).name
+        return self.text.rpartition("/")[2] if self.remote else Path(self.text).name
 
     def __truediv__(self, name: str) -> "Place":
-        return Place(os.path.join(self.path, name))  # noqa: PTH118
-
-    def __lt__(self, other: "Place") -> bool:
-        return self.path < other.path
+        text = f"{self.text}/{name}" if self.remote else str(Path(self.text, name))
+        inside = f"{self.inside}/{name}" if self.remote else text
+        return Place(text, inside, self.system, self.remote)
 
     def __str__(self) -> str:
-        return self.path
+        return self.text
 
-    def __fspath__(self) -> str:
-        return self.path
+    __fspath__ = __str__
 
     def resolve(self) -> "Place":
-        """The same place by its whole path, without links on the way."""
-        return Place(str(Path(self.path).resolve()))
+        """The same place by its whole path."""
+        return self if self.remote else Place.of(Path(self.text).resolve())
 
     def exists(self) -> bool:
         """Whether there is such a folder."""
-        try:
-            return Path(self.path).is_dir()
-        except (OSError, ValueError):  # a name that no file system takes
-            return False
-
-    def problem(self) -> str:
-        """Why the folder cannot be listed, in the system's words; "" where it can."""
-        try:
-            os.scandir(self.path).close()
-        except OSError as error:
-            return error.strerror or type(error).__name__
-        return ""
+        with contextlib.suppress(OSError, ValueError), self.translated():
+            return bool(self.system.get_file_info(self.inside).type.name == "Directory")
+        return False
 
     def folders(self) -> list[str]:
         """The names of the folders in it; none where it cannot be read."""
-        with contextlib.suppress(OSError), os.scandir(self.path) as entries:
-            return [item.name for item in entries if item.is_dir(follow_symlinks=False)]
-        return []
+        return [item.base_name for item in self._infos() if item.type.name == "Directory"]
 
     def files(self) -> dict[str, int]:
-        """Bytes of every regular file in it and in its folders, by path such as `rows/grad/…`."""
-        return {path: size for path, size, *_ in self._listing()}
-
-    def files_and_stored(self) -> tuple[dict[str, int], int]:
-        """The same, and how many bytes are really stored: the holes of a file are not."""
-        listing = list(self._listing())
-        return {path: size for path, size, *_ in listing}, sum(stored for *_, stored in listing)
+        """Bytes of every file in it and in its folders, by path such as `rows/grad/…`."""
+        return {path: size for path, size, _ in self._files()}
 
     def mark(self) -> str:
         """Changes whenever a file does; reads no data."""
-        stamps = sorted(item[:3] for item in self._listing())  # the rest may settle later
-        return hashlib.blake2b(repr(stamps).encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(repr(sorted(self._files())).encode(), digest_size=8).hexdigest()
 
-    def _listing(self) -> Iterator[tuple[str, int, int | None, int]]:
-        """Path, bytes, time of change, bytes that are stored."""
-        waiting = [""]
-        while waiting:
-            below = waiting.pop()
-            with contextlib.suppress(OSError), os.scandir(Path(self.path, below)) as entries:
-                for item in entries:
-                    path = below + item.name
-                    if item.is_dir(follow_symlinks=False):
-                        waiting.append(path + "/")
-                    elif item.is_file(follow_symlinks=False):
-                        # One that is renamed meanwhile must not end the listing of the others.
-                        with contextlib.suppress(FileNotFoundError):
-                            facts = item.stat(follow_symlinks=False)
-                            stored = min(facts.st_size, 512 * facts.st_blocks)
-                            yield path, facts.st_size, facts.st_mtime_ns, stored
+    def _files(self) -> list[tuple[str, int, int | None]]:
+        begin = len(self.inside.rstrip("/")) + 1
+        found = [item for item in self._infos(recursive=True) if item.type.name == "File"]
+        return [(item.path[begin:], item.size or 0, item.mtime_ns) for item in found]
 
-    def open(self, file: str) -> RandomAccess | None:
-        """A file in it; None where there is no regular file: a link could lead out of the run's
-        folder, and opening a pipe or a device could block or do harm."""
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    def _infos(self, recursive: bool = False) -> list[Any]:
+        from pyarrow.fs import FileSelector
+
+        unreadable = (FileNotFoundError, PermissionError) if self.remote else (OSError,)
+        with self.translated(), contextlib.suppress(*unreadable):
+            found = self.system.get_file_info(FileSelector(self.inside, True, recursive))
+            return [item for item in found if _has_text(item)]
+        return []
+
+    def open(self, file: str) -> Any:
+        """A file in it as pyarrow's; FileNotFoundError where there is none."""
+        with self.translated():
+            return self.system.open_input_file(f"{self.inside}/{file}")
+
+    def read(self, file: str) -> bytes | None:
+        """All of a file in it; None where there is none that can be read."""
+        with contextlib.suppress(OSError), self.open(file) as opened, self.translated():
+            return bytes(opened.read())
+        return None
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """What the libraries say of a server becomes a sentence, without what may be secret."""
         try:
-            handle = FileHandle(os.open(Path(self.path, file), flags))
-        except (OSError, ValueError):
-            return None
-        return handle if stat.S_ISREG(os.fstat(handle.descriptor).st_mode) else None
+            yield
+        except Exception as error:  # each of fsspec's file systems has exceptions of its own
+            if not self.remote or isinstance(error, FileNotFoundError | GradwatchError):
+                raise
+            raise _failure(self.text, error) from None
 
-    def put(self, file: str, data: bytes) -> None:
-        """Write a file as a whole, over an older one; never through a link."""
-        path = Path(self.path)
+
+def _has_text(item: Any) -> bool:
+    """Whether its name is UTF-8; pyarrow can name no other, and none of ours is another."""
+    with contextlib.suppress(UnicodeDecodeError):
+        return bool(item.path)
+    return False
+
+
+def _remote(url: str) -> Place:
+    """The place at this URL; nothing but the region of a bucket is asked for yet."""
+    from pyarrow import fs
+
+    scheme, _, rest = url.partition("://")
+    # A password that was pasted in as it is may have / and ? in it: up to the last @ is hidden.
+    secret = "@" in rest and {"@", ":"} & set(re.split("[/?]", rest)[0])
+    rest = (rest.rpartition("@")[2] if secret else rest).partition("?")[0]
+    shown = plain(f"{scheme}://{rest}".rstrip("/"))
+    try:
         try:
-            make_folder(path)
-            for part in file.split("/")[:-1]:
-                path /= part
-                if path.is_symlink():
-                    raise NotADirectoryError(0, "a link is in the way")
-                path.mkdir(mode_like(path.parent), exist_ok=True)
-        except OSError as error:
-            raise GradwatchError(f"Could not write {plain(str(path))}: {error.strerror}.") from None
-        write_whole(Path(self.path, file), lambda target: target.write(data), force=True)
+            system, inside = fs.FileSystem.from_uri(url)
+        except (ValueError, NotImplementedError) as error:
+            if isinstance(error, ValueError) and "Unrecognized filesystem" not in str(error):
+                raise
+            from fsspec.core import url_to_fs
 
-    def remove(self, file: str) -> None:
-        """Remove a file that `files` has named."""
-        with contextlib.suppress(OSError):
-            Path(self.path, file).unlink()
+            # without its listings, which would not see a run grow
+            found, inside = url_to_fs(url, use_listings_cache=False)
+            system = fs.PyFileSystem(fs.FSSpecHandler(found))
+    except Exception as error:
+        raise _failure(shown, error) from None
+    return Place(shown, inside.rstrip("/"), system, True)
+
+
+def _failure(place: str, error: Exception) -> GradwatchError:
+    """Not in the library's words, which may repeat a key: only by the name of the error."""
+    code = re.search(r"AWS Error (\w+)", str(error))
+    what = code[1] if code else type(error).__name__
+    text = f"Expected to reach {place!r}, but got {what}. Check the address, the network and the "
+    return GradwatchError(text + "credentials; `pip install fsspec` adds kinds of URLs.")

@@ -1,29 +1,32 @@
-"""Retention: which sealed rows may go, and the event that says so. Rollups always stay."""
+"""Retention: what `keep=` means, and which parts go to bound a run's folder."""
 
+import math
+import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.run.subject import Event, EventKind
-from gradwatch.store.manifest import SealedFile
+from gradwatch.store.folder import Folder
+from gradwatch.store.layout import LOG, Part, packed
+from gradwatch.store.places import Place
+from gradwatch.store.runs import writers
 
-FULL_ROWS = ("rows", "sketches", "histograms")
-"""Kinds of files that retention takes."""
+_UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "h": 3600, "d": 86400}
+_AMOUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([a-z]+)", re.ASCII | re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Retention:
-    """What to keep of the full rows: so many bytes of the run's folder, or so many seconds."""
+class Retention(NamedTuple):
+    """What to keep: so many bytes of the run's folder, or full rows of so many seconds."""
 
     bytes: int | None = None
     seconds: float | None = None
 
-
-_UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "h": 3600, "d": 86400}
-_AMOUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([a-z]+)", re.ASCII | re.IGNORECASE)
-SMALLEST = 10**6
+    def shared(self, folders: int) -> "Retention":
+        """The share of one of so many writers' folders."""
+        return Retention(self.bytes and self.bytes // max(folders, 1), self.seconds)
 
 
 def retention(keep: object) -> Retention | None:
@@ -34,7 +37,7 @@ def retention(keep: object) -> Retention | None:
     match = _AMOUNT.fullmatch(text)
     unit = match[2].lower() if match else ""
     amount = float(match[1]) * _UNITS.get(unit, 0) if match else 0.0
-    if unit.endswith("b") and amount >= SMALLEST:
+    if unit.endswith("b") and amount >= 10**6:
         return Retention(bytes=int(amount))
     if unit in ("h", "d") and amount > 0:
         return Retention(seconds=amount)
@@ -45,36 +48,61 @@ def retention(keep: object) -> Retention | None:
     )
 
 
-def due(
-    rows: Mapping[int, Sequence[SealedFile]],
-    total: int,
-    keep: Retention,
-    age: Callable[[int], float],
-) -> list[SealedFile]:
-    """The files of full rows that go now, the oldest first; `rows` are all of them, by number.
+Parts = list[tuple[str, Part]]
+"""Parts that go, by table."""
+Tables = Mapping[str, Mapping[Part, float]]
+"""By table its parts in order, and when each was finished."""
 
-    `total` is the size of the folder, `age` the seconds since those of a number were sealed. The
-    newest rows always stay.
+
+def removal(tables: Tables, now: float, total: int, keep: Retention) -> Parts:
+    """What goes now, by table: the oldest full rows first, then the oldest coarse rows.
+
+    `total` is the size of the folder. The newest part of each table always stays. A folder that is
+    too large shrinks by an eighth, so that not every new part makes another one go.
     """
-    gone: list[SealedFile] = []
-    numbers = sorted(rows)
-    for number in numbers[:-1]:
-        too_large = keep.bytes is not None and total > keep.bytes
-        if not too_large and (keep.seconds is None or age(number) <= keep.seconds):
-            break
-        gone += rows[number]
-        total -= sum(file.bytes for file in rows[number])
+    limit = keep.bytes * 7 // 8 if keep.bytes is not None and total > keep.bytes else total
+    gone: Parts = []
+    for kinds in (("rows", "histograms"), ("coarse",)):
+        found = [
+            (part.first_step, table, part, ended)
+            for table, parts in tables.items()
+            if table.partition("/")[0] in kinds
+            for part, ended in [*parts.items()][:-1]
+        ]
+        for _, table, part, ended in sorted(found):
+            old = "rows" in kinds and now - ended > (keep.seconds or math.inf)
+            if old or total > limit:
+                gone.append((table, part))
+                total -= part.bytes
     return gone
 
 
-def removal(gone: Sequence[SealedFile]) -> Event:
-    """The event that says which rows retention takes."""
-    first, last = min(file.first_step for file in gone), max(file.last_step for file in gone)
-    return Event(
-        last,
-        EventKind.RETENTION,
-        f"The rows of steps {first} to {last} were removed to keep the run small; "
-        "rollups stand for them.",
-        data={"files": len(gone), "first_step": first, "last_step": last},
-        wall=time.time(),
-    )
+# -- after the fact --------------------------------------------------------------------------------
+
+
+def prunable(run: str | os.PathLike[str], keep: Retention) -> dict[Path, Parts]:
+    """By writer's folder, what is beyond what is to be kept of this run of this machine.
+
+    Folders that are not closed are left alone; their writers may be at work.
+    """
+    place = Place.of(run)
+    closed = [f for writer in writers(place) if (f := Folder(place / writer.name)).closed]
+    gone: dict[Path, Parts] = {}
+    for folder in closed:
+        path, total = Path(folder.place), sum(folder.place.files().values())
+        tables = {
+            table: {part: (path / table / part.name).stat().st_mtime for part in parts}
+            for table, parts in folder.parts.items()
+        }
+        if found := removal(tables, time.time(), total, keep.shared(len(closed))):
+            gone[path] = found
+    return gone
+
+
+def prune(gone: Mapping[Path, Parts]) -> None:
+    """Remove what `prunable` found: the log says so first."""
+    for folder, parts in gone.items():
+        with (folder / LOG).open("ab") as log:
+            log.write(packed("removed", {table: part.number for table, part in parts}))
+        for table, part in parts:
+            (folder / table / part.name).unlink(missing_ok=True)

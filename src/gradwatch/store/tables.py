@@ -1,155 +1,261 @@
-"""What a sealed file holds: rows in grids, and columns of a kind that their names tell.
+"""One table of a run folder: Arrow record batches in a stream while a part grows, then Parquet.
 
-A file may come from anywhere: how many, how long, of which type are claims, and what cannot be is
-refused before anything of a claimed size is made.
+A growing part is appended to by whole messages, each with its checksum. A finished part is written
+beside, synced and renamed, and never changes.
 """
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import contextlib
+import ctypes
+import os
+import time
+import zlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gradwatch.stats import Stat
-from gradwatch.store.manifest import as_stretches, numbers_of, stretches
+from gradwatch.store.layout import Part, schemas
 
-ROWS_LIMIT = 1 << 22
-VALUES_LIMIT = 1 << 24
-"""Values in the lists of a column, or steps in the grids of a file."""
-UNPACKED_LIMIT = 1 << 27
-"""Bytes of columns unpacked together. Files of ours stay far below each limit."""
-KEYS = ("step", "subject", "state", "rank", "attempt", "first_step", "last_step", "rows")
-"""Columns of whole numbers that every row has."""
-_LISTS = {"negative", "positive", *(str(stat) for stat in Stat if stat.width > 1)}
-_LETTERS = (
-    dict.fromkeys(("name", "kind", "layer", "details", "placement", "text", "data"), "t")
-    | dict.fromkeys((*KEYS, "first_exponent"), "iu")
-    | dict.fromkeys(("negative", "positive", "zeros", "nan", "positive_inf", "negative_inf"), "u")
-    | dict.fromkeys(("value", "wall"), "f")
-    | {str(stat): np.dtype(stat.dtype).kind for stat in Stat}
-)
-"""First letters of the kinds that a column may be of; columns not named are numbers."""
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+POOL = pa.system_memory_pool()
+"""It gives back what it frees. Arrow's own keeps it, and a training's memory would grow."""
 
 
-class Unreadable(Exception):
-    """A sealed file that is not what the manifest says, or cannot be decoded."""
+class Damaged(Exception):
+    """A file of a run does not hold what was written to it."""
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Rows of the same subjects: step after step, and in a step subject after subject.
+# -- writing ---------------------------------------------------------------------------------------
 
-    In rollups the steps are those of all rows inside, and bucket after bucket stands for `sizes`
-    of them.
+
+class GrowingFile:
+    """A file that grows by whole pieces, by its name below the descriptor of a folder.
+
+    Pieces stay in memory until they are synced: a network file system may take a write and tell
+    only at the next sync that it lost it.
     """
 
-    steps: NDArray[np.int64]
-    ids: NDArray[np.uint32]
-    sizes: NDArray[np.int64] | None = None
+    def __init__(self, folder: int, name: str) -> None:
+        self._descriptor = os.open(name, _FLAGS, 0o666, dir_fd=folder)
+        self.size = self.synced = 0
+        self._unsynced: list[bytes] = []
+        self._doubtful = False
+        """Whether the file may hold something else than the pieces beyond what was synced."""
+
+    def append(self, piece: bytes) -> None:
+        """Write it whole, or raise OSError; a piece of it is cut off before the next."""
+        self.restore()
+        try:
+            _write_all(self._descriptor, piece)
+        except OSError:
+            self._doubtful = True  # unless what was written of it can be cut off
+            os.ftruncate(self._descriptor, self.size)
+            self._doubtful = False
+            raise
+        self._unsynced.append(piece)
+        self.size += len(piece)
+
+    def restore(self) -> None:
+        """Write again what a failed sync may have lost."""
+        if self._doubtful:
+            os.ftruncate(self._descriptor, self.synced)
+            _write_all(self._descriptor, b"".join(self._unsynced))
+            self._doubtful = False
+
+    def sync(self) -> None:
+        """Ask the disk to keep what was appended."""
+        self.restore()
+        if self.size > self.synced:
+            self._doubtful = True
+            os.fsync(self._descriptor)
+            self._doubtful, self.synced = False, self.size
+            self._unsynced.clear()
+
+    def read(self) -> bytes:
+        """All that was appended, as the file has it."""
+        self.restore()
+        return os.pread(self._descriptor, self.size, 0)
+
+    def close(self) -> None:
+        """Let go of the file; whoever needs it on the disk has synced it."""
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+
+
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+class TableWriter:
+    """The growing part of a table, and what is known of its finished ones."""
+
+    def __init__(self, folder: int, table: str) -> None:
+        self._folder, self.table, self.schema = folder, table, schemas()[table]
+        self._head = self.schema.serialize().to_pybytes()
+        self.file: GrowingFile | None = None
+        self.part = Part(0, 0, False)
+        """The growing part; without rows where there is none."""
+        self.since, self.drawn = 0.0, 0
+        """When it began, and how many of its rows are in coarse rows."""
+        self.finished: dict[Part, float] = {}
+        """Parts that do not grow any more, and when each ended."""
+
+    def append(self, batch: pa.RecordBatch, first_step: int) -> None:
+        """Write a batch whole, or raise OSError with the part as it was."""
+        if self.file is None:
+            self._make_folders()
+            part = Part(self.part.number + 1, first_step, False)
+            self.file = GrowingFile(self._folder, f"{self.table}/{part.name}")
+            self.part, self.since, self.drawn = part, time.monotonic(), 0
+        piece = _message(batch, self._head)
+        self.file.append(piece if self.file.size else self._head + piece)
+        rows = self.part.rows + batch.num_rows
+        self.part = self.part._replace(bytes=self.file.size, rows=rows)
+
+    def _make_folders(self) -> None:
+        for folder in (self.table.partition("/")[0], self.table):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, dir_fd=self._folder)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Steps or buckets, and subjects."""
-        return len(self.steps if self.sizes is None else self.sizes), len(self.ids)
+    def listed(self) -> list[tuple[int, int, int | None]]:
+        """Number, rows and bytes of every part; one that is yet to be finished has no size."""
+        parts = [*self.finished, *([self.part] if self.part.rows else [])]
+        return [(part.number, part.rows, part.bytes) for part in parts]
 
-    def to_json(self) -> list[Any]:
-        """As the footer states it: steps, subjects and sizes as stretches."""
-        sizes = () if self.sizes is None else (as_stretches(self.sizes),)
-        return [as_stretches(self.steps), as_stretches(self.ids), *sizes]
+    def read(self) -> pa.Table:
+        """The growing part as its file has it; Damaged where that is not what was appended."""
+        assert self.file is not None
+        table, _ = read_stream(pa.py_buffer(self.file.read()), self.schema)
+        if table.num_rows != self.part.rows:
+            raise Damaged(f"has {table.num_rows} of {self.part.rows} rows")
+        return table
+
+    def finish(self, table: pa.Table) -> None:
+        """Put Parquet in the place of the growing part; `table` has its rows.
+
+        Killed at any moment, the stream or the whole Parquet file is there, or both.
+        """
+        raw = parquet(table)
+        finished = self.part._replace(finished=True, bytes=len(raw))
+        self._make_folders()  # somebody may have taken them away
+        write_beside(self._folder, f"{self.table}/{finished.name}", raw)
+        with contextlib.suppress(OSError):  # one that stays does not count
+            os.unlink(f"{self.table}/{self.part.name}", dir_fd=self._folder)
+        self.leave(finished)
+
+    def leave(self, part: Part) -> None:
+        """The part does not grow any more, in this form: the next rows go to a new one."""
+        assert self.file is not None
+        self.file.close()
+        self.finished[part] = time.monotonic()
+        self.file, self.part = None, Part(part.number, 0, False)
 
 
-def grids_of(facts: bytes, rows: int) -> tuple[Grid, ...]:
-    """The grids that a footer states; ValueError where they cannot be those of its rows."""
+def _message(batch: pa.RecordBatch, head: bytes) -> bytes:
+    """The bytes of a batch behind the head of its stream, its checksum in its metadata."""
+    sink = pa.BufferOutputStream(POOL)
+    writer = pa.ipc.new_stream(sink, batch.schema)
+    crc = zlib.crc32(batch.serialize(memory_pool=POOL), zlib.crc32(head))
+    writer.write_batch(batch, custom_metadata={"crc": f"{crc:08x}"})
+    return bytes(memoryview(sink.getvalue())[len(head) :])
+
+
+def parquet(table: pa.Table) -> memoryview:
+    """A table as a Parquet file of one row group, with page checksums."""
+    real = [field.name for field in table.schema if pa.types.is_floating(field.type)]
+    encoding = dict.fromkeys(real, "BYTE_STREAM_SPLIT") | {"step": "DELTA_BINARY_PACKED"}
+    sink = pa.BufferOutputStream(POOL)
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        use_dictionary=[name for name in table.schema.names if name not in encoding],
+        column_encoding=encoding,
+        write_statistics=["step"],
+        write_page_checksum=True,
+        store_schema=False,
+        memory_pool=POOL,
+    )
+    return memoryview(sink.getvalue())
+
+
+def write_beside(folder: int, path: str, data: memoryview) -> None:
+    """A whole file: written as `….part`, synced, renamed."""
+    beside = f"{path}.part"
+    file = GrowingFile(folder, beside)
     try:
-        stated = [[stretches(part) for part in grid] for grid in json.loads(facts)["grids"]]
-    except (TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"{type(error).__name__}: {str(error)[:80]}") from None
-    lengths = [[sum(count for _, _, count in part) for part in grid] for grid in stated]
-    if any(len(parts) not in (2, 3) for parts in lengths):
-        raise ValueError("grids of another make")
-    if sum(map(sum, lengths)) > VALUES_LIMIT:
-        raise ValueError("more steps than any file has")
-    # Steps, or in rollups buckets, times subjects.
-    if stated and sum((parts[2:] or parts)[0] * parts[1] for parts in lengths) != rows:
-        raise ValueError("they are of other rows than the file has")
-    return tuple(_grid(*map(numbers_of, parts)) for parts in stated)
+        file.append(bytes(data))
+        file.sync()
+    finally:
+        file.close()
+    try:
+        os.rename(beside, path, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        os.stat(path, dir_fd=folder)  # a network file system may do it and answer that it did not
 
 
-def _grid(
-    steps: NDArray[np.int64], ids: NDArray[np.int64], sizes: NDArray[np.int64] | None = None
-) -> Grid:
-    if ids.min(initial=0) < 0 or ids.max(initial=0) >= 1 << 32:
-        raise ValueError("subjects that are no 32-bit numbers")
-    if sizes is not None and (sizes.min(initial=1) < 1 or sizes.sum() != len(steps)):
-        raise ValueError("buckets of other rows than there are")
-    return Grid(steps, ids.astype(np.uint32), sizes)
+def release_memory() -> None:
+    """Give the system back what finishing a part took: a training's memory must not grow by it."""
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # glibc alone keeps so much
+        ctypes.CDLL(None).malloc_trim(0)
 
 
-class Lists(NamedTuple):
-    """A column of lists: row i has values[offsets[i]:offsets[i + 1]]."""
-
-    offsets: NDArray[np.int64]
-    values: NDArray[Any]
+# -- reading ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Words(Sequence[str]):
-    """A column of few distinct texts: row i has words[numbers[i]], made when it is read."""
+def read_stream(raw: pa.Buffer, schema: pa.Schema) -> tuple[pa.Table, str]:
+    """The whole batches of a stream, and what is wrong with the rest.
 
-    numbers: NDArray[Any]
-    words: list[str]
+    A growing part may end in the middle of a batch, while it is written or after a kill. That is
+    nothing wrong: the steps tell whether rows are missing.
+    """
+    batches: list[pa.RecordBatch] = []
+    head, source, at, problem = bytes(schema.serialize()), pa.BufferReader(raw), 0, ""
+    seed = zlib.crc32(head)
+    with contextlib.suppress(StopIteration, pa.ArrowException, OSError):
+        reader = pa.ipc.open_stream(source)
+        while not problem:
+            at = source.tell()
+            batch, metadata = reader.read_next_batch_with_custom_metadata()
+            batch.validate(full=True)
+            crc = f"{zlib.crc32(batch.serialize(memory_pool=POOL), seed):08x}".encode()
+            if batch.schema == schema and metadata and metadata.get("crc") == crc:
+                batches.append(batch)
+            else:
+                problem = f"is damaged behind its row {sum(map(len, batches))}"
+    # A batch that was cut is the last one: none begins behind it.
+    if len(raw) > len(head) and bytes(raw[len(head) :][:8]) in bytes(memoryview(raw)[at + 1 :]):
+        problem = f"is damaged behind its row {sum(map(len, batches))}"
+    return pa.Table.from_batches(batches, schema), problem
 
-    @property
-    def letters(self) -> int:
-        """Of all rows together."""
-        return int(np.fromiter(map(len, self.words), np.int64)[self.numbers].sum())
 
-    def __len__(self) -> int:
-        return len(self.numbers)
+def as_numpy(column: pa.ChunkedArray) -> NDArray[Any]:
+    """The numbers of a column. Beside a null stands any number: the state says that there is none.
 
-    def __getitem__(self, row: Any) -> Any:
-        return self.words[self.numbers[row]]
-
-    def __iter__(self) -> Iterator[str]:
-        return map(self.words.__getitem__, self.numbers.tolist())
+    From its buffers: `to_numpy` and the like import pandas where that is installed.
+    """
+    dtype = {"double": "f8", "float": "f4"}.get(str(column.type), str(column.type))
+    chunks = [chunk for chunk in column.chunks if len(chunk)]
+    parts = [np.frombuffer(c.buffers()[1], dtype)[c.offset : c.offset + len(c)] for c in chunks]
+    return np.concatenate([np.empty(0, dtype), *parts])
 
 
-Column = NDArray[Any] | Lists | Words | list[str]
-
-
-class ColumnPlace(NamedTuple):
-    """A column as the footer describes it."""
-
-    name: str
-    kind: str
-    """The numbers' numpy type (`f8`), `text`, or "" for what files of ours do not have."""
-    listed: bool
-    """Whether a row has a list of them."""
-    offset: int
-    size: int
-    unpacked: int
-    values: int
-    constant: int | None
-    """Its only value where a whole column is one whole number."""
-    checksum: int | None
-
-    def problem(self, rows: int, event: bool = False) -> str | None:
-        """Why it cannot be a column of that name and of so many rows (or events)."""
-        listed = self.name in _LISTS
-        # An event is about a subject by name, everything else by number.
-        letters = "t" if event and self.name == "subject" else _LETTERS.get(self.name, "fiu")
-        if self.kind[:1] not in tuple(letters) or self.listed != listed:
-            return f"its column {self.name} has values of another type"
-        most = UNPACKED_LIMIT if listed or self.kind == "text" else rows * 24 + (1 << 16)
-        if self.unpacked > most or (self.values > VALUES_LIMIT if listed else self.values != rows):
-            return f"its column {self.name} claims other values than its rows have"
-        return None
-
-    def nothing(self) -> Column:
-        """The column of a file without rows."""
-        empty = np.empty(0, "u1" if self.kind == "text" else self.kind)
-        if self.listed:
-            return Lists(np.zeros(1, np.int64), empty)
-        return Words(np.empty(0, np.int32), []) if self.kind == "text" else empty
+def read_finished(file: Any, columns: Sequence[str], expected: pa.Schema) -> pa.Table:
+    """Some columns of a finished part; Damaged where they are not what was written."""
+    try:
+        found = pq.ParquetFile(file, page_checksum_verification=True, memory_map=False)
+        table = found.read(list(columns), use_threads=False)
+        table.validate()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Damaged(f"cannot be read: {' '.join(str(error).split())[:120]}") from None
+    for name in columns:
+        if name not in table.schema.names or table.field(name).type != expected.field(name).type:
+            raise Damaged(f"has no column {name} of the type that was written")
+    return table

@@ -9,8 +9,9 @@ from tests.analysis.flow.runs import noise
 from tests.making import make_run
 
 from gradwatch.analysis.flow import FlowDirection, GradientFlow, analyze_flow
-from gradwatch.analysis.flow.directions import NO_SKETCH
+from gradwatch.analysis.flow.directions import NO_COSINE, NO_SKETCH
 from gradwatch.run import Run
+from gradwatch.stats import State
 
 MOVES = {
     FlowDirection.GROWING: np.exp(np.arange(60) / 20),
@@ -117,7 +118,7 @@ def test_many_layers_are_listed_more_briefly(layers: int, most: int) -> None:
 # -- directions ------------------------------------------------------------------------------------
 
 
-def test_directions_come_from_the_recorded_sketch() -> None:
+def test_directions_come_from_the_sketches() -> None:
     rng = np.random.default_rng(0)
     sketch = rng.normal(size=(6, 2, 32))
     run = make_run(
@@ -139,7 +140,66 @@ def test_directions_come_from_the_recorded_sketch() -> None:
     assert without.gradient_directions[1].consistency_score == pytest.approx(1 - 1 / 3)
     assert without.gradient_directions[1].missing["direction_cosine"] == NO_SKETCH
     assert without.direction_consistency is None
-    assert without.missing["direction_consistency"] == NO_SKETCH
+    assert without.missing["direction_consistency"] == NO_COSINE
+
+
+def test_a_recorded_run_has_the_mean_cosine_of_whole_layers() -> None:
+    """Gradients of layers of one, two and three parameters, recorded as norms and cosines alone."""
+    rng = np.random.default_rng(5)
+    names = ("a.weight", "b.weight", "b.bias", "c.weight", "c.bias", "c.gain")
+    steps, sizes = 14, (20, 30, 2, 9, 5, 1)
+    drift = [rng.normal(size=size) for size in sizes]
+    gradients = [[d + rng.normal(size=len(d)) for d in drift] for _ in range(steps)]
+    for step in range(steps):
+        gradients[step][2][:] = 0.0  # the bias of b has no direction
+    norms, cosines = np.full((2, steps, len(names)), np.nan)
+    states = np.zeros(norms.shape, np.uint8)
+    states[6, 4] = State.NO_GRADIENT
+    for column in range(len(names)):
+        before = None
+        for step in range(steps):
+            now = gradients[step][column]
+            if states[step, column] == State.NO_GRADIENT:
+                now[:] = 0.0  # as seen from the whole layer
+                continue
+            norms[step, column] = np.linalg.norm(now)
+            if before is not None and now.any():
+                cosines[step, column] = cosine(now, before)
+            before = now
+    series = {"grad_norm": norms, "grad_cosine": cosines}
+    run = make_run(series, names=names, states={"grad_norm": states})
+    found = analyze_flow(run, temporal_window=5).layer_flows
+    for layer, columns in {"a": [0], "b": [1, 2], "c": [3, 4, 5]}.items():
+        whole = [np.concatenate([gradients[step][c] for c in columns]) for step in range(steps)]
+        expected = [cosine(whole[step], whole[step - 1]) for step in range(steps - 5, steps)]
+        assert found[layer].direction_consistency == pytest.approx(np.mean(expected), rel=1e-9)
+        last = found[layer].gradient_directions[-1]
+        assert last.direction_vector is None
+        assert last.missing["direction_vector"] == NO_SKETCH
+    whole = [np.concatenate(gradients[step][3:]) for step in range(steps)]
+    every = analyze_flow(run, temporal_window=50).layer_flows["c"].direction_consistency
+    # Step 7 has the bias compared with step 5, as the recorder compared it.
+    before = np.concatenate([gradients[6][3], gradients[5][4], gradients[6][5]])
+    expected = [
+        cosine(whole[step], before if step == 7 else whole[step - 1]) for step in range(1, steps)
+    ]
+    assert every == pytest.approx(np.mean(expected), rel=1e-9)
+
+
+def test_cosines_of_steps_that_took_none_are_left_out() -> None:
+    cosines = np.full((8, 1), np.nan)
+    cosines[[3, 7], 0] = 0.5, 0.25
+    run = make_run({"grad_norm": np.ones((8, 1)), "grad_cosine": cosines}, names=("a.weight",))
+    assert analyze_flow(run).layer_flows["a"].direction_consistency == pytest.approx(0.375)
+    none = {"grad_norm": np.ones((8, 1)), "grad_cosine": np.full((8, 1), np.nan)}
+    run = make_run(none, names=("a.weight",))
+    layer = analyze_flow(run).layer_flows["a"]
+    assert layer.direction_consistency is None
+    assert "fewer than two" in layer.missing["direction_consistency"]
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
 def sketched(taken: list[int], steps: int = 12, zero: int | None = None) -> tuple[Run, np.ndarray]:

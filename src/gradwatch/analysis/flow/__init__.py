@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Any
 
 from gradwatch.analysis import Rules
-from gradwatch.analysis.flow.directions import GradientDirection, recent, sketches_of
+from gradwatch.analysis.flow.directions import GradientDirection, recent
 from gradwatch.analysis.flow.network import FlowNetwork, connections, network_of
 from gradwatch.analysis.flow.over_time import (
     FlowDirection,
@@ -146,7 +146,7 @@ def _analyzed(data: Any, config: FlowConfig) -> GradientFlow:
     network, bottlenecks, silent = network_of(run, series, pairs, config.flow_threshold)
     last = recent(series, config.temporal_window)
     return GradientFlow(
-        layer_flows(series, last, sketches_of(run, series, last), bottlenecks),
+        layer_flows(run, series, last, bottlenecks),
         temporal_flows(series, last) if config.show_temporal_flows else (),
         network,
         critical_paths(network.edges, silent) if config.show_critical_paths else (),

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.result import Result, missing
 from gradwatch.run import Run
+from gradwatch.run.join_rules import measured_before
 from gradwatch.stats import HAS_VALUE, Stat
 
-NO_SKETCH = "no sketch of the gradient was recorded"
+NO_SKETCH = "directions are kept only for runs made from arrays"
+NO_COSINE = "no cosines between gradients were recorded"
 REASONS = ("", "no sketch was taken on this step", "a gradient of zero has no direction")
 FIRST = "no direction is known before this one"
 CHUNK = 1 << 21
@@ -150,15 +152,8 @@ def _merged(
 
     The sums are [row, layer, 32].
     """
-    position = {name: i for i, name in enumerate(names)}
-    owners = np.array([position[subject.layer] for subject in run.parameters], np.intp)
-    order = np.argsort(owners, kind="stable")
-    begins = np.searchsorted(owners[order], np.arange(len(names) + 1))
-    many = max(1, CHUNK // max(len(rows) * Stat.GRAD_SKETCH.width, 1))
-    for begin in range(0, len(names), many):
-        part = slice(begin, min(begin + many, len(names)))
-        starts = begins[part] - begins[begin]
-        cells = np.ix_(rows, order[begins[begin] : begins[part.stop]])
+    for part, columns, starts in _layers(run, names, len(rows) * Stat.GRAD_SKETCH.width):
+        cells = np.ix_(rows, columns)
         parts = run.at(Stat.GRAD_SKETCH, *cells)
         taken = np.isfinite(parts).all(axis=2)
         parts[~taken] = 0.0
@@ -169,6 +164,23 @@ def _merged(
         yield part, sums, np.logical_and.reduceat(known, starts, axis=1)
 
 
+def _layers(
+    run: Run, names: tuple[str, ...], numbers: int
+) -> Iterator[tuple[slice, NDArray[np.intp], NDArray[np.intp]]]:
+    """Some layers at a time, each of so many numbers: the columns of their parameters.
+
+    Those of a layer lie side by side; the last array says where each layer's begin.
+    """
+    position = {name: i for i, name in enumerate(names)}
+    owners = np.array([position[subject.layer] for subject in run.parameters], np.intp)
+    order = np.argsort(owners, kind="stable")
+    begins = np.searchsorted(owners[order], np.arange(len(names) + 1))
+    many = max(1, CHUNK // max(numbers, 1))
+    for begin in range(0, len(names), many):
+        part = slice(begin, min(begin + many, len(names)))
+        yield part, order[begins[begin] : begins[part.stop]], begins[part] - begins[begin]
+
+
 def _earlier(known: NDArray[np.bool_]) -> NDArray[np.intp]:
     """[layer, sample]: the known sample before each known one, else −1."""
     samples = np.where(known, np.arange(known.shape[1]), -1)
@@ -177,15 +189,45 @@ def _earlier(known: NDArray[np.bool_]) -> NDArray[np.intp]:
     return np.where(known, shifted, -1)
 
 
-def mean_cosines(sketches: Sketches | None, layers: int) -> list[Any]:
+def mean_cosines(
+    run: Run, series: LayerSeries, last: Recent, sketches: Sketches | None
+) -> list[Any]:
     """For each layer how well its directions agree with the ones before them, or why not known."""
-    if sketches is None:
-        return [missing(NO_SKETCH)] * layers
-    known = sketches.earlier >= 0
+    if sketches is not None:
+        cosines, known = sketches.cosines, sketches.earlier >= 0
+    elif Stat.GRAD_COSINE in run.recorded and last.rows.size:
+        cosines = _recorded_cosines(run, series, last)
+        known = np.isfinite(cosines)
+    else:
+        return [missing(NO_COSINE)] * len(series.names)
     count = known.sum(axis=1)
-    means = (sketches.cosines * known).sum(axis=1) / np.maximum(count, 1)
+    means = np.where(known, cosines, 0.0).sum(axis=1) / np.maximum(count, 1)
     few = missing("fewer than two directions are known")
     return [float(mean) if many else few for mean, many in zip(means, count, strict=True)]
+
+
+def _recorded_cosines(run: Run, series: LayerSeries, last: Recent) -> Array:
+    """[layer, sample]: the recorded cosines of each layer's parameters, joined; NaN without any.
+
+    Inner products add up: a parameter's is its cosine × its norm × its norm measured before. One
+    without a cosine adds nothing.
+    """
+    first = max(int(last.rows[last.rows >= 0].min(initial=len(series.steps))) - 1, 0)
+    rows = np.searchsorted(run.steps, series.steps[first:])
+    joined = np.full(last.rows.shape, np.nan)
+    for part, columns, starts in _layers(run, series.names, len(rows)):
+        cells = np.ix_(rows, columns)
+        now, cosines = run.at(Stat.GRAD_NORM, *cells), run.at(Stat.GRAD_COSINE, *cells)
+        before = measured_before(now)
+        products = cosines * now * before
+        sums = np.add.reduceat(np.nan_to_num(products), starts, axis=1)
+        there = np.logical_or.reduceat(np.isfinite(products), starts, axis=1)
+        sizes = [np.hypot.reduceat(np.nan_to_num(x), starts, axis=1) for x in (now, before)]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            whole = np.where(there, sums / sizes[0] / sizes[1], np.nan)
+        samples, layers = last.rows[part], np.arange(len(starts))[:, None]
+        joined[part] = np.where(samples < 0, np.nan, whole[np.maximum(samples - first, 0), layers])
+    return joined
 
 
 class Directions(Sequence[GradientDirection]):

@@ -12,11 +12,12 @@ from gradwatch.analysis.flow.directions import (
     Directions,
     GradientDirection,
     Recent,
-    Sketches,
     mean_cosines,
+    sketches_of,
 )
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.result import Result, missing
+from gradwatch.run import Run
 
 MOST_LISTED, ALL_LISTED, FEWEST_LISTED = 256, 1 << 14, 32
 """Norms listed: at most of one layer, of all together, but so many of each in any case.
@@ -71,7 +72,7 @@ class TemporalGradientFlow(Result):
 
 
 def layer_flows(
-    series: LayerSeries, last: Recent, sketches: Sketches | None, bottlenecks: Sequence[float]
+    run: Run, series: LayerSeries, last: Recent, bottlenecks: Sequence[float]
 ) -> dict[str, GradientLayerFlow]:
     """Every layer, by name."""
     few = missing("fewer than two positive samples")
@@ -82,7 +83,8 @@ def layer_flows(
     for _, norms in series.blocks():
         volatilities += trends.volatilities(trends.logs(norms)).tolist()
         magnitudes += _listed(series.steps, norms, most)
-    agreement = mean_cosines(sketches, len(series.names))
+    sketches = sketches_of(run, series, last)
+    agreement = mean_cosines(run, series, last, sketches)
     flows = {}
     rows = zip(series.names, magnitudes, bottlenecks, volatilities, strict=True)
     for column, (name, (steps, listed), bottleneck, volatility) in enumerate(rows):

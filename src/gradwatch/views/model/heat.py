@@ -8,7 +8,7 @@ import base64
 import math
 import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gradwatch.errors import GradwatchError
 from gradwatch.run import Downsampled, Run
+from gradwatch.run.downsample import bucket_edges
 from gradwatch.stats import Kind, Stat, State
 from gradwatch.views.model.titles import GRAD_RMS, HEAT_CHOICE, BucketValue, Shown, shown
 
@@ -152,22 +153,17 @@ class Columns:
     def of(cls, run: Run, first: int | None, last: int | None, points: int) -> "Columns":
         """At most `points` buckets of equally many recorded steps."""
         steps = run.steps
-        if first is not None:
-            steps = steps[np.searchsorted(steps, first) :]
-        if last is not None:
-            steps = steps[: np.searchsorted(steps, last, side="right")]
         if not len(steps):
-            return cls(run, np.empty(0, np.int64), np.empty(0, np.int64))
-        size = max(1, -(-len(steps) // max(points, 1)))
-        starts = np.arange(0, len(steps), size)
-        ends = np.minimum(starts + size, len(steps)) - 1
-        return cls(run, steps[starts], steps[ends])
+            return cls(run, steps, steps)
+        first = int(steps[0]) if first is None else first
+        last = int(steps[-1]) if last is None else last
+        starts, ends = bucket_edges(steps, first, last, points)
+        return cls(run, steps[starts], steps[ends - 1])
 
     def values(self, what: Shown) -> NDArray[np.float64]:
         """[column, subject of its kind] of one shown statistic."""
         buckets = self._buckets(what.stat)
-        highest = what.value is BucketValue.HIGHEST
-        values = self._laid(buckets, buckets.high if highest else buckets.last, what.value)
+        values = buckets.high if what.value is BucketValue.HIGHEST else buckets.last
         if what.name != GRAD_RMS:
             return values
         # a run made from norms does not know the counts: then the norm itself is shown
@@ -185,9 +181,8 @@ class Columns:
         }.get(family, ())
         hit = np.zeros((len(self), len(self.run.by_kind[kind])), bool)
         for counter in counters:
-            if counter in self.run.recorded and not self._never(counter):
-                buckets = self._buckets(counter)
-                hit |= self._laid(buckets, buckets.high, BucketValue.HIGHEST) > 0
+            if counter in self.run.recorded:
+                hit |= self._buckets(counter).high > 0
         if hit.any() and family in {"grad", "act"}:
             self._without_what_is_meant(hit, family)
         return hit
@@ -205,7 +200,7 @@ class Columns:
             hit &= large or not limits.outputs_are_masks(ctx)
         elif ctx.skipped.any():
             begin, end, starts = self._places()
-            if large:  # rollups do not tell steps apart: columns with such a step are left out
+            if large:  # buckets do not tell steps apart: columns with such a step are left out
                 hit &= ~np.logical_or.reduceat(ctx.skipped[begin:end], starts)[:, None]
             else:
                 counted = limits.nonfinite_gradients(ctx)[begin:end]
@@ -238,33 +233,6 @@ class Columns:
             window = self.run.window(int(self.first[0]), int(self.last[-1]), points=len(self))
             self._downsampled[stat] = window.stat(stat)
         return self._downsampled[stat]
-
-    def _laid(
-        self, buckets: Downsampled, values: NDArray[np.float64], value: BucketValue
-    ) -> NDArray[np.float64]:
-        """One array of a window's buckets as [column, subject].
-
-        Buckets of stored rollups begin where the store cut them, not where our columns do: such a
-        bucket is laid onto every column it meets.
-        """
-        if len(buckets.first_steps) == len(self) and (buckets.first_steps == self.first).all():
-            return values
-        out = np.full((len(self), values.shape[1]), np.nan)
-        begins = np.searchsorted(self.last, buckets.first_steps)
-        ends = np.searchsorted(self.first, buckets.last_steps, side="right")
-        for row, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-            part = out[begin:end]
-            if value is BucketValue.HIGHEST:
-                np.fmax(part, values[row], out=part)
-            else:
-                part[:] = np.where(np.isnan(values[row]), part, values[row])
-        return out
-
-    def _never(self, counter: Stat) -> bool:
-        """Whether the run's source knows without loading that nothing was ever counted."""
-        # Not part of `Source`: only run folders have rollups to know it from.
-        never: Callable[[Stat], bool] | None = getattr(self.run.source, "never", None)
-        return never is not None and never(counter)
 
 
 # -- cells -----------------------------------------------------------------------------------------

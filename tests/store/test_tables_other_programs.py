@@ -1,5 +1,6 @@
 """duckdb, polars and pandas read what `Run` reads: finished, growing and killed runs."""
 
+import contextlib
 import glob
 import os
 import re
@@ -14,22 +15,22 @@ import duckdb
 import numpy as np
 import pandas
 import polars
+import pyarrow as pa
 import pytest
 from tests.store.trial import Trial
 
 from gradwatch.run import Run
 from gradwatch.stats import Family, State
 from gradwatch.store import open_run
-from gradwatch.store.writer_thread import SEAL_ROWS
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120.0
 TRAINING = """
-import sys, time
+import sys
 import torch
 import gradwatch
-from gradwatch.store import writer_thread
-writer_thread.SEAL_ROWS = 400
+from gradwatch.store import writer
+writer.PART_ROWS = 400
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -78,8 +79,6 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, l
     seen: dict[str, list[int]] = {program: [] for program in READERS}
     try:
         await_rows(path, 1, process)
-        while not [*path.glob("*/subjects.parquet")]:
-            time.sleep(0.01)
         for _ in range(3):
             for program, read in READERS.items():
                 cells = read(path)
@@ -108,29 +107,17 @@ Cells = dict[tuple[int, str], tuple[int, float | None]]
 
 
 def read_duckdb(path: Path) -> Cells:
-    rows = duckdb.sql(
-        f"select step, name, state, grad_norm from '{path}/**/rows/grad/*.parquet' "
-        f"join '{path}/**/subjects.parquet' using (subject, rank, attempt)"
-    ).fetchall()
-    return _cells(rows)
+    query = f"select step, name, state, grad_norm from '{path}/**/rows/grad/*.parquet'"
+    return _cells(duckdb.sql(query).fetchall())
 
 
 def read_polars(path: Path) -> Cells:
-    subjects = polars.scan_parquet(f"{path}/**/subjects.parquet")
-    rows = polars.scan_parquet(f"{path}/**/rows/grad/*.parquet").join(
-        subjects, on=["subject", "rank", "attempt"]
-    )
+    rows = polars.scan_parquet(f"{path}/**/rows/grad/*.parquet")
     return _cells(rows.select("step", "name", "state", "grad_norm").collect().rows())
 
 
 def read_pandas(path: Path) -> Cells:
-    def table(pattern: str) -> pandas.DataFrame:
-        files = glob.glob(f"{path}/**/{pattern}", recursive=True)  # noqa: PTH207
-        return pandas.concat([pandas.read_parquet(file) for file in files])
-
-    rows = table("rows/grad/*.parquet").merge(
-        table("subjects.parquet"), on=["subject", "rank", "attempt"]
-    )
+    rows = pandas.concat(pandas.read_parquet(file) for file in path.glob("**/rows/grad/*.parquet"))
     return _cells(rows[["step", "name", "state", "grad_norm"]].itertuples(index=False))
 
 
@@ -155,11 +142,8 @@ def compare(cells: Cells, run: Run) -> int:
     for (step, name), (found_state, found) in cells.items():
         at = row[step], column[name]
         assert state[at] == found_state
-        if found is None:
-            assert np.isnan(norm[at])
-        else:
-            assert np.array_equal(norm[at], found, equal_nan=True)
-            numbers += 1
+        assert np.array_equal(norm[at], np.nan if found is None else found, equal_nan=True)
+        numbers += found is not None
     return numbers
 
 
@@ -180,40 +164,32 @@ def test_a_run_that_grows(watched: tuple[Path, dict[str, list[int]]], program: s
     assert 0 < seen[0] < seen[-1]
 
 
-def test_only_rows_match_the_pattern(path: Path) -> None:
-    columns = {"step", "subject", "state", "rank", "attempt", "grad_norm"}
-    files = [*path.glob("**/rows/grad/*.parquet")]
-    assert files
-    for file in files:
-        assert file.parent.parent.name == "rows"
-        assert columns <= set(polars.read_parquet_schema(file))
-    assert not [*path.glob("**/rows/**/*.part")]
+def test_the_newest_rows_are_in_the_stream(killed: Path) -> None:
+    """As docs/format.md says: what is finished and the whole batches of the stream are all rows."""
+    run, cells = open_run(killed), read_polars(killed)
+    rows = []
+    for stream in killed.glob("*/rows/grad/*.arrows"):
+        with pa.OSFile(str(stream)) as file, contextlib.suppress(pa.ArrowInvalid):  # cut off
+            for batch in pa.ipc.open_stream(file):
+                rows += batch.select(["step", "subject"]).to_pylist()
+    newest = {(row["step"], run.names[row["subject"]]) for row in rows}
+    assert not newest & cells.keys()
+    there = run.state("grad_norm") != State.NOT_SAMPLED
+    known = [cell for cell in newest if cell[0] in run.steps]
+    assert len(cells) + len(known) == there.sum()
 
 
-def test_rows_are_sealed_after_100_000_of_a_family() -> None:
-    assert SEAL_ROWS <= 100_000
-
-
-def test_a_family_of_many_rows_is_sealed_in_time(tmp_path: Path) -> None:
-    """Of a run that goes on, at most 100,000 rows of a family are in no Parquet file."""
-    trial = Trial(tmp_path / "run", tensors=1000, families=(Family.OPTIM,))
-    put = 0
-    for step in range(230):
-        trial.step(step)
-        put += 1000
-        if step % 10 == 9:
-            assert trial.writer.flush(WAIT)
-    deadline = time.monotonic() + WAIT
-    while put - sealed_rows(tmp_path, "optim") > 100_000 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert put - sealed_rows(tmp_path, "optim") <= 100_000
-    trial.close()
-    assert sealed_rows(tmp_path, "optim") == put
-
-
-def sealed_rows(path: Path, family: str) -> int:
-    files = [*path.glob(f"**/rows/{family}/*.parquet")]
-    return polars.scan_parquet(files).select(polars.len()).collect().item() if files else 0
+def test_ranks_and_attempts_are_columns(tmp_path: Path) -> None:
+    for rank, begin in ((0, 0), (1, 0), (0, 20)):
+        trial = Trial(tmp_path / "run", rank=rank, world=2, families=(Family.GRAD,))
+        trial.steps(range(begin, begin + 30)).close()
+    found = duckdb.sql(
+        f"select rank, attempt, count(*), min(step), max(step), count(distinct name) "
+        f"from '{tmp_path}/run/**/rows/grad/*.parquet' group by all order by all"
+    ).fetchall()
+    assert found == [(0, 0, 120, 0, 29, 4), (0, 1, 120, 20, 49, 4), (1, 0, 120, 0, 29, 4)]
+    named = polars.scan_parquet(f"{tmp_path}/run/**/coarse/grad/*.parquet").collect()
+    assert set(named["name"]) == {subject.name for subject in trial.subjects}
 
 
 # -- the queries of the page -----------------------------------------------------------------------
@@ -234,6 +210,14 @@ def in_its_folder(path: Path) -> Iterator[Path]:
     os.chdir(before)
 
 
+def evaluated(query: str):
+    """What the last expression of a query gives, after the statements before it."""
+    names = {"polars": polars, "pandas": pandas, "glob": glob}
+    *statements, last = re.split(r"\n(?=\S)", query.strip().replace("\n)", "\n )"))
+    exec("\n".join(statements), names)
+    return eval(last, names)
+
+
 def test_there_are_three_queries() -> None:
     assert [language for language, _ in queries()] == ["sql", "python", "python"]
 
@@ -245,36 +229,26 @@ def test_the_query_of_duckdb(in_its_folder: Path) -> None:
     assert set(found) == set(run.names)
     for name, largest in found.items():
         norms = [norm for (_, other), (_, norm) in cells.items() if other == name]
-        true = max(norm for norm in norms if norm is not None and norm == norm)
-        assert largest == true
-
-
-def evaluated(query: str):
-    """What the last expression of a query gives, after the statements before it."""
-    names = {"polars": polars, "pandas": pandas, "glob": glob}
-    *statements, last = re.split(r"\n(?=\S)", query.strip().replace("\n)", "\n )"))
-    exec("\n".join(statements), names)
-    return eval(last, names)
+        assert largest == max(norm for norm in norms if norm is not None and norm == norm)
 
 
 def test_the_query_of_polars(in_its_folder: Path) -> None:
     _, (_, query), _ = queries()
     found = evaluated(query)
-    assert found.columns == ["step", "subject", "rank"]
-    run = open_run(in_its_folder)
-    odd = (run.series["grad_nan"] + run.series["grad_inf"] > 0) & (run.state("grad_nan") != 8)
-    wanted = [(int(run.steps[at]), number) for at, number in zip(*np.nonzero(odd), strict=True)]
-    sealed = max(step for step, _ in read_polars(in_its_folder))
-    assert wanted[0] == (7, 3)
-    assert sorted(found.select("step", "subject").rows()) == [c for c in wanted if c[0] <= sealed]
+    assert found.columns == ["step", "name", "rank"]
+    run, cells = open_run(in_its_folder), read_polars(in_its_folder)
+    odd = run.series["grad_nan"] + run.series["grad_inf"] > 0
+    wanted = [(int(run.steps[at]), run.names[column]) for at, column in np.argwhere(odd)]
+    assert wanted[0] == (7, "2.bias")
+    assert sorted(found.select("step", "name").rows()) == [cell for cell in wanted if cell in cells]
 
 
 def test_the_query_of_pandas(in_its_folder: Path) -> None:
     _, _, (_, query) = queries()
     table = evaluated(query)
     run = open_run(in_its_folder)
-    norm = run.series["grad_norm"]
-    assert table.shape[1] == len(run.names)
-    for step, row in zip(table.index, table.to_numpy(), strict=True):
+    assert {*table.columns} == {*run.names}
+    for step, row in table.iterrows():
         (at,) = np.flatnonzero(run.steps == step)
-        assert np.array_equal(row, norm[at], equal_nan=True)
+        for name, value in row.items():
+            assert np.array_equal(value, run.column("grad_norm", name)[at], equal_nan=True)
