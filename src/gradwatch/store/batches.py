@@ -44,13 +44,18 @@ def batch_of(items: Sequence[Item]) -> pa.RecordBatch:
 
 def _rows(items: Sequence[Item], family: Family) -> list[Any]:
     """Columns of rows; null where a state has no number."""
-    rows, states = (np.concatenate(part) for part in zip(*(item.data for item in items)))  # noqa: B905
+    # Joined as bytes: `concatenate` would compare all fields of every item.
+    rows = np.frombuffer(b"".join(item.data[0].tobytes() for item in items), row_dtype(family))
+    states = np.concatenate([item.data[1] for item in items])
     valued = HAS_VALUE[states]
     mask = None if valued.all() else pa.py_buffer(np.packbits(valued, bitorder="little"))
     columns = [np.concatenate([item.ids for item in items]).astype(np.uint32, copy=False), states]
+    reals = [stat for stat in stored(family) if stat.dtype == "<f8"]
+    # All at once: a call of numpy costs more than the numbers of one column.
+    short = dict(zip(reals, rounded(np.array([rows[stat] for stat in reals])), strict=True))
     for stat in stored(family):
-        values = np.ascontiguousarray(rows[stat])
-        columns.append(as_array(rounded(values) if stat.dtype == "<f8" else values, mask))
+        values = short[stat] if stat in short else np.ascontiguousarray(rows[stat])
+        columns.append(as_array(values, mask))
     return columns
 
 

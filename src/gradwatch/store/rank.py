@@ -14,6 +14,7 @@ from gradwatch.run.subject import Event, Histogram, Subject
 from gradwatch.stats import HAS_VALUE, Family, Kind, Stat, State
 from gradwatch.store.folder import NEVER, Columns, Folder, Rows, Steps
 from gradwatch.store.layout import BITS, EXTREMES, SCALAR_BIT, SCALARS, drawn
+from gradwatch.store.tables import as_numpy
 
 States = NDArray[np.uint8]
 _KEYS = ("step", "subject", "state")
@@ -71,8 +72,9 @@ class RankSource:
             for part in folder.columns(SCALARS, ("step", "name", "value")):
                 at, counts = _places(part["step"], self.steps, folder.end)
                 words = part["name"].dictionary_encode()
+                numbers = as_numpy(words.indices)
                 for number, name in enumerate(words.dictionary.to_pylist()):
-                    own = counts & (np.asarray(words.indices) == number)
+                    own = counts & (numbers == number)
                     column = table.setdefault(name, np.full(len(self.steps), np.nan))
                     column[at[own]] = part["value"][own]  # of several the last stays
                 due &= ~np.isin(steps, part["step"])
@@ -179,10 +181,10 @@ class RankSource:
             ids = [n for n, s in folder.subjects.items() if (s.kind, s.name) == (family.kind, name)]
             for part in folder.columns(f"histograms/{family}", ("step", "subject"), _BINS):
                 own = np.isin(part["subject"], ids) & (part["step"] < folder.end)
+                sides = part["negative"], part["positive"]
+                bins = [(as_numpy(side.values), as_numpy(side.offsets)) for side in sides]
                 for row in np.flatnonzero(own).tolist():
-                    low, high = (
-                        np.array(part[s][row].values, "u8") for s in ("negative", "positive")
-                    )
+                    low, high = (values[ends[row] : ends[row + 1]] for values, ends in bins)
                     counts = (int(part[name][row]) for name in _COUNTS)
                     found = Histogram(int(part["first_exponent"][row]), low, high, *counts)
                     table[int(part["step"][row])] = found

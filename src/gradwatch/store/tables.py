@@ -41,11 +41,11 @@ class GrowingFile:
     def __init__(self, folder: int, name: str) -> None:
         self._descriptor = os.open(name, _FLAGS, 0o666, dir_fd=folder)
         self.size = self.synced = 0
-        self._unsynced: list[bytes] = []
+        self._unsynced: list[bytes | memoryview] = []
         self._doubtful = False
         """Whether the file may hold something else than the pieces beyond what was synced."""
 
-    def append(self, piece: bytes) -> None:
+    def append(self, piece: bytes | memoryview) -> None:
         """Write it whole, or raise OSError; a piece of it is cut off before the next."""
         self.restore()
         try:
@@ -134,7 +134,7 @@ class TableWriter:
         table, _ = read_stream(pa.py_buffer(self.file.read()), self.schema)
         if table.num_rows != self.part.rows:
             raise Damaged(f"has {table.num_rows} of {self.part.rows} rows")
-        return table
+        return table.combine_chunks(POOL)  # in C++, where the training need not wait for it
 
     def finish(self, table: pa.Table) -> None:
         """Put Parquet in the place of the growing part; `table` has its rows.
@@ -182,7 +182,10 @@ def parquet(table: pa.Table) -> memoryview:
         store_schema=False,
         memory_pool=POOL,
     )
-    return memoryview(sink.getvalue())
+    raw = memoryview(sink.getvalue())
+    at = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+    # Pages have checksums, the footer has none: before it stands its own, where no reader looks.
+    return memoryview(b"".join([raw[:at], zlib.crc32(raw[at:]).to_bytes(4, "little"), raw[at:]]))
 
 
 def write_beside(folder: int, path: str, data: memoryview) -> None:
@@ -190,7 +193,7 @@ def write_beside(folder: int, path: str, data: memoryview) -> None:
     beside = f"{path}.part"
     file = GrowingFile(folder, beside)
     try:
-        file.append(bytes(data))
+        file.append(data)
         file.sync()
     finally:
         file.close()
@@ -236,20 +239,29 @@ def read_stream(raw: pa.Buffer, schema: pa.Schema) -> tuple[pa.Table, str]:
     return pa.Table.from_batches(batches, schema), problem
 
 
-def as_numpy(column: pa.ChunkedArray) -> NDArray[Any]:
+def as_numpy(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
     """The numbers of a column. Beside a null stands any number: the state says that there is none.
 
     From its buffers: `to_numpy` and the like import pandas where that is installed.
     """
     dtype = {"double": "f8", "float": "f4"}.get(str(column.type), str(column.type))
-    chunks = [chunk for chunk in column.chunks if len(chunk)]
+    chunks = [chunk for chunk in getattr(column, "chunks", [column]) if len(chunk)]
     parts = [np.frombuffer(c.buffers()[1], dtype)[c.offset : c.offset + len(c)] for c in chunks]
     return np.concatenate([np.empty(0, dtype), *parts])
+
+
+def _check_footer(file: Any) -> None:
+    size = min(file.size(), 1 << 16)  # more than the columns of any table take
+    tail = file.read_at(size, file.size() - size)
+    at = size - 8 - int.from_bytes(tail[-8:-4], "little")
+    if at < 4 or tail[at - 4 : at] != zlib.crc32(tail[at:]).to_bytes(4, "little"):
+        raise Damaged("cannot be read: its footer is not what was written")
 
 
 def read_finished(file: Any, columns: Sequence[str], expected: pa.Schema) -> pa.Table:
     """Some columns of a finished part; Damaged where they are not what was written."""
     try:
+        _check_footer(file)
         found = pq.ParquetFile(file, page_checksum_verification=True, memory_map=False)
         table = found.read(list(columns), use_threads=False)
         table.validate()

@@ -349,7 +349,6 @@ class Writer(threading.Thread):
                 self._take()
             self._write_taken()
             self._finish_due()
-            time.sleep(0.0001)  # the training may want the interpreter
 
     def _take(self) -> None:
         """All lines, and as many rows as go into a batch."""
@@ -382,6 +381,7 @@ class Writer(threading.Thread):
             for item in self._items.pop(table):
                 self._rows += len(item.ids) if item.table.startswith("rows/") else 0
                 self._marks[item.step] = self._marks.get(item.step, 0) | item.bit
+            time.sleep(0.0001)  # the training may want the interpreter
         if self._marks:  # last: a step that is marked has its rows
             self.tables[STEPS].append(steps_batch(self._marks), min(self._marks))
             self._marks = {}
@@ -395,11 +395,14 @@ class Writer(threading.Thread):
     def _finish_due(self) -> None:
         now, bound = time.monotonic(), self._keep.bytes if self._keep else None
         size = min(PART_BYTES, bound // 8) if bound else PART_BYTES
-        for table in sorted(self.tables.values(), key=lambda table: -table.part.bytes):
-            streams = sum(table.part.bytes for table in self.tables.values())
-            old = now - table.since > max(PART_SECONDS, (now - self._begun) / 10)
-            crowded = bound is not None and streams > bound // 4
-            if old or crowded or table.part.rows >= PART_ROWS or table.part.bytes >= size:
+        age = max(PART_SECONDS, (now - self._begun) / 10)
+        growing = [table for table in self.tables.values() if table.part.rows]
+        streams = sum(table.part.bytes for table in growing)
+        for table in sorted(growing, key=lambda table: -table.part.bytes):
+            crowded, part = bound is not None and streams > bound // 4, table.part
+            due = part.rows >= PART_ROWS or part.bytes >= size or now - table.since > age
+            if due or crowded:
+                streams -= part.bytes
                 self._finish(table)
 
     def _finish(self, table: TableWriter) -> None:
