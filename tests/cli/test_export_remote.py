@@ -101,7 +101,7 @@ def test_wrong_uses_are_refused(gradwatch, s3, run, url):
         assert "copied as it is" in said.err
     said = gradwatch("export", run, "-o", s3.url("values.csv"))
     assert said.code == Exit.USAGE
-    assert "Expected a folder to copy the run to, got 's3://bucket/values.csv'" in said.err
+    assert "Expected a folder, got 's3://bucket/values.csv'" in said.err
     assert gradwatch(url).code == Exit.USAGE  # click says: no such command
     for removal in (["--delete", "x"], ["--prune", "--keep", "1MB"]):
         said = gradwatch("runs", s3.url("runs"), *removal, "--yes")

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
 from tests.checkpoints.files import safetensors_bytes
 
 from gradwatch.cli import explain, runs
@@ -20,6 +19,7 @@ from gradwatch.cli.main import gradwatch, main
 from gradwatch.diagnosis import Diagnosis, diagnose
 from gradwatch.run import Run
 from gradwatch.store.layout import SCALAR_BIT, SCALARS, STEPS, packed, schemas
+from gradwatch.store.tables import parquet
 
 ODD = [10**400, math.inf, math.nan, -1, "x", [10**400], None]
 ERRORS = [
@@ -86,7 +86,7 @@ def hostile(run: Path, what: str, value: Any) -> None:
     for table, columns in tables.items():
         (folder / table).mkdir()
         rows = pa.table(columns, schema=schemas()[table])
-        parquet.write_table(rows, folder / table / "00001-0.parquet")
+        (folder / table / "00001-0.parquet").write_bytes(parquet(rows))
     (run / "run.json").write_text(json.dumps(document))
 
 

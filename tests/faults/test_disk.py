@@ -284,6 +284,7 @@ def test_a_storm_of_events_is_cut_off(tmp_path, monkeypatch):
     assert trial.writer.close(WAIT)
     run = open_run(tmp_path / "run")
     assert 100 <= sum(event.kind is EventKind.AUDIT for event in run.events) < 500
+    assert any(event.kind is EventKind.GAP for event in run.events)
 
 
 def test_a_stalled_disk_costs_rows_not_time(tmp_path, monkeypatch):

@@ -95,7 +95,7 @@ def drive(pace: Pace, timer: FakeTimer, steps: range, step_time: float, costs: l
 )
 def test_the_budget_is_held(step_time: float, costs: list[float]) -> None:
     timer = FakeTimer()
-    pace = Pace(timer, 0.01)
+    pace = Pace(timer, 0.01, lambda: 0.0)
     steps = int(600.0 / step_time)
     steps = min(steps, 400_000)
     drive(pace, timer, range(steps), step_time, costs)
@@ -114,7 +114,7 @@ def test_from_the_end_of_the_free_seconds_on_the_budget_holds(
     step_time: float, costs: list[float]
 ) -> None:
     timer, step = FakeTimer(), 0
-    pace = Pace(timer, 0.01)
+    pace = Pace(timer, 0.01, lambda: 0.0)
     while timer.spent < ALLOWANCE:
         drive(pace, timer, range(step, step + 1), step_time, costs)
         step += 1
@@ -127,14 +127,14 @@ def test_from_the_end_of_the_free_seconds_on_the_budget_holds(
 
 def test_short_runs_are_recorded_whole() -> None:
     timer = FakeTimer()
-    pace = Pace(timer, 0.01)
+    pace = Pace(timer, 0.01, lambda: 0.0)
     drive(pace, timer, range(1000), 0.5e-3, [3e-6, 150e-6, 600e-6, 2e-3])
     assert pace.k == 1
 
 
 def test_the_cadence_comes_back_when_steps_grow_longer() -> None:
     timer = FakeTimer()
-    pace = Pace(timer, 0.01)
+    pace = Pace(timer, 0.01, lambda: 0.0)
     costs = [3e-6, 150e-6, 600e-6, 2e-3]
     drive(pace, timer, range(40_000), 0.5e-3, costs)
     stretched = pace.k
@@ -153,7 +153,7 @@ class LateTimer(FakeTimer):
 def test_time_on_a_device_counts_where_it_is_the_larger(delay: int) -> None:
     """Told some steps later, it makes for the same cadence as if it had been spent here."""
     here, there = LateTimer(), LateTimer()
-    paces = Pace(here, 0.01), Pace(there, 0.01)
+    paces = Pace(here, 0.01, lambda: 0.0), Pace(there, 0.01, lambda: 0.0)
     costs = [3e-6, 3e-3, 6e-3, 30e-3]
     drive(paces[0], here, range(20_000), 8e-3, costs)
     told: dict[int, float] = {}
@@ -175,7 +175,7 @@ def test_time_on_a_device_counts_where_it_is_the_larger(delay: int) -> None:
 
 def test_time_on_a_device_that_is_the_smaller_counts_for_nothing() -> None:
     timer = LateTimer()
-    pace = Pace(timer, 0.01)
+    pace = Pace(timer, 0.01, lambda: 0.0)
     timer.spent, timer.now = 2e-3, 10e-3
     pace.after(0, recorded=True)
     pace.on_device(0, 1e-3)

@@ -13,6 +13,7 @@ from gradwatch.run import EventKind, Run
 from gradwatch.run.subject import Histogram, HistogramTable
 from gradwatch.stats import Family, Stat, State
 from gradwatch.store import open_run
+from gradwatch.store.folder import held_columns
 
 STEPS = 240
 FAMILIES = (Family.GRAD, Family.UPDATE)
@@ -113,6 +114,19 @@ def test_no_changed_byte_gives_another_number(trial: Trial, seed: int) -> None:
     complete = run.info["complete"]
     assert complete or any(path.name in text for text in damage(run))
     trial.check(run, thinned=not complete)
+
+
+def test_no_changed_byte_of_a_footer_gives_another_number(trial: Trial) -> None:
+    """Parquet has no checksum of its own for the footer, which says what the pages mean."""
+    path = file_of(trial, "rows/grad/*.parquet")
+    whole = path.read_bytes()
+    begin = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    for place in range(begin - 4, len(whole), 61):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 8]) + whole[place + 1 :])
+        held_columns.cache_clear()
+        run = open_run(trial.path)
+        assert (run.state(Stat.GRAD_NORM) == State.NOT_SAMPLED).all(axis=1).any()
+        assert any(f"rows/grad/{path.name} cannot be read" in text for text in damage(run))
 
 
 def test_lost_numbers_and_histograms(trial: Trial) -> None:

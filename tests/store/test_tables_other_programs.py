@@ -49,6 +49,19 @@ watcher.close()
 """
 
 
+def test_recording_and_reading_import_no_pandas(tmp_path: Path) -> None:
+    """It takes a second and 40 MB, and its import would run in the thread that writes."""
+    code = (
+        "from gradwatch.store import open_run\n"
+        "run = open_run(sys.argv[1])\n"
+        "assert [run.series[stat].size for stat in run.series] and run.scalars['loss'].size\n"
+        "print(len(run.histograms('grad', run.names[0])), 'pandas' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", TRAINING + code, str(tmp_path / "run"), "300"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT)
+    assert re.fullmatch(r"[1-9]\d* False\n", done.stdout), done.stdout + done.stderr
+
+
 def start(path: Path, steps: int) -> subprocess.Popen:
     command = [sys.executable, "-c", TRAINING, str(path), str(steps)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

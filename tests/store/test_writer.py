@@ -129,7 +129,7 @@ def test_put_does_not_wait_and_a_full_queue_gives_up_the_oldest(
     assert len(kept) + writer.dropped == 1000
     assert kept[-100:] == list(range(900, 1000))
     gaps = [event.text for event in run.events if event.kind is EventKind.GAP]
-    ranges = [re.search(r"rows of steps (\d+) to (\d+) were given up", text) for text in gaps]
+    ranges = [re.search(r"not all of steps (\d+) to (\d+) was kept", text) for text in gaps]
     told = {step for found in ranges for step in range(int(found[1]), int(found[2]) + 1)}
     assert told == {*range(1000)} - {*kept}
 

@@ -13,6 +13,7 @@ from gradwatch.files import refuse_taken, write_whole
 from gradwatch.run import Run
 from gradwatch.stats import Stat
 from gradwatch.store import open_run
+from gradwatch.store.layout import LOG, STEPS
 from gradwatch.store.places import Place, is_url
 from gradwatch.text import nearest, plain
 from gradwatch.views.export import exported, write_csv, write_json, write_parquet, write_tensorboard
@@ -79,17 +80,12 @@ def command(
 def copy(run: Place, target: Place) -> None:
     """Copy a run as it is, and say so."""
     if target.name.rpartition(".")[2].lower() in FORMATS:
-        raise GradwatchError(
-            f"Expected a folder to copy the run to, got {plain(str(target))!r}. "
-            "Write the file here and copy it yourself.",
-            Exit.USAGE,
-        )
+        raise GradwatchError(f"Expected a folder, got {plain(str(target))!r}.", Exit.USAGE)
     with waiting("copying"), run.translated(), target.translated():
         _copy_files(run, target)
     sizes = target.files().values()
-    click.echo(
-        f"Copied to {plain(str(target))}: {len(sizes)} files, {sum(sizes) / 1e6:.2f} MB.", err=True
-    )
+    amount = f"{len(sizes)} files, {sum(sizes) / 1e6:.2f} MB"
+    click.echo(f"Copied to {plain(str(target))}: {amount}.", err=True)
 
 
 def _copy_files(run: Place, target: Place) -> None:
@@ -100,8 +96,8 @@ def _copy_files(run: Place, target: Place) -> None:
     while again:
         again = False
         # Steps first: a step that is listed has its rows. The log last: it says what was removed.
-        files = sorted(run.files().keys() - done, key=lambda file: "/steps/" not in file)
-        for file in sorted(files, key=lambda file: file.endswith("/log.jsonl")):
+        ordered = sorted(run.files().keys() - done, key=lambda f: (f.endswith(LOG), STEPS not in f))
+        for file in ordered:
             there = f"{target.inside}/{file}"
             target.system.create_dir(there.rpartition("/")[0], recursive=True)
             try:

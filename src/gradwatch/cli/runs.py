@@ -70,11 +70,10 @@ def command(
         _prune(list(named.values()) or summaries, kept, yes)
         return
     document = as_document(summaries, judged=not quick)
-    listed = document["runs"]
     if as_json:
         print_json(document)
-    elif listed:
-        console().print(_table(listed))
+    elif document["runs"]:
+        console().print(_table(document["runs"]))
     else:
         click.echo(f"No runs in {plain(str(folder))}.", err=True)
 
@@ -171,10 +170,9 @@ def _prune(summaries: list[RunSummary], keep: Retention, yes: bool) -> None:
         gone = prunable(item.path, keep)
         if gone:
             parts = [part for removed in gone.values() for _, part in removed]
-            size = sum(part.bytes for part in parts)
+            total += (size := sum(part.bytes for part in parts))
             rows.append((item.path.name, str(len(parts)), _size(size)))
             found.append(gone)
-            total += size
     if not found:
         click.echo("There is nothing to prune.", err=True)
         return

@@ -177,19 +177,13 @@ class Pace:
     only; between them lie steps that record nothing but still pass through the hooks.
     """
 
-    def __init__(
-        self, timer: OverheadTimer, budget: float, backlog: Callable[[], float] = lambda: 0.0
-    ) -> None:
+    def __init__(self, timer: OverheadTimer, budget: float, backlog: Callable[[], float]) -> None:
         self.k = 1
-        self._timer = timer
-        self._backlog = backlog
-        self._budget = budget
+        self._timer, self._budget, self._backlog = timer, budget, backlog
         self._cost = {0: 0.0, 1: 0.0, 4: 0.0, 16: 0.0}
-        self._step_time = 0.0
-        self._last_wall = timer.wall
-        self._last_spent = 0.0
+        self._step_time = self._last_spent = 0.0
+        self._last_wall = self._reviewed = timer.wall
         self._steps = 0
-        self._reviewed = timer.wall
         self._charged_from = timer.wall
         """When the free seconds were used up: from then on the budget holds."""
         self._recent: deque[_RecordedStep] = deque(maxlen=_REVIEW)

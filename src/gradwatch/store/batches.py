@@ -53,10 +53,8 @@ def _rows(items: Sequence[Item], family: Family) -> list[Any]:
     reals = [stat for stat in stored(family) if stat.dtype == "<f8"]
     # All at once: a call of numpy costs more than the numbers of one column.
     short = dict(zip(reals, rounded(np.array([rows[stat] for stat in reals])), strict=True))
-    for stat in stored(family):
-        values = short[stat] if stat in short else np.ascontiguousarray(rows[stat])
-        columns.append(as_array(values, mask))
-    return columns
+    values = (np.ascontiguousarray(short.get(stat, rows[stat])) for stat in stored(family))
+    return [*columns, *(as_array(column, mask) for column in values)]
 
 
 def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -77,9 +75,8 @@ def _histograms(items: Sequence[Item]) -> list[Any]:
     # Each has its negative bins, then as many positive ones.
     negative = np.repeat(np.tile([True, False], len(sizes)), np.repeat(sizes, 2))
     offsets = as_array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
-    lists = [
-        pa.ListArray.from_arrays(offsets, as_array(counts[side])) for side in (negative, ~negative)
-    ]
+    sides = (as_array(counts[side]) for side in (negative, ~negative))
+    lists = [pa.ListArray.from_arrays(offsets, side) for side in sides]
     ids = np.concatenate([item.ids for item in items]).astype(np.uint32)
     return [ids, exponents.astype(np.int32), *lists, *np.ascontiguousarray(others.T)]
 
@@ -133,9 +130,7 @@ def as_array(values: NDArray[Any], mask: pa.Buffer | None = None) -> pa.Array:
 def coarse_rows(table: pa.Table, family: Family) -> pa.RecordBatch:
     """The coarse rows of a part: by subject, then in the order of its rows."""
     order = np.argsort(as_numpy(table["subject"]), kind="stable")
-    subjects, steps, states = (
-        as_numpy(table[name])[order] for name in ("subject", "step", "state")
-    )
+    subjects, steps, states = (as_numpy(table[key])[order] for key in ("subject", "step", "state"))
     places = np.arange(len(order))
     changed = np.append(True, subjects[1:] != subjects[:-1])
     begins = np.maximum.accumulate(np.where(changed, places, 0))

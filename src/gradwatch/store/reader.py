@@ -33,9 +33,8 @@ class Follower:
         folders = sorted(opened, key=lambda f: (f.rank, f.attempt, f.place.name))
         if not folders:
             shown = ", ".join(repr(str(run)) for run in self._runs)
-            raise GradwatchError(
-                f"Expected a run folder at {shown}, found none: see `gradwatch runs`."
-            )
+            text = f"Expected a run folder at {shown}, found none: see `gradwatch runs`."
+            raise GradwatchError(text)
         ranks: dict[int, list[Folder]] = {}
         begins: dict[int, int] = {}
         for folder in folders:
@@ -68,10 +67,9 @@ def _found(item: str | os.PathLike[str]) -> Place:
 def _document(run: Place) -> dict[str, Any]:
     """`run.json`, refused where the format is another."""
     document = read_run_json(run)
-    number = document.setdefault("format", FORMAT)
-    if number != FORMAT:
-        text = (
-            f"Expected a run of format {FORMAT}, {str(run)!r} is of format {number}. Open it with "
+    if document.setdefault("format", FORMAT) != FORMAT:
+        raise GradwatchError(
+            f"Expected a run of format {FORMAT}, {str(run)!r} is of format {document['format']}. "
+            "Open it with the gradwatch that wrote it."
         )
-        raise GradwatchError(text + "the gradwatch that wrote it.")
     return document

@@ -124,9 +124,8 @@ def find_run(wanted: str, home: Place) -> Place:
     if there:  # whoever opens it says what is wrong with it
         return Place.of(wanted)
     shown, where = shortened(wanted, 200), plain(str(home))
-    some = (
-        f"{len(near)}: {several([*map(plain, near)], 3)}; say more of its name" if near else "none"
-    )
+    names = several([*map(plain, near)], 3)
+    some = f"{len(near)}: {names}; say more of its name" if near else "none"
     hint = f" The nearest: {nearest(wanted, runs)}." if runs and not near else ""
     raise GradwatchError(f"Expected one run named {shown!r} in {where!r}, found {some}.{hint}")
 

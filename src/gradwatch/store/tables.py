@@ -191,12 +191,9 @@ def parquet(table: pa.Table) -> memoryview:
 def write_beside(folder: int, path: str, data: memoryview) -> None:
     """A whole file: written as `….part`, synced, renamed."""
     beside = f"{path}.part"
-    file = GrowingFile(folder, beside)
-    try:
+    with contextlib.closing(GrowingFile(folder, beside)) as file:
         file.append(data)
         file.sync()
-    finally:
-        file.close()
     try:
         os.rename(beside, path, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
@@ -220,22 +217,21 @@ def read_stream(raw: pa.Buffer, schema: pa.Schema) -> tuple[pa.Table, str]:
     nothing wrong: the steps tell whether rows are missing.
     """
     batches: list[pa.RecordBatch] = []
-    head, source, at, problem = bytes(schema.serialize()), pa.BufferReader(raw), 0, ""
+    head, source, at, changed = bytes(schema.serialize()), pa.BufferReader(raw), 0, False
     seed = zlib.crc32(head)
     with contextlib.suppress(StopIteration, pa.ArrowException, OSError):
         reader = pa.ipc.open_stream(source)
-        while not problem:
+        while not changed:
             at = source.tell()
             batch, metadata = reader.read_next_batch_with_custom_metadata()
             batch.validate(full=True)
             crc = f"{zlib.crc32(batch.serialize(memory_pool=POOL), seed):08x}".encode()
-            if batch.schema == schema and metadata and metadata.get("crc") == crc:
-                batches.append(batch)
-            else:
-                problem = f"is damaged behind its row {sum(map(len, batches))}"
+            changed = batch.schema != schema or not metadata or metadata.get("crc") != crc
+            batches += [] if changed else [batch]
     # A batch that was cut is the last one: none begins behind it.
     if len(raw) > len(head) and bytes(raw[len(head) :][:8]) in bytes(memoryview(raw)[at + 1 :]):
-        problem = f"is damaged behind its row {sum(map(len, batches))}"
+        changed = True
+    problem = f"is damaged behind its row {sum(map(len, batches))}" if changed else ""
     return pa.Table.from_batches(batches, schema), problem
 
 

@@ -23,14 +23,8 @@ from numpy.typing import NDArray
 from gradwatch.graph import Graph
 from gradwatch.run.subject import Event, EventKind, HistogramTable, Subject
 from gradwatch.stats import Family, Kind
-from gradwatch.store.batches import (
-    Item,
-    batch_of,
-    coarse_rows,
-    finished_columns,
-    steps_batch,
-    warm_up,
-)
+from gradwatch.store import batches
+from gradwatch.store.batches import Item
 from gradwatch.store.layout import BITS, LOG, SCALAR_BIT, SCALARS, STEPS, packed, schemas
 from gradwatch.store.retention import Retention, removal
 from gradwatch.store.runs import make_writer_folder, next_attempt, write_run_json
@@ -241,9 +235,11 @@ class Writer(threading.Thread):
             self._waited = step, spent + time.monotonic() - begun
 
     def _line(self, kind: str, data: Any) -> None:
-        """Queue a line of the log; in a storm of them no more events are taken."""
+        """Queue a line of the log; in a storm of events the later ones are given up."""
         with self._wake:
-            if not self._off and (kind != "event" or len(self._lines) < LINES_LIMIT):
+            if kind == "event" and len(self._lines) >= LINES_LIMIT:
+                self._lost = [*self._lost[:1], data.step]
+            elif not self._off:
                 self._lines.append((kind, data))
                 self._accepted += 1
 
@@ -294,7 +290,7 @@ class Writer(threading.Thread):
 
     def _turn(self) -> None:
         self._open_folder()
-        warm_up()
+        batches.warm_up()
         if not os.fstat(self._descriptor).st_nlink:
             log.warning(_DELETED, self._run)
             self._off = True
@@ -363,7 +359,7 @@ class Writer(threading.Thread):
                 self._taken += 1
                 self._items.setdefault(item.table, []).append(item)
         if lost:
-            text = f"The disk did not keep up: rows of steps {lost[0]} to {lost[-1]} were given up."
+            text = f"Writing did not keep up: not all of steps {lost[0]} to {lost[-1]} was kept."
             lines.append(("event", Event(lost[0], EventKind.GAP, text, wall=time.time())))
         for kind, data in lines:
             # What cannot be packed must not stop the rest.
@@ -376,14 +372,14 @@ class Writer(threading.Thread):
             self._log.append(b"".join(self._packed))
             self._packed.clear()
         for table in list(self._items):
-            batch, first = batch_of(self._items[table]), self._items[table][0].step
+            batch, first = batches.batch_of(self._items[table]), self._items[table][0].step
             self.tables[table].append(batch, first)
             for item in self._items.pop(table):
                 self._rows += len(item.ids) if item.table.startswith("rows/") else 0
                 self._marks[item.step] = self._marks.get(item.step, 0) | item.bit
             time.sleep(0.0001)  # the training may want the interpreter
         if self._marks:  # last: a step that is marked has its rows
-            self.tables[STEPS].append(steps_batch(self._marks), min(self._marks))
+            self.tables[STEPS].append(batches.steps_batch(self._marks), min(self._marks))
             self._marks = {}
         self._progressed = time.monotonic()
         with self._wake:
@@ -393,15 +389,14 @@ class Writer(threading.Thread):
     # -- finishing -------------------------------------------------------------------------------
 
     def _finish_due(self) -> None:
-        now, bound = time.monotonic(), self._keep.bytes if self._keep else None
-        size = min(PART_BYTES, bound // 8) if bound else PART_BYTES
-        age = max(PART_SECONDS, (now - self._begun) / 10)
+        now, bound = time.monotonic(), (self._keep and self._keep.bytes) or float("inf")
+        size, age = min(PART_BYTES, bound / 8), max(PART_SECONDS, (now - self._begun) / 10)
         growing = [table for table in self.tables.values() if table.part.rows]
         streams = sum(table.part.bytes for table in growing)
         for table in sorted(growing, key=lambda table: -table.part.bytes):
-            crowded, part = bound is not None and streams > bound // 4, table.part
+            part = table.part
             due = part.rows >= PART_ROWS or part.bytes >= size or now - table.since > age
-            if due or crowded:
+            if due or streams > bound / 4:
                 streams -= part.bytes
                 self._finish(table)
 
@@ -418,10 +413,10 @@ class Writer(threading.Thread):
             table.leave(table.part)
             return
         if kind == "rows" and table.drawn < table.part.rows:
-            coarse = coarse_rows(rows.slice(table.drawn), Family(family))
+            coarse = batches.coarse_rows(rows.slice(table.drawn), Family(family))
             self.tables[f"coarse/{family}"].append(coarse, table.part.first_step)
             table.drawn = table.part.rows  # not again where the rest fails
-        table.finish(finished_columns(rows, [*self._subjects], self._rank, self._attempt))
+        table.finish(batches.finished_columns(rows, [*self._subjects], self._rank, self._attempt))
         del rows
         release_memory()
         if self._keep:

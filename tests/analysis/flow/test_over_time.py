@@ -8,8 +8,8 @@ import pytest
 from tests.analysis.flow.runs import noise
 from tests.making import make_run
 
-from gradwatch.analysis.flow import FlowDirection, GradientFlow, analyze_flow
-from gradwatch.analysis.flow.directions import NO_COSINE, NO_SKETCH
+from gradwatch.analysis.flow import FlowDirection, GradientFlow, analyze_flow, directions
+from gradwatch.analysis.flow.directions import NO_COSINE
 from gradwatch.run import Run
 from gradwatch.stats import State
 
@@ -118,33 +118,20 @@ def test_many_layers_are_listed_more_briefly(layers: int, most: int) -> None:
 # -- directions ------------------------------------------------------------------------------------
 
 
-def test_directions_come_from_the_sketches() -> None:
-    rng = np.random.default_rng(0)
-    sketch = rng.normal(size=(6, 2, 32))
-    run = make_run(
-        {"grad_norm": np.ones((6, 2)), "grad_sketch": sketch}, names=("a.weight", "a.bias")
-    )
-    flow = analyze_flow(run).layer_flows["a"]
-    merged = sketch.sum(axis=1)
-    for i, found in enumerate(flow.gradient_directions):
-        size = math.sqrt(math.fsum(float(v) ** 2 for v in merged[i]))
-        expected = [float(v) / size for v in merged[i]]
-        assert list(found.direction_vector) == pytest.approx(expected)
-        if i:
-            before = flow.gradient_directions[i - 1].direction_vector
-            dot = math.fsum(a * b for a, b in zip(found.direction_vector, before, strict=True))
-            assert found.direction_cosine == pytest.approx(dot)
-    assert flow.gradient_directions[0].direction_cosine is None
-    without = analyze_flow(Run.from_norms({"a": [1.0, 2.0]})).layer_flows["a"]
-    assert without.gradient_directions[1].direction_vector is None
-    assert without.gradient_directions[1].consistency_score == pytest.approx(1 - 1 / 3)
-    assert without.gradient_directions[1].missing["direction_cosine"] == NO_SKETCH
-    assert without.direction_consistency is None
-    assert without.missing["direction_consistency"] == NO_COSINE
+def test_norms_alone_have_no_direction() -> None:
+    layer = analyze_flow(Run.from_norms({"a": [1.0, 2.0]})).layer_flows["a"]
+    scores = [item.consistency_score for item in layer.gradient_directions]
+    assert scores == pytest.approx([1, 1 - 1 / 3])
+    assert layer.direction_consistency is None
+    assert layer.missing["direction_consistency"] == NO_COSINE
 
 
-def test_a_recorded_run_has_the_mean_cosine_of_whole_layers() -> None:
+@pytest.mark.parametrize("chunk", [1, 12, directions.CHUNK])  # one layer at a time, two, all
+def test_a_recorded_run_has_the_mean_cosine_of_whole_layers(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Gradients of layers of one, two and three parameters, recorded as norms and cosines alone."""
+    monkeypatch.setattr(directions, "CHUNK", chunk)
     rng = np.random.default_rng(5)
     names = ("a.weight", "b.weight", "b.bias", "c.weight", "c.bias", "c.gain")
     steps, sizes = 14, (20, 30, 2, 9, 5, 1)
@@ -173,9 +160,6 @@ def test_a_recorded_run_has_the_mean_cosine_of_whole_layers() -> None:
         whole = [np.concatenate([gradients[step][c] for c in columns]) for step in range(steps)]
         expected = [cosine(whole[step], whole[step - 1]) for step in range(steps - 5, steps)]
         assert found[layer].direction_consistency == pytest.approx(np.mean(expected), rel=1e-9)
-        last = found[layer].gradient_directions[-1]
-        assert last.direction_vector is None
-        assert last.missing["direction_vector"] == NO_SKETCH
     whole = [np.concatenate(gradients[step][3:]) for step in range(steps)]
     every = analyze_flow(run, temporal_window=50).layer_flows["c"].direction_consistency
     # Step 7 has the bias compared with step 5, as the recorder compared it.
@@ -202,82 +186,17 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-def sketched(taken: list[int], steps: int = 12, zero: int | None = None) -> tuple[Run, np.ndarray]:
-    """Two parameters of one layer, sketched on some steps only."""
-    norms, sketch = np.ones((steps, 2)), np.full((steps, 2, 32), np.nan)
-    sketch[taken] = np.random.default_rng(1).normal(size=(len(taken), 2, 32))
-    if zero is not None:
-        norms[zero], sketch[zero] = 0.0, 0.0
-    states = {"grad_sketch": np.zeros((steps, 2), np.uint8)}  # a recorder says MEASURED
-    series = {"grad_norm": norms, "grad_sketch": sketch}
-    return make_run(series, names=("a.weight", "a.bias"), states=states), sketch
-
-
-def test_steps_without_a_sketch_have_no_direction() -> None:
-    run, sketch = sketched([0, 3, 4, 9])
-    layer = analyze_flow(run).layer_flows["a"]
-    found = {item.step: item for item in layer.gradient_directions}
-    for step in set(range(12)) - {0, 3, 4, 9}:
-        assert found[step].direction_vector is None
-        assert found[step].direction_cosine is None
-        assert found[step].missing["direction_vector"] == "no sketch was taken on this step"
-    assert found[0].missing == dict.fromkeys(
-        ("direction_cosine", "compared_with_step"), "no direction is known before this one"
-    )
-    cosines = []
-    for before, step in itertools.pairwise((0, 3, 4, 9)):
-        one, other = sketch[before].sum(axis=0), sketch[step].sum(axis=0)
-        cosines.append(one @ other / math.sqrt((one @ one) * (other @ other)))
-        assert found[step].direction_cosine == pytest.approx(cosines[-1])
-        assert found[step].compared_with_step == before
-    assert layer.direction_consistency == pytest.approx(sum(cosines) / 3)
-
-
-def test_a_layer_that_is_sketched_in_part_has_no_direction() -> None:
-    _, sketch = sketched([2, 5])
-    half = np.array(sketch)
-    half[5, 1] = np.nan
-    series = {"grad_norm": np.ones((12, 2)), "grad_sketch": half}
-    found = analyze_flow(make_run(series, names=("a.weight", "a.bias"))).layer_flows["a"]
-    known = [i.step for i in found.gradient_directions if i.direction_vector is not None]
-    assert known == [2]
-    series["grad_norm"] = np.array(series["grad_norm"])
-    series["grad_norm"][5, 1] = 0.0  # nothing there to be sketched
-    found = analyze_flow(make_run(series, names=("a.weight", "a.bias"))).layer_flows["a"]
-    known = [i.step for i in found.gradient_directions if i.direction_vector is not None]
-    assert known == [2, 5]
-
-
-def test_a_zero_gradient_has_no_direction() -> None:
-    run, _ = sketched(list(range(12)), zero=6)
-    found = analyze_flow(run).layer_flows["a"].gradient_directions
-    assert found[6].direction_vector is None
-    assert found[6].missing["direction_vector"] == "a gradient of zero has no direction"
-    assert found[7].compared_with_step == 5
-    vectors = [item.direction_vector for item in found if item.direction_vector is not None]
-    assert [math.hypot(*vector) for vector in vectors] == pytest.approx([1.0] * 11)
-
-
 def test_directions_behave_as_a_tuple() -> None:
-    run, _ = sketched([0, 3, 4, 9])
-    flow = analyze_flow(run)
+    flow = analyze_flow({"a": noise(0, 12), "b": np.zeros(12)})
     found = flow.layer_flows["a"].gradient_directions
     listed = tuple(found)
     assert len(found) == len(listed) == 12
     assert found[-1] == listed[-1]
     assert found[2:5] == listed[2:5]
     assert found == listed
-    assert [item.to_dict() for item in listed] == flow.to_dict()["layer_flows"]["a"][
-        "gradient_directions"
-    ]
+    written = flow.to_dict()["layer_flows"]["a"]["gradient_directions"]
+    assert [item.to_dict() for item in listed] == written
+    assert list(written[0]) == ["step", "magnitude", "consistency_score"]
     again = GradientFlow.from_json(flow.to_json())
     assert again == flow
     assert flow == again
-    assert again.layer_flows["a"].gradient_directions[1].missing == listed[1].missing
-    plain = analyze_flow({"a": [1.0, 2.0, 3.0], "b": [0.0, 0.0, 0.0]})
-    assert GradientFlow.from_json(plain.to_json()) == plain
-    first = plain.layer_flows["a"].gradient_directions[0]
-    written = plain.to_dict()["layer_flows"]["a"]["gradient_directions"][0]
-    assert written == first.to_dict()  # what no step of the run has is left out
-    assert list(written) == ["step", "direction_vector", "magnitude", "consistency_score"]
-    assert (first.direction_cosine, first.compared_with_step) == (None, None)

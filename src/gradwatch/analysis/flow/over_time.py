@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.analysis import trends
-from gradwatch.analysis.flow.directions import (
-    Directions,
-    GradientDirection,
-    Recent,
-    mean_cosines,
-    sketches_of,
-)
+from gradwatch.analysis.flow.directions import Directions, GradientDirection, Recent, mean_cosines
 from gradwatch.analysis.layers import LayerSeries
 from gradwatch.result import Result, missing
 from gradwatch.run import Run
@@ -51,7 +45,7 @@ class GradientLayerFlow(Result):
     gradient_directions: tuple[GradientDirection, ...]
     """Of the last `temporal_window` samples; made when they are asked for."""
     direction_consistency: float | None
-    """Mean cosine of these directions with the ones before them."""
+    """Mean cosine of its gradients on these samples with the ones before them."""
     flow_consistency: float | None
     """1 / (1 + volatility)."""
     bottleneck_score: float | None
@@ -83,8 +77,7 @@ def layer_flows(
     for _, norms in series.blocks():
         volatilities += trends.volatilities(trends.logs(norms)).tolist()
         magnitudes += _listed(series.steps, norms, most)
-    sketches = sketches_of(run, series, last)
-    agreement = mean_cosines(run, series, last, sketches)
+    agreement = mean_cosines(run, series, last)
     flows = {}
     rows = zip(series.names, magnitudes, bottlenecks, volatilities, strict=True)
     for column, (name, (steps, listed), bottleneck, volatility) in enumerate(rows):
@@ -94,7 +87,7 @@ def layer_flows(
             listed,
             steps,
             # Behaves as a tuple: what is made of it is read back as one.
-            cast("tuple[GradientDirection, ...]", Directions(last, sketches, column)),
+            cast("tuple[GradientDirection, ...]", Directions(last, column)),
             agreement[column],
             1 / (1 + volatility) if known else few,
             bottleneck if bottleneck == bottleneck else alone,
