@@ -60,7 +60,7 @@ WITHOUT := .venv-without-torch
 test-without-torch: ## run, store, checks, analyses and views where torch cannot be imported
 	test -x $(WITHOUT)/bin/python || $(PYTHON) -m venv $(WITHOUT)
 	$(WITHOUT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		pytest pytest-timeout hypothesis httpx safetensors pillow pandas polars duckdb -e .
+		pytest pytest-timeout hypothesis httpx safetensors pillow pandas polars duckdb fsspec 'moto[server]' -e .
 	$(WITHOUT)/bin/python -m pytest -m "not long and not timing and not security" $(READING)
 
 lint: $(STAMP) ## ruff, mypy, and the limits of code lines per package

@@ -2,7 +2,8 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,19 @@ for _name in ("GRADWATCH_MODE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTI
     os.environ.pop(_name, None)
 # The line at the end of a recording judges the run: time that only its own tests want to spend.
 os.environ["GRADWATCH_MODE"] = "quiet"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Without torch, skip the test modules that need it."""
+    report = yield
+    missing = "No module named 'torch'" in str(report.longrepr) and find_spec("torch") is None
+    if report.failed and missing:
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 0, "Skipped: needs torch")
+    return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

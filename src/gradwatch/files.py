@@ -49,12 +49,6 @@ def mode_in(folder: Path) -> int:
     return 0o700 if alone else 0o777
 
 
-def mode_like(folder: Path) -> int:
-    """For whom a part of a run is: for whom the run's folder is, but what root makes for root."""
-    root = hasattr(os, "geteuid") and os.geteuid() == 0
-    return 0o700 if root else folder.stat().st_mode & 0o777
-
-
 def make_folder(path: Path) -> None:
     """Make a folder and those on the way to it, unless they are there."""
     if not path.is_dir() and path != path.parent:

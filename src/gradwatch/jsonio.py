@@ -22,8 +22,6 @@ _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*":?|NaN|-?Infinity')
 """What can hold a word: texts (names of fields with their colon, which stay) and bare words."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character, as names can hold it in Python: no UTF-8 file can."""
-_LONG = re.compile(r"(?:^|[\s:,\[-])[0-9]{19}")
-"""What may be a number beyond 64 bits; few documents have it, and the others are read faster."""
 
 
 def dumps(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
@@ -43,19 +41,6 @@ def dumps(value: Any, *, indent: int | None = None, ascii_only: bool = False) ->
     except (TypeError, ValueError, RecursionError):
         text = write(spelled(value))
     return text if text.isascii() else _SURROGATE.sub(lambda lone: f"\\u{ord(lone[0]):x}", text)
-
-
-def parsed(raw: bytes) -> Any:
-    """JSON of a file that is not trusted: a whole number beyond 64 bits stays a text.
-
-    No field of ours holds one, and it would overflow wherever a float or an array is made of it.
-    """
-    text = raw.decode()  # of bytes, json would take UTF-16 too
-    return json.loads(text, parse_int=_within_64_bits if _LONG.search(text) else None)
-
-
-def _within_64_bits(digits: str) -> int | str:
-    return number if len(digits) <= 20 and -1 << 63 <= (number := int(digits)) < 1 << 64 else digits
 
 
 def loads(text: str | bytes) -> Any:

@@ -22,7 +22,7 @@ from tests.faults.victim import Victim
 
 LONGEST = 0.06
 """Seconds from the first acknowledgement to the kill: some parts are finished in between."""
-STAGES = ("", "*/rows/*/00002*.parquet", "*/coarse/*/*.parquet", "*/histograms/*/*.parquet", "")
+STAGES = ("", "*/rows/*/*-[1-9]*.parquet", "*/coarse/*/*.parquet", "*/histograms/*/*.parquet", "")
 """What a writer has done before it may be killed, so that every kind of work is hit."""
 
 
@@ -75,6 +75,7 @@ def main() -> None:
         path = folder / f"kill{number}"
         killed, acknowledged = one_kill(path, seed + number, sabotage)
         if not acknowledged:
+            shutil.rmtree(path, ignore_errors=True)
             continue
         counts["counted"] += 1
         counts["fired"] += killed

@@ -21,13 +21,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute  # noqa: F401 - loaded before files lie: pyarrow imports it when first used
 from tests.faults import victim
 from tests.faults.victim import Victim
 
 from gradwatch.errors import GradwatchError
 from gradwatch.run import EventKind, Run
 from gradwatch.stats import State
-from gradwatch.store import Follower, open_run
+from gradwatch.store import open_run
 from gradwatch.store import writer as writer_thread
 from gradwatch.store.tables import GrowingFile
 
@@ -115,11 +116,10 @@ def stale(path: Path, seed: int, looks: int) -> tuple[int, int, list[str]]:
     opened = 0
     while not any(path.glob("*/steps/*")) and not os.waitpid(pid, os.WNOHANG)[0]:
         time.sleep(0.01)
-    follower = Follower(path)
     arm(path, "stale", seed=seed)
-    for look in range(looks):
+    for _ in range(looks):
         try:
-            failures += wrong_numbers(open_run(path) if look % 2 else follower.refresh())
+            failures += wrong_numbers(open_run(path))
             opened += 1
         except GradwatchError:
             pass
@@ -129,10 +129,7 @@ def stale(path: Path, seed: int, looks: int) -> tuple[int, int, list[str]]:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     ctypes.CDLL(None).nfs_arm(b"", 0, 0, 0)
-    seen, there = follower.refresh(), open_run(path)
-    if seen.steps.tolist() != there.steps.tolist():
-        failures.append(f"in the end {len(seen.steps)} of {len(there.steps)} steps are seen")
-    damage = [event.text for event in seen.events if event.kind is EventKind.DAMAGE]
+    damage = [event.text for event in open_run(path).events if event.kind is EventKind.DAMAGE]
     return opened, fired, failures + [f"for good: {text}" for text in damage]
 
 

@@ -161,6 +161,21 @@ def test_a_series_that_is_too_large_is_not_served(
         run.run.source.load(Stat.GRAD_NORM)
 
 
+def test_a_map_of_a_run_that_is_too_large_is_drawn_from_coarse_rows(
+    visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_runs, "MOST_LOADED", 100_000)
+    narrow = view(visit, maps="grad_rms", sections="heat")
+    assert "grad_rms" not in narrow["heat"]["maps"]
+    sizes = import_module("gradwatch.run.downsample")
+    monkeypatch.setattr(sizes, "MOST_CELLS", 10_000)
+    monkeypatch.setattr(sizes, "WIDE", 16)  # `keep` has left few rows
+    model = view(visit, first=0, last=STEPS, maps="grad_rms", sections="heat")
+    for spike in SPIKES:
+        ((low, high),) = seen(model, spike)
+        assert low - BUCKET <= spike.step <= high + BUCKET
+
+
 def test_a_plain_question_waits_for_the_whole_model(visit: Visit, folder: Path) -> None:
     text = visit.get(f"/api/runs/{visit.id_of('long')}/view").content
     assert text.decode() == to_json(build(open_run(folder / "long"), None))

@@ -126,5 +126,8 @@ def test_a_run_that_cannot_be_read_is_tried_again_only_once_it_has_changed(
     assert lines(visit) == lines(visit) == {"bad": UNREADABLE}
     assert len(tries) == 1
     (tmp_path / "bad" / "run.json").write_text(json.dumps({"name": "worse"}))
+    end = time.monotonic() + 20.0  # what a slow look found counts for a while
+    while len(tries) == 1 and time.monotonic() < end:
+        assert list(lines(visit).values()) == [UNREADABLE]
     assert list(lines(visit).values()) == [UNREADABLE]
     assert len(tries) == 2

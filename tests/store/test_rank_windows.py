@@ -1,14 +1,17 @@
 """Windows of a run, as pages draw them: held against what was recorded."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.store.trial import VALUED, Trial, finishing_at, kept
 
+from gradwatch.run import downsample as downsampling
 from gradwatch.run.downsample import Downsampled, bucket_edges, downsample
 from gradwatch.stats import Family, Stat
-from gradwatch.store import Retention, open_run
+from gradwatch.store import Retention, folder, open_run
+from gradwatch.store.places import Place
 
 STEPS = 2000
 LARGEST = float(np.finfo(np.float32).max)
@@ -62,6 +65,41 @@ def test_no_extreme_is_lost(trial: Trial, stat: str, stretch: tuple[int, int], p
         assert np.array_equal(low, exact.low, equal_nan=True)
         assert np.array_equal(high, exact.high, equal_nan=True)
         assert np.array_equal(rounded(found.last), exact.last, equal_nan=True)
+
+
+@pytest.mark.parametrize("stat", ["grad_norm", "grad_count", "weight_norm"])
+@pytest.mark.parametrize("stretch", [(0, STEPS - 1), (203, 1700)])
+def test_a_wide_window_of_very_many_values_is_drawn_from_coarse_rows(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, stat: str, stretch: tuple[int, int]
+) -> None:
+    """Its extremes are all there, at most 64 rows from where they were."""
+    monkeypatch.setattr(downsampling, "MOST_CELLS", 100)
+    read: list[str] = []
+    real = Place.open
+    monkeypatch.setattr(Place, "open", lambda place, file: read.append(file) or real(place, file))
+    folder.held_columns.cache_clear()
+    family = Family(stat.partition("_")[0])
+    away = 64 * (1 if family is Family.GRAD else 4)  # a weight has a row every fourth step
+    run, true = open_run(trial.path), truth_of(trial, family, stat)
+    points = 4 if family is Family.GRAD else 1
+    found = run.window(*stretch, points=points).stat(stat)
+    assert any(file.startswith("coarse/") for file in read)
+    small = trial.path.parent.name.startswith("small")  # of which few rows are left to read
+    assert small or not any(re.match(r"rows/.*\.parquet", file) for file in read)
+    for low, high, first, last in zip(
+        found.low, found.high, found.first_steps, found.last_steps, strict=True
+    ):
+        near = true[max(first - away, 0) : last + away + 1]
+        core = true[first + away : last - away + 1]
+        assert (np.nanmin(near, axis=0) <= rounded(low)).all()
+        assert (rounded(low) <= np.nanmin(core, axis=0)).all()
+        assert (np.nanmax(core, axis=0) <= rounded(high)).all()
+        assert (rounded(high) <= np.nanmax(near, axis=0)).all()
+    whole = run.window(*stretch, points=400).stat(stat)  # narrow buckets: from the rows
+    if not small:
+        exact = downsample(run.steps, true, *stretch, 400)
+        assert np.array_equal(rounded(whole.high), exact.high, equal_nan=True)
+    assert len(run.window(points=1).stat(Stat.WEIGHT_HASH).low) == 1  # has no coarse rows
 
 
 def test_the_last_value_is_the_newest(trial: Trial) -> None:

@@ -11,7 +11,7 @@ from tests.store.trial import WAIT, Trial, finishing_at, subjects
 
 from gradwatch.run import EventKind, Run
 from gradwatch.stats import Family, Stat, State, row_dtype
-from gradwatch.store import Follower, Retention, Writer, open_run, reader
+from gradwatch.store import Retention, Writer, open_run, reader
 from gradwatch.store import writer as writer_thread
 
 STEPS = 3000
@@ -42,31 +42,30 @@ def test_a_reader_never_sees_damage_or_a_wrong_value(
 
         thread = threading.Thread(target=write)
         thread.start()
-        follower = Follower(tmp_path / "run")
         looks = longest = 0
         while thread.is_alive() or not looks:
-            for run in (follower.refresh(), open_run(tmp_path / "run")):
-                norm, state = run.series["update_norm"], run.state("update_norm")
-                assert damage(run) == []
-                first = whole_from(run)
-                assert (state[first:] == State.MEASURED).all()
-                true = np.add.outer(run.steps + 1, np.arange(2))
-                assert (norm[first:] == true[first:]).all()
-                logged = run.scalars.get("loss", np.zeros(0))  # the last may have its rows alone
-                assert (logged[:-1] == run.steps[: len(logged)][:-1]).all()
-                assert keep is not None or first == 0
-                assert len(run.steps) >= longest
-                longest = len(run.steps)
-                looks += 1
+            run = open_run(tmp_path / "run")
+            norm, state = run.series["update_norm"], run.state("update_norm")
+            assert damage(run) == []
+            first = whole_from(run)
+            assert (state[first:] == State.MEASURED).all()
+            true = np.add.outer(run.steps + 1, np.arange(2))
+            assert (norm[first:] == true[first:]).all()
+            logged = run.scalars.get("loss", np.zeros(0))  # the last may have its rows alone
+            assert (logged[:-1] == run.steps[: len(logged)][:-1]).all()
+            assert keep is not None or first == 0
+            assert len(run.steps) >= longest
+            longest = len(run.steps)
+            looks += 1
         thread.join()
         assert writer.finished.wait(WAIT)
-    for run in (follower.refresh(), open_run(tmp_path / "run")):
-        assert run.steps.tolist() == list(range(STEPS))
-        assert run.info["complete"]
-        assert damage(run) == []
-        first = whole_from(run)
-        assert 0 < first < STEPS if keep else first == 0
-        assert (run.state("update_norm")[first:] == State.MEASURED).all()
+    run = open_run(tmp_path / "run")
+    assert run.steps.tolist() == list(range(STEPS))
+    assert run.info["complete"]
+    assert damage(run) == []
+    first = whole_from(run)
+    assert 0 < first < STEPS if keep else first == 0
+    assert (run.state("update_norm")[first:] == State.MEASURED).all()
     assert looks >= 4
 
 
@@ -77,18 +76,17 @@ def whole_from(run: Run) -> int:
 
 
 @pytest.mark.parametrize("size", [30_000, 10**9])
-def test_following_reads_what_opening_reads(tmp_path: Path, size: int) -> None:
+def test_a_growing_run_is_read_as_it_is(tmp_path: Path, size: int) -> None:
     with finishing_at(size):
         trial = Trial(tmp_path / "run", families=(Family.GRAD, Family.WEIGHT, Family.UPDATE))
         assert trial.writer.flush(WAIT)
-        follower = Follower(tmp_path / "run")
         for part in range(8):
             trial.steps(range(part * 40, part * 40 + 40), 40)
-            run = follower.refresh()
+            run = open_run(trial.path)
             assert run.steps[-1] == part * 40 + 39
             trial.check(run)
         trial.close()
-    run = follower.refresh()
+    run = open_run(trial.path)
     assert run.info["complete"]
     assert damage(run) == []
     trial.check(run)
@@ -99,12 +97,11 @@ def test_finished_parts_are_read_once(tmp_path: Path, monkeypatch: pytest.Monkey
     read: list[str] = []
     with finishing_at(15_000):
         trial = Trial(tmp_path / "run", families=(Family.GRAD,)).steps(range(120), 10)
-        follower = Follower(tmp_path / "run")
-        follower.refresh().series["grad_norm"]
+        open_run(trial.path).series["grad_norm"]
         real = reader.Place.open
         monkeypatch.setattr(reader.Place, "open", lambda s, f: read.append(f) or real(s, f))
         trial.steps(range(120, 130), 10)
-        run = follower.refresh()
+        run = open_run(trial.path)
         assert len(run.series["grad_norm"]) == 130
         rows = {file for file in read if file.startswith("rows/")}
         assert len(rows) <= 2

@@ -12,7 +12,7 @@ from gradwatch.cli.help import examples
 from gradwatch.cli.places import run_argument
 from gradwatch.cli.progress import waiting
 from gradwatch.run import Run
-from gradwatch.store import Follower, open_run
+from gradwatch.store import open_run
 from gradwatch.store.places import Place
 from gradwatch.views.console import console, terminal_width
 from gradwatch.views.model import ViewModel, build, diagnosed, to_json
@@ -93,10 +93,9 @@ def growing(
     path: str | os.PathLike[str], *, wait: Callable[[float], None] = time.sleep
 ) -> Iterator[Run]:
     """The run now and each time it has grown, until its recorder says that it is complete."""
-    follower = Follower(path)
     shown: tuple[int, int] | None = None
     while True:
-        run = follower.refresh()
+        run = open_run(path)
         size = (len(run.steps), len(run.events))
         if size != shown:
             shown = size

@@ -1,7 +1,7 @@
 """Downsampling that loses no extreme: buckets of steps with the lowest, highest and last value."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,11 @@ Indices = NDArray[np.intp]
 
 if TYPE_CHECKING:
     from gradwatch.run.run import Run
+
+MOST_CELLS = 4_000_000
+"""Values that a window reads, whatever is drawn of them."""
+WIDE = 256
+"""Rows of a bucket from which on a coarse row, which stands for 64, is fine enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +42,26 @@ class Window:
     points: int
 
     def stat(self, stat: Stat | str) -> Downsampled:
-        """One statistic."""
+        """One statistic; from coarse rows where it has very many values.
+
+        Then an extreme may be shown in the bucket beside its own.
+        """
         stat = Stat(stat)
-        rows = self.run.sampled(stat)
-        values = self.run.at(stat, rows)
-        return downsample(self.run.steps, values, self.first, self.last, self.points, rows)
+        run = self._shown(stat)
+        rows = run.sampled(stat)
+        values = run.at(stat, rows)
+        return downsample(run.steps, values, self.first, self.last, self.points, rows)
+
+    def _shown(self, stat: Stat) -> "Run":
+        """The run itself, or as its coarse rows show it."""
+        thinned = None if stat is Stat.WEIGHT_HASH else self.run.thinned  # hashes have no extremes
+        if thinned is None:
+            return self.run
+        source: Any = self.run.source  # that of a run folder knows without loading anything
+        steps = self.run.steps[source.sampled(stat)]
+        count = np.diff(np.searchsorted(steps, (self.first, self.last + 1)))[0]
+        many = count * len(self.run.by_kind[stat.kind]) > MOST_CELLS
+        return thinned if many and count >= WIDE * self.points else self.run
 
     def scalar(self, name: str) -> Downsampled:
         """One scalar; the arrays have a single column."""
@@ -81,9 +101,11 @@ def downsample(
         cuts = begins[filled] - begins[filled[0]]
         low[filled] = np.fmin.reduceat(finite, cuts, axis=0)
         high[filled] = np.fmax.reduceat(finite, cuts, axis=0)
-        # The row of each finite value, −1 for the others: the highest of a bucket is its last.
-        finite_rows = np.where(np.isnan(finite), -1, np.arange(len(finite))[:, None])
-        last_rows = np.maximum.reduceat(finite_rows, cuts, axis=0)
-        found = np.take_along_axis(finite, np.maximum(last_rows, 0), axis=0)
-        newest[filled] = np.where(last_rows < 0, np.nan, found)
+        # The last finite value is at the end of most buckets, else a few rows before.
+        rows = stops[filled] - begins[filled[0]] - 1
+        found = finite[rows]
+        while (empty := np.isnan(found) & (rows > cuts)[:, None]).any():
+            rows = np.maximum(rows - 1, cuts)
+            found = np.where(empty, finite[rows], found)
+        newest[filled] = found
     return Downsampled(steps[starts], steps[ends - 1], low, high, newest)

@@ -182,6 +182,13 @@ class Run:
         high = int(self.steps[-1]) if len(self.steps) else 0
         return Window(self, low if first is None else first, high if last is None else last, points)
 
+    @cached_property
+    def thinned(self) -> "Run | None":
+        """The run as its coarse rows show it; None where it has none."""
+        # Not part of `Source`: only run folders have coarse rows.
+        source: Source | None = getattr(self.source, "thinned", None)
+        return Run(source) if source else None
+
     def _load(self, stat: Stat) -> Loaded:
         if stat not in self._loaded:
             recorded = stat in self.recorded

@@ -23,7 +23,7 @@ from gradwatch.run import Run
 from gradwatch.run.source import Loaded, Source
 from gradwatch.server.encoded import AnswerCache, EncodedView, SentETags, ViewRequest
 from gradwatch.stats import Stat
-from gradwatch.store import Follower, list_runs
+from gradwatch.store import list_runs, open_run
 from gradwatch.store.places import Place
 from gradwatch.store.runs import RunSummary
 from gradwatch.text import plain
@@ -42,10 +42,6 @@ MOST_LOADED = 1 << 30
 """Bytes of one family's rows on the disk: a tenth of it is in memory for each statistic."""
 BIG = 64 << 20
 """Bytes on disk from which on what is new in a run is read by the worker."""
-WARMED = 10
-"""Windows of a large run that are read beforehand."""
-YIELDED = 0.1
-"""Seconds between two of them: whoever takes a lock again at once leaves it to nobody else."""
 REMOTE_SECONDS = 10.0
 """How long what was found in object storage counts as it was, before it is asked again."""
 SPARK = 60
@@ -143,7 +139,6 @@ class ServedRun:
         self.run: Run | None = None
         self._run_mark = self._mark = ""
         self._marked_until = 0.0
-        self._follower = Follower(self.path)
         self._diagnosis: tuple[str, Diagnosis] | None = None
         self._newest: EncodedView | None = None
         self.shown = ""
@@ -291,24 +286,13 @@ class ServedRun:
                     if self.large:
                         sections = {"run", "health", "scalars"}
                         self._summarise(build(Run(run.source), sections=sections, stats=()))
-            if self.large:
-                self.busy = ""  # it is open; the rest is for speed alone
-                self._warm(mark, run)
-            else:
+            if not self.large:
                 self.busy = "diagnosing"
                 self.whole(None, None)
             if self.summary_mark == mark:  # not while it rests: then it is as it was before
                 self.ready = mark
         finally:
             self.busy = ""
-
-    def _warm(self, mark: str, run: Run) -> None:
-        """Read what panning is going to need: the first map and the curves of the finer levels."""
-        sections = frozenset({"heat", "learning_rates", "updates"})
-        for first in run.steps[:: max(1, len(run.steps) // WARMED)].tolist():
-            last = first + len(run.steps) // WARMED
-            self._preview(mark, ViewRequest(first, last, first_map(run), sections))
-            time.sleep(YIELDED)
 
     def _open(self, mark: str, *, now: bool = False) -> Run:
         """Open the run, or read on what is new; the caller holds `_previewing`.
@@ -320,7 +304,7 @@ class ServedRun:
         may = now or not (self._opening_rest.active or self._building.locked())
         if self.run is None or (stale and may):
             with self._opening_rest.after():
-                run = _locked(self._follower.refresh(), threading.RLock())
+                run = _locked(open_run(self.path), threading.RLock())
                 _ = run.steps, run.scalars, run.recorded, run.parameters  # every answer needs them
             self.run, self._run_mark = run, mark
         return self.run
@@ -380,6 +364,12 @@ class LockedSource:
                 raise GradwatchError(f"{stat} is in {size:,} bytes of rows: too many to be served.")
             loaded: Loaded = self._source.load(stat)
             return loaded
+
+    @cached_property
+    def thinned(self) -> "LockedSource | None":
+        """What coarse rows show, likewise."""
+        thinned = getattr(self._source, "thinned", None)
+        return LockedSource(thinned, self._lock) if thinned else None
 
     @cached_property
     def ranks(self) -> dict[int, Run]:

@@ -1,8 +1,8 @@
 """The run folder: Arrow streams and Parquet, readable while it grows (docs/format.md)."""
 
-from gradwatch.store.reader import Follower, open_run
+from gradwatch.store.reader import open_run
 from gradwatch.store.retention import Retention
 from gradwatch.store.runs import list_runs
 from gradwatch.store.writer import Writer
 
-__all__ = ["Follower", "Retention", "Writer", "list_runs", "open_run"]
+__all__ = ["Retention", "Writer", "list_runs", "open_run"]

@@ -14,6 +14,8 @@ from gradwatch.store.layout import BUCKET, STEPS, drawn, schemas, stored
 from gradwatch.store.tables import as_numpy, parquet
 
 _LARGEST = np.finfo(np.float32).max
+YIELD = 0.0001
+"""Seconds of sleep between pieces of work: the training may want the interpreter."""
 
 
 class Item(NamedTuple):
@@ -53,6 +55,7 @@ def _rows(items: Sequence[Item], family: Family) -> list[Any]:
     reals = [stat for stat in stored(family) if stat.dtype == "<f8"]
     # All at once: a call of numpy costs more than the numbers of one column.
     short = dict(zip(reals, rounded(np.array([rows[stat] for stat in reals])), strict=True))
+    time.sleep(YIELD)
     values = (np.ascontiguousarray(short.get(stat, rows[stat])) for stat in stored(family))
     return [*columns, *(as_array(column, mask) for column in values)]
 
@@ -96,8 +99,7 @@ def _texts(names: Sequence[str]) -> pa.Array:
 
 def steps_batch(marks: dict[int, int]) -> pa.RecordBatch:
     """Steps and which families were recorded on them."""
-    steps = np.array(list(marks), np.int64)
-    return record_batch(STEPS, [steps, np.array(list(marks.values()), np.uint16)])
+    return record_batch(STEPS, [np.array([*marks]), np.array([*marks.values()], np.uint16)])
 
 
 def finished_columns(table: pa.Table, subjects: Any, rank: int, attempt: int) -> pa.Table:
@@ -128,7 +130,7 @@ def as_array(values: NDArray[Any], mask: pa.Buffer | None = None) -> pa.Array:
 
 
 def coarse_rows(table: pa.Table, family: Family) -> pa.RecordBatch:
-    """The coarse rows of a part: by subject, then in the order of its rows."""
+    """The coarse rows of a part, by their first step: rows of one step are found together."""
     order = np.argsort(as_numpy(table["subject"]), kind="stable")
     subjects, steps, states = (as_numpy(table[key])[order] for key in ("subject", "step", "state"))
     places = np.arange(len(order))
@@ -149,8 +151,9 @@ def coarse_rows(table: pa.Table, family: Family) -> pa.RecordBatch:
         lowest, highest = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
         extremes = np.array([lowest, highest, values[last]]).clip(-_LARGEST, _LARGEST)
         columns += [*extremes.astype(np.float32)]
-        time.sleep(0.0001)  # the training may want the interpreter
-    return record_batch(f"coarse/{family}", columns)
+        time.sleep(YIELD)
+    order = np.argsort(columns[0], kind="stable")
+    return record_batch(f"coarse/{family}", [column[order] for column in columns])
 
 
 @cache

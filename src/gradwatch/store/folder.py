@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -93,6 +94,15 @@ class Folder:
                     yield f"{table}/{number:05d}", "is missing"
                 elif part and size not in (None, part.bytes):
                     yield f"{table}/{part.name}", f"has {part.bytes} bytes instead of {size}"
+
+    def thinned(self) -> "Folder":
+        """The same as if `keep` had removed all finished rows: coarse rows stand for them."""
+        thinned = copy(self)  # what it finds damaged, this one knows as well
+        rows = {t: parts for t, parts in self.parts.items() if t.startswith("rows/")}
+        gone = {t: [part for part in parts if part.finished] for t, parts in rows.items()}
+        thinned.removed = self.removed | {t: parts[-1].number for t, parts in gone.items() if parts}
+        thinned.parts = self.parts | {t: parts[len(gone[t]) :] for t, parts in rows.items()}
+        return thinned
 
     # -- what there is -----------------------------------------------------------------------------
 

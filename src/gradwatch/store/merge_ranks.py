@@ -31,6 +31,7 @@ class MergedSource(RankSource):
         self.recorded = frozenset().union(*(source.recorded for source in sources))
         self.ranks = {source.rank: Run(source) for source in sources}
         """Each rank's own run: its own loss, its own batch."""
+        self.thinned = None  # the extremes of shards are not those of the whole
 
     @cached_property
     def subjects(self) -> tuple[Subject, ...]:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from pyarrow import fs
+
 from gradwatch.errors import GradwatchError
 from gradwatch.text import plain
 
@@ -47,10 +49,8 @@ class Place:
         match = _URL.match(text)
         if match and match[1].lower() not in ("file", "local"):
             return _remote(text)
-        from pyarrow.fs import LocalFileSystem
-
         path = str(Path(unquote(urlsplit(text).path) if match else text))
-        return Place(path, path, LocalFileSystem())
+        return Place(path, path, fs.LocalFileSystem())
 
     @property
     def name(self) -> str:
@@ -83,23 +83,19 @@ class Place:
 
     def files(self) -> dict[str, int]:
         """Bytes of every file in it and in its folders, by path such as `rows/grad/…`."""
-        return {path: size for path, size, _ in self._files()}
-
-    def mark(self) -> str:
-        """Changes whenever a file does; reads no data."""
-        return hashlib.blake2b(repr(sorted(self._files())).encode(), digest_size=8).hexdigest()
-
-    def _files(self) -> list[tuple[str, int, int | None]]:
         begin = len(self.inside.rstrip("/")) + 1
         found = [item for item in self._infos(recursive=True) if item.type.name == "File"]
-        return [(item.path[begin:], item.size or 0, item.mtime_ns) for item in found]
+        return {item.path[begin:]: item.size or 0 for item in found}
+
+    def mark(self) -> str:
+        """Changes whenever a run does: its files grow or get other names."""
+        listed = repr(sorted(self.files().items())).encode()
+        return hashlib.blake2b(listed, digest_size=8).hexdigest()
 
     def _infos(self, recursive: bool = False) -> list[Any]:
-        from pyarrow.fs import FileSelector
-
         unreadable = (FileNotFoundError, PermissionError) if self.remote else (OSError,)
         with self.translated(), contextlib.suppress(*unreadable):
-            found = self.system.get_file_info(FileSelector(self.inside, True, recursive))
+            found = self.system.get_file_info(fs.FileSelector(self.inside, True, recursive))
             return [item for item in found if _has_text(item)]
         return []
 
@@ -134,8 +130,6 @@ def _has_text(item: Any) -> bool:
 
 def _remote(url: str) -> Place:
     """The place at this URL; nothing but the region of a bucket is asked for yet."""
-    from pyarrow import fs
-
     scheme, _, rest = url.partition("://")
     # A password that was pasted in as it is may have / and ? in it: up to the last @ is hidden.
     secret = "@" in rest and {"@", ":"} & set(re.split("[/?]", rest)[0])

@@ -1,7 +1,8 @@
 """One rank of a run: its attempts laid over one another, the newest on top."""
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from copy import copy
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class RankSource:
     @cached_property
     def steps(self) -> Steps:
         """Every step on which an attempt counts, each once."""
-        return np.unique(np.concatenate([folder.marks[0] for folder in self.folders]))
+        return reduce(np.union1d, (folder.marks[0] for folder in self.folders))
 
     @cached_property
     def subjects(self) -> tuple[Subject, ...]:
@@ -106,6 +107,14 @@ class RankSource:
 
     # -- series ----------------------------------------------------------------------------------
 
+    @cached_property
+    def thinned(self) -> "RankSource | None":
+        """The same steps and subjects, with coarse rows in place of all finished ones."""
+        _ = self.steps, self.columns  # both have the same ones, also of a run that grows
+        thinned = copy(self)
+        thinned.folders = [folder.thinned() for folder in self.folders]
+        return thinned
+
     def load(self, stat: Stat) -> Loaded:
         """One statistic of every subject on the steps that have it, from the attempt that counts
         on each of them."""
@@ -123,21 +132,17 @@ class RankSource:
         """The rows in which a statistic has values; of removed rows those that coarse rows show."""
         table, sampled = f"rows/{stat.family}", np.zeros(len(self.steps), bool)
         for folder in self.folders:
-            marked = self._marked(folder, stat.family)
-            if table in folder.removed:
-                marked &= self.steps >= folder.kept_from(table)
-                for part in _stand_ins(folder, stat):
-                    at, counts = _places(part["step"], self.steps, folder.end)
-                    marked[at[counts]] = True
+            marked = self._marked(folder, stat.family) & (self.steps >= folder.kept_from(table))
+            for part in _stand_ins(folder, stat):
+                at, counts = _places(part["step"], self.steps, folder.end)
+                marked[at[counts]] = True
             sampled |= marked
         return np.flatnonzero(sampled)
 
     def _marked(self, folder: Folder, family: Family) -> NDArray[np.bool_]:
         """For every step, whether a family was recorded on it."""
         steps, families = folder.marks
-        marked = np.zeros(len(self.steps), bool)
-        marked[np.searchsorted(self.steps, steps[families & BITS[family] > 0])] = True
-        return marked
+        return np.isin(self.steps, steps[families & BITS[family] > 0])
 
     def _table(self, stat: Stat, rows: Rows, dtype: Any) -> tuple[NDArray[Any], States]:
         """Values and states of the steps in `rows`.
@@ -205,11 +210,10 @@ def _stand_ins(folder: Folder, stat: Stat) -> Iterator[Columns]:
     steps, families = folder.marks
     steps = steps[families & BITS[stat.family] > 0]
     extremes = tuple(f"{stat}_{extreme}" for extreme in EXTREMES)
-    kept_from = folder.kept_from(f"rows/{stat.family}")
     for part in folder.columns(f"coarse/{stat.family}", (*_KEYS, "last_step"), extremes):
-        gone = part["last_step"] < kept_from
+        gone = part["last_step"] < folder.kept_from(f"rows/{stat.family}")
         part = {name: column[gone] for name, column in part.items()}
-        ends = (np.searchsorted(steps, part[name]) for name in ("step", "last_step"))
+        ends = (_places(part[name], steps, NEVER)[0] for name in ("step", "last_step"))
         middle = steps.take(sum(ends) // 2, mode="clip")  # one that has a row
         for extreme, step in zip(extremes, (part["step"], middle, part["last_step"]), strict=True):
             yield part | {"step": step, "value": part[extreme]}

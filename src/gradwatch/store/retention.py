@@ -86,7 +86,7 @@ def prunable(run: str | os.PathLike[str], keep: Retention) -> dict[Path, Parts]:
     Folders that are not closed are left alone; their writers may be at work.
     """
     place = Place.of(run)
-    closed = [f for writer in writers(place) if (f := Folder(place / writer.name)).closed]
+    closed = [f for *_, name in writers(place) if (f := Folder(place / name)).closed]
     gone: dict[Path, Parts] = {}
     for folder in closed:
         path, total = Path(folder.place), sum(folder.place.files().values())

@@ -26,14 +26,6 @@ HOME = "runs"
 """Where `watch` puts runs unless told otherwise."""
 
 
-class WriterName(NamedTuple):
-    """The name of a writer's folder, in the order of reading: by rank, then by attempt."""
-
-    rank: int
-    attempt: int
-    name: str
-
-
 def folder_name(name: str) -> str:
     """A safe, portable folder name for a run's name; the true name is stored inside."""
     return re.sub(r"[^A-Za-z0-9._+=-]+", "_", name)[:100].strip("._-") or "run"
@@ -44,7 +36,7 @@ def folder_name(name: str) -> str:
 
 def next_attempt(run: Path, rank: int) -> int:
     """The number of the attempt a new writer of this rank makes."""
-    return max((w.attempt + 1 for w in writers(Place.of(run)) if w.rank == rank), default=0)
+    return max((there + 1 for own, there, _ in writers(Place.of(run)) if own == rank), default=0)
 
 
 def make_writer_folder(run: Path, rank: int, attempt: int) -> Path:
@@ -87,10 +79,10 @@ def hold(run: Path, name: str, versions: Mapping[str, str]) -> int | None:
 # -- finding ---------------------------------------------------------------------------------------
 
 
-def writers(run: Place) -> list[WriterName]:
-    """The writers' folders of a run; anything else is left aside."""
+def writers(run: Place) -> list[tuple[int, int, str]]:
+    """Rank, attempt and name of every writer's folder of a run, in this order."""
     found = [match for name in run.folders() if (match := WRITER.fullmatch(name))]
-    return sorted(WriterName(int(match[1]), int(match[2]), match[0]) for match in found)
+    return sorted((int(match[1]), int(match[2]), match[0]) for match in found)
 
 
 def read_run_json(run: Place) -> dict[str, Any]:
@@ -163,9 +155,9 @@ def list_runs(folder: str | os.PathLike[str]) -> list[RunSummary]:
 def _summary(place: Place) -> RunSummary:
     """Name, size, ranks and attempts of one run, from file names and sizes alone."""
     document, found = read_run_json(place), writers(place)
-    ranks, attempts = {w.rank for w in found}, {w.attempt for w in found}
+    ranks, attempts = (len({own[at] for own in found}) for at in (0, 1))
     size = sum(place.files().values())
-    return RunSummary(place, document["name"], document["created"], size, len(ranks), len(attempts))
+    return RunSummary(place, document["name"], document["created"], size, ranks, attempts)
 
 
 def delete_run(path: str | os.PathLike[str]) -> list[str]:

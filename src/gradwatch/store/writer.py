@@ -24,7 +24,7 @@ from gradwatch.graph import Graph
 from gradwatch.run.subject import Event, EventKind, HistogramTable, Subject
 from gradwatch.stats import Family, Kind
 from gradwatch.store import batches
-from gradwatch.store.batches import Item
+from gradwatch.store.batches import YIELD, Item
 from gradwatch.store.layout import BITS, LOG, SCALAR_BIT, SCALARS, STEPS, packed, schemas
 from gradwatch.store.retention import Retention, removal
 from gradwatch.store.runs import make_writer_folder, next_attempt, write_run_json
@@ -373,11 +373,12 @@ class Writer(threading.Thread):
             self._packed.clear()
         for table in list(self._items):
             batch, first = batches.batch_of(self._items[table]), self._items[table][0].step
+            time.sleep(YIELD)
             self.tables[table].append(batch, first)
             for item in self._items.pop(table):
                 self._rows += len(item.ids) if item.table.startswith("rows/") else 0
                 self._marks[item.step] = self._marks.get(item.step, 0) | item.bit
-            time.sleep(0.0001)  # the training may want the interpreter
+            time.sleep(YIELD)
         if self._marks:  # last: a step that is marked has its rows
             self.tables[STEPS].append(batches.steps_batch(self._marks), min(self._marks))
             self._marks = {}
@@ -479,6 +480,5 @@ def _close_all() -> None:
         writer.close(max(0.0, deadline - time.monotonic()))
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_silence_all)
+os.register_at_fork(after_in_child=_silence_all)
 atexit.register(_close_all)
