@@ -30,10 +30,10 @@ WORLD = 3
 
 def make(folder: Path) -> None:
     """Six runs under `FOLDER/runs`, the checkpoints under `FOLDER/checkpoints`."""
-    torch.set_num_threads(1)
     (folder / "runs").mkdir(parents=True)
     (folder / "checkpoints").mkdir()
-    with _random_numbers_kept():
+    with _torch_as_it_was():
+        same_everywhere()
         dying = _start_killed(folder / "runs/killed")
         checkpoints(folder / "checkpoints")
         assert dying.wait(60) == -signal.SIGKILL  # before the others begin: runs are listed by age
@@ -41,12 +41,20 @@ def make(folder: Path) -> None:
             maker(folder / "runs" / name)
 
 
+def same_everywhere() -> None:
+    """In double precision: processors add in different orders, and the digits that are kept of a
+    training in single precision would differ."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+
+
 @contextmanager
-def _random_numbers_kept() -> Iterator[None]:
-    """Other tests of this process find torch's generator as they left it."""
-    before = torch.get_rng_state()
+def _torch_as_it_was() -> Iterator[None]:
+    """Other tests of this process find torch's generator and default as they left them."""
+    before, precision = torch.get_rng_state(), torch.get_default_dtype()
     yield
     torch.set_rng_state(before)
+    torch.set_default_dtype(precision)
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -146,7 +154,7 @@ def killed(run: Path) -> None:
     """A deep net of sigmoids whose gradients vanish; the process dies by SIGKILL at step 80."""
     torch.manual_seed(3)
     layers = [nn.Linear(12, 16), nn.Sigmoid()]
-    for _ in range(6):
+    for _ in range(5):
         layers += [nn.Linear(16, 16), nn.Sigmoid()]
     model = nn.Sequential(*layers, nn.Linear(16, 4))
 
@@ -353,7 +361,7 @@ def _adapter(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    same_everywhere()
     if sys.argv[2:] == ["killed"]:
         killed(Path(sys.argv[1]))
     else:
