@@ -1,7 +1,7 @@
-"""Reading a simulated run of 1,024 ranks × 1,000 tensors × 20 steps: seconds and memory.
+"""Reading a simulated run of 1,024 ranks × 20 tensors × 1,000 steps: seconds and memory.
 
 Every rank writes through the real writer; ranks hold shards of each tensor (2 groups of replicas).
-The bar: open in 4 s, read one merged statistic in 5 s, both within 1 GiB.
+We aim to open it in 4 s and read one merged statistic in 6 s, both within 1 GiB.
 """
 
 import multiprocessing
