@@ -127,6 +127,29 @@ def test_by_size(tmp_path: Path, long: Trial) -> None:
     trial.check(run)  # what is new is whole
 
 
+def test_a_removed_file_that_a_kill_left_behind_does_not_count(tmp_path: Path, long: Trial) -> None:
+    first = tmp_path / "first.parquet"
+    with finishing_at(20_000):
+        keep = Retention(bytes=size_of(long.path) // 2)
+        trial = Trial(tmp_path / "run", tensors=3, keep=keep)
+        for begin in range(0, 900, 30):
+            trial.steps(range(begin, begin + 30), 30)
+            there = [*trial.path.glob("*/rows/grad/00001-*.parquet")]
+            if there and not first.exists():
+                home = there[0]
+                shutil.copy(home, first)
+        trial.close()
+    assert not home.exists()
+    before = open_run(trial.path)
+    shutil.copy(first, home)
+    after = open_run(trial.path)
+    assert after.info["complete"]
+    assert events(after, EventKind.DAMAGE) == []
+    for stat in before.recorded:
+        assert np.array_equal(before.series[stat], after.series[stat], equal_nan=True)
+        assert np.array_equal(before.state(stat), after.state(stat))
+
+
 def test_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     later = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later)
