@@ -1,11 +1,10 @@
-"""Which step it is, and what is due on it.
+"""Which step it is, what is due on it, and how often the budget lets us record.
 
 A step ends when an optimizer that has stepped in it steps again. Families are due on powers of two
 of its number, stretched where the budget asks for it.
 """
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
@@ -93,8 +92,6 @@ class StepClock:
         """The step last made; the first one where none was."""
         return self.number if self._stepped else max(self.first, self.number - 1)
 
-    # -- idle steps ------------------------------------------------------------------------------
-
     def begin_idle(self, optimizer: Optimizer, steps: int) -> None:
         """Only count the next `steps` steps of this optimizer, or as many as are sensible.
 
@@ -113,6 +110,58 @@ class StepClock:
 
 OPENING = 10
 """The first steps record everything."""
+
+
+class StepPlan(NamedTuple):
+    """What is to be measured on a step."""
+
+    step: int
+    due: frozenset[Family]
+    full: bool
+    """Histograms are taken, and the model is looked at anew."""
+
+
+class Schedule:
+    """The families that are due on a step.
+
+    With `every` everything is recorded on its multiples. Otherwise what ranks record depends on the
+    step number and a power of two alone, so ranks that stretch differently share the coarser steps.
+    """
+
+    def __init__(self, families: Iterable[Family], first: int, every: int | None) -> None:
+        self.every = every
+        self._first = first
+        self._all = frozenset(families)
+        self._due = {
+            turns: frozenset(f for f in self._all if turns % _FACTOR[f.cadence] == 0)
+            for turns in (1, 4, 16)
+        }
+
+    def plan(self, step: int, k: int) -> StepPlan:
+        """Of this step, with `k` steps from one recorded step to the next."""
+        if self.every is not None:
+            full = step % self.every == 0 or step == self._first
+            return StepPlan(step, self._all if full else _NOTHING, full)
+        kind = _kind(step, k, self._first)
+        return StepPlan(step, self._due[kind] if kind else _NOTHING, kind == 16)
+
+    def idle(self, step: int, k: int) -> int:
+        """How many steps from this one on record nothing."""
+        if self.every is None and (step < OPENING or step == self._first):
+            return 0
+        return -step % (self.every or k)
+
+
+def _kind(step: int, k: int, first: int = 0) -> int:
+    """16: everything is due; 4: updates too; 1: what is due on every recorded step; 0: nothing."""
+    if step < OPENING or step == first:
+        return 16
+    if step % k:
+        return 0
+    turn = step // k
+    return 16 if turn % 16 == 0 else 4 if turn % 4 == 0 else 1
+
+
 ALLOWANCE = 2.0
 """Seconds that are free, so that short runs are recorded whole."""
 LONGEST_STRETCH = 1 << 14
@@ -123,51 +172,6 @@ _CROWDED = 0.5
 """A queue that is so full fills faster than the writer empties it."""
 _LONGEST_UNREVIEWED = 2.0
 """Seconds: where steps are slow, 32 of them are a long time to be over the budget."""
-_FACTOR = {Cadence.STEP: 1, Cadence.K: 1, Cadence.K4: 4, Cadence.K16: 16}
-
-
-def families_due(
-    step: int, families: Iterable[Family], *, k: int, every: int | None
-) -> frozenset[Family]:
-    """The families to record on this step.
-
-    With `every` everything is recorded on its multiples. Otherwise what ranks record depends on
-    the step number and a power of two alone, so ranks that stretch
-    differently share the coarser ones.
-    """
-    if every is not None:
-        return frozenset(families) if step % every == 0 else _NOTHING
-    if step < OPENING:
-        return frozenset(families)
-    if step % k:
-        return _NOTHING
-    turn = step // k
-    return frozenset(f for f in families if turn % _FACTOR[f.cadence] == 0)
-
-
-def idle_steps(step: int, *, k: int, every: int | None) -> int:
-    """How many steps from this one on record nothing."""
-    period = k if every is None else every
-    return 0 if every is None and step < OPENING else -step % period
-
-
-def takes_histograms(step: int, *, k: int, every: int | None) -> bool:
-    """Whether this step also takes histograms and looks at the model's parameters anew."""
-    if every is not None:
-        return step % every == 0
-    return step < OPENING or step % (16 * k) == 0
-
-
-def takes_sketches(step: int, *, k: int, every: int | None) -> tuple[bool, bool]:
-    """Whether the gradients are sketched on this step, and whether the cosine to the last is taken.
-
-    On disk a sketch takes more room than all other statistics of a gradient together. Two
-    neighbouring recorded steps out of four have one, so that a cosine is one between neighbours.
-    """
-    if every is not None or step < OPENING:
-        return True, True
-    turn = step // k % 4
-    return turn in (0, 3), turn == 0
 
 
 class Pace:
@@ -186,15 +190,10 @@ class Pace:
         self._steps = 0
         self._charged_from = timer.wall
         """When the free seconds were used up: from then on the budget holds."""
-        self._recent: deque[_RecordedStep] = deque(maxlen=_REVIEW)
 
     def after(self, step: int, recorded: bool) -> bool:
         """Take the step that just ended into account; whether `k` has changed."""
-        kind = self._kind(step) if recorded else 0
-        weight = _WEIGHT if self._cost[kind] else 1.0
-        cost = self._learn(kind, 1)
-        if recorded:
-            self._recent.append(_RecordedStep(step, kind, cost, weight))
+        self._learn(_kind(step, self.k) or 1 if recorded else 0, 1)
         self._steps += 1
         long_ago = self._last_wall - self._reviewed > _LONGEST_UNREVIEWED
         due = self._steps % _REVIEW == 0 or long_ago
@@ -206,18 +205,6 @@ class Pace:
             return False
         self._learn(0, steps)
         return self._review()
-
-    def on_device(self, step: int, seconds: float) -> None:
-        """It is known by now how long devices worked for a step: the larger time counts for it."""
-        known = next((one for one in self._recent if one.step == step), None)
-        if known is None:
-            known = _RecordedStep(step, 1, 0.0, _WEIGHT)
-        self._timer.on_devices += seconds
-        excess = max(seconds - known.cost, 0.0)
-        self._timer.spent += excess
-        self._last_spent += excess
-        # As if it had been there when the step was taken into account.
-        self._cost[known.kind] += known.weight * excess
 
     @property
     def overhead(self) -> Overhead:
@@ -255,12 +242,8 @@ class Pace:
         c = self._cost
         return max(c[16] + 3 * c[4] + 12 * c[1] - 16 * c[0], 0.0) / (16 * k)
 
-    def _kind(self, step: int) -> int:
-        turn = step // self.k
-        return 16 if step < OPENING or turn % 16 == 0 else 4 if turn % 4 == 0 else 1
-
-    def _learn(self, kind: int, steps: int) -> float:
-        """What steps of this kind cost each; that of the ones just made."""
+    def _learn(self, kind: int, steps: int) -> None:
+        """What steps of this kind cost each, from the ones just made."""
         wall, spent = self._timer.wall, self._timer.spent
         cost = (spent - self._last_spent) / steps
         bare = max((wall - self._last_wall) / steps - cost, 0.0)
@@ -268,16 +251,6 @@ class Pace:
         weight = 1.0 - (1.0 - _WEIGHT) ** steps
         self._cost[kind] = _blend(self._cost[kind], cost, weight)
         self._step_time = _blend(self._step_time, bare, weight)
-        return cost
-
-
-class _RecordedStep(NamedTuple):
-    step: int
-    kind: int
-    cost: float
-    """Seconds inside our hooks."""
-    weight: float
-    """With which the cost went into the average of its kind."""
 
 
 def _blend(average: float, new: float, weight: float) -> float:
@@ -286,3 +259,4 @@ def _blend(average: float, new: float, weight: float) -> float:
 
 
 _NOTHING: frozenset[Family] = frozenset()
+_FACTOR = {Cadence.STEP: 1, Cadence.K: 1, Cadence.K4: 4, Cadence.K16: 16}
