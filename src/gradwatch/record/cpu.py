@@ -213,7 +213,9 @@ class CpuMeter(Meter):
             correction=None if adam is None else adam.correction,
             eps=None if adam is None else adam.epsilon,
         )
-        states[self._snapshot.enlarge(records, parameters, after.batch.counts) & keep] = State.SAMPLED
+        states[self._snapshot.enlarge(records, parameters, after.batch.counts) & keep] = (
+            State.SAMPLED
+        )
         if call.skipped:
             states[:] = State.SKIPPED_STEP
         rows = update_rows(records, states)

@@ -304,4 +304,3 @@ def _bits(parameter: Tensor) -> bytes:
 
 def _kinds(optimizers: Iterable[Optimizer | None]) -> list[str]:
     return [type(optimizer).__name__ for optimizer in optimizers if optimizer is not None]
-

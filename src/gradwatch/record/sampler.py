@@ -14,7 +14,6 @@ from enum import IntEnum
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.amp import GradScaler
@@ -25,7 +24,6 @@ from gradwatch.record.guard import ErrorGuard, capturing
 from gradwatch.record.tensors import (
     KERNEL_DTYPES,
     as_array,
-    local,
     number,
     on_accelerator,
     readable_here,
@@ -116,9 +114,7 @@ class LossScaling:
 
 
 _STEPPING = {
-    function.__code__
-    for kind in (GradScaler,)
-    for function in (kind.step, kind._maybe_opt_step)
+    function.__code__ for kind in (GradScaler,) for function in (kind.step, kind._maybe_opt_step)
 }
 
 
@@ -208,7 +204,9 @@ class GradientSampler:
         """
         self._kernel = kernel
         able = [i for i, p in enumerate(parameters) if p is not None and _can_be_sampled(p)]
-        chosen = [(i, p) for i in dict.fromkeys(able[:1] + able[-1:]) if (p := parameters[i]) is not None]
+        chosen = [
+            (i, p) for i in dict.fromkeys(able[:1] + able[-1:]) if (p := parameters[i]) is not None
+        ]
         if [(i, id(p)) for i, p in chosen] == [(s.index, id(s.ref())) for s in self._sampled]:
             return
         self.remove()
@@ -338,10 +336,12 @@ class GradientSampler:
         if self._kernel is not None and self._kernel.sample(sampled.index):
             return
         parameter = sampled.ref()
-        if parameter is not None and (gradient := parameter.grad) is not None:
-            if on_accelerator(gradient) and gradient.layout is torch.strided and not capturing():
-                # A copy: the loop may change the gradient in place before it is compared.
-                sampled.sample = spread(gradient, _ELEMENTS).clone()
+        gradient = None if parameter is None else parameter.grad
+        if gradient is None or not on_accelerator(gradient) or capturing():
+            return
+        if gradient.layout is torch.strided:
+            # A copy: the loop may change the gradient in place before it is compared.
+            sampled.sample = spread(gradient, _ELEMENTS).clone()
 
 
 def _can_be_sampled(parameter: Tensor) -> bool:

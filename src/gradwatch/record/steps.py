@@ -108,9 +108,7 @@ class StepController:
         self.logs = Logs(guard, self.recorder, self._log_steps, self._logged)
         self.loss_notes = LossNotes(self.recorder, self.parameters)
         self.optimizer_notes = OptimizerNotes(self.recorder, self.parameters)
-        self._unanswered: UnansweredPasses | None = UnansweredPasses(
-            self.recorder, self.parameters
-        )
+        self._unanswered: UnansweredPasses | None = UnansweredPasses(self.recorder, self.parameters)
         """Until the first step."""
         self._calls: list[Call] = []
         """Calls of `optimizer.step` that have begun, the innermost last."""
@@ -358,9 +356,7 @@ class StepController:
     # -- the hooks on sampled parameters ---------------------------------------------------------
 
     def _track(self, optimizer: Optimizer | None) -> TrackedOptimizer:
-        sampler = GradientSampler(
-            self.guard, self.scaling, self._backward_ran, self._thrown_away
-        )
+        sampler = GradientSampler(self.guard, self.scaling, self._backward_ran, self._thrown_away)
         return TrackedOptimizer(optimizer, sampler, self._make_meter)
 
     def _backward_ran(self) -> None:

@@ -2,58 +2,48 @@
 
 import pytest
 
-from gradwatch.record.clock import (
-    ALLOWANCE,
-    Pace,
-    StepClock,
-    families_due,
-    takes_histograms,
-    takes_sketches,
-)
+from gradwatch.record.schedule import ALLOWANCE, Pace, Schedule, StepClock, StepPlan
 from gradwatch.record.guard import OverheadTimer
 from gradwatch.stats import Family
 
 FAMILIES = frozenset(Family)
 
 
+def plan(step: int, k: int, every: int | None = None) -> StepPlan:
+    return Schedule(FAMILIES, 0, every).plan(step, k)
+
+
 def test_the_first_steps_record_everything() -> None:
     for step in range(10):
-        assert families_due(step, FAMILIES, k=64, every=None) == FAMILIES
-        assert takes_histograms(step, k=64, every=None)
+        assert plan(step, k=64) == (step, FAMILIES, True)
 
 
 def test_families_follow_their_powers_of_two() -> None:
     for k in (1, 2, 8):
         for step in range(10, 400):
-            found = families_due(step, FAMILIES, k=k, every=None)
+            _, found, full = plan(step, k)
             assert (Family.GRAD in found) == (step % k == 0)
             assert (Family.UPDATE in found) == (step % (4 * k) == 0)
             assert (Family.WEIGHT in found) == (step % (16 * k) == 0)
-            assert takes_histograms(step, k=k, every=None) == (step % (16 * k) == 0)
+            assert full == (step % (16 * k) == 0)
 
 
 def test_a_coarser_cadence_is_part_of_the_finer_one() -> None:
     for step in range(10, 1000):
-        assert families_due(step, FAMILIES, k=4, every=None) <= families_due(
-            step, FAMILIES, k=2, every=None
-        )
-
-
-def test_cosines_are_taken_between_neighbours() -> None:
-    for k in (1, 4):
-        recorded = range(12 * k, 60 * k, k)
-        found = {step: takes_sketches(step, k=k, every=None) for step in recorded}
-        assert sum(has for has, _ in found.values()) == len(recorded) // 2
-        for step, (has, cosine) in found.items():
-            if cosine and step > recorded[0]:
-                assert has
-                assert found[step - k][0]
-    assert takes_sketches(3, k=8, every=None) == takes_sketches(7, k=1, every=7) == (True, True)
+        assert plan(step, k=4).due <= plan(step, k=2).due
 
 
 def test_every_is_taken_at_its_word() -> None:
-    assert [s for s in range(20) if families_due(s, FAMILIES, k=8, every=5)] == [0, 5, 10, 15]
-    assert families_due(15, FAMILIES, k=8, every=5) == FAMILIES
+    assert [s for s in range(20) if plan(s, k=8, every=5).due] == [0, 5, 10, 15]
+    assert plan(15, k=8, every=5).due == FAMILIES
+
+
+def test_a_resumed_training_records_everything_on_its_first_step() -> None:
+    schedule = Schedule(FAMILIES, 1001, None)
+    assert schedule.plan(1001, 8) == (1001, FAMILIES, True)
+    assert schedule.plan(1002, 8).due == frozenset()
+    assert schedule.idle(1001, 8) == 0
+    assert schedule.idle(1002, 8) == 6
 
 
 class FakeTimer(OverheadTimer):
@@ -72,7 +62,7 @@ def drive(pace: Pace, timer: FakeTimer, steps: range, step_time: float, costs: l
     """Train on paper: `costs` of an idle, a gradient, an update and a full step."""
     idle, grad, update, everything = costs
     for step in steps:
-        found = families_due(step, FAMILIES, k=pace.k, every=None)
+        found = plan(step, pace.k).due
         cost = idle
         if Family.WEIGHT in found:
             cost = everything
@@ -141,47 +131,6 @@ def test_the_cadence_comes_back_when_steps_grow_longer() -> None:
     drive(pace, timer, range(40_000, 60_000), 0.1, costs)
     assert stretched >= 16
     assert pace.k == 1
-
-
-class LateTimer(FakeTimer):
-    def __init__(self) -> None:
-        super().__init__()
-        self.on_devices = 0.0
-
-
-@pytest.mark.parametrize("delay", [1, 3])
-def test_time_on_a_device_counts_where_it_is_the_larger(delay: int) -> None:
-    """Told some steps later, it makes for the same cadence as if it had been spent here."""
-    here, there = LateTimer(), LateTimer()
-    paces = Pace(here, 0.01, lambda: 0.0), Pace(there, 0.01, lambda: 0.0)
-    costs = [3e-6, 3e-3, 6e-3, 30e-3]
-    drive(paces[0], here, range(20_000), 8e-3, costs)
-    told: dict[int, float] = {}
-    for step in range(20_000):
-        # Of a step the device takes the costs above, we ourselves a tenth.
-        found = families_due(step, FAMILIES, k=paces[1].k, every=None)
-        turn = 3 if Family.WEIGHT in found else 2 if Family.UPDATE in found else int(bool(found))
-        if found:
-            told[step + delay] = costs[turn]
-        there.spent += costs[turn] / 10
-        there.now += 8e-3 + costs[turn]
-        if step in told:
-            paces[1].on_device(step - delay, told.pop(step))
-        paces[1].after(step, bool(found))
-    assert here.spent == pytest.approx(there.spent, rel=0.2)
-    assert paces[0].k == paces[1].k > 4
-    assert there.on_devices == pytest.approx(there.spent, rel=0.05)
-
-
-def test_time_on_a_device_that_is_the_smaller_counts_for_nothing() -> None:
-    timer = LateTimer()
-    pace = Pace(timer, 0.01, lambda: 0.0)
-    timer.spent, timer.now = 2e-3, 10e-3
-    pace.after(0, recorded=True)
-    pace.on_device(0, 1e-3)
-    assert (timer.spent, timer.on_devices) == (2e-3, 1e-3)
-    pace.on_device(0, 5e-3)
-    assert timer.spent == pytest.approx(5e-3)
 
 
 def test_two_optimizers_make_one_step() -> None:

@@ -6,7 +6,7 @@ import torch
 from tests.record.sinks import MemorySink, watch_into
 from torch import nn
 
-from gradwatch.record.metadata import audit, audit_events
+from gradwatch.record.notes import audit, audit_events
 from gradwatch.run import EventKind
 
 

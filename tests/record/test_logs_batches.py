@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gradwatch.record import watch
-from gradwatch.record.metadata import Batches, plain_ids
+from gradwatch.record.logs import Batches, plain_ids
 from gradwatch.store import open_run
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gradwatch.record import Watcher, watch
-from gradwatch.record.clock import ALLOWANCE
+from gradwatch.record.schedule import ALLOWANCE
 
 SECONDS = 60.0
 

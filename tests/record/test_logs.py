@@ -9,7 +9,7 @@ from tests.record.loops import loss_of, mlp
 from tests.record.sinks import MemorySink, watch_into
 
 from gradwatch.record import Watcher
-from gradwatch.record.metadata import MOST_KEPT
+from gradwatch.record.logs import MOST_KEPT
 
 
 def stretch(watcher: Watcher) -> None:
