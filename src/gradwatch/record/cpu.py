@@ -46,6 +46,9 @@ _ALIGN = 64
 _ITEMSIZE = np.array([Dtype(kind).itemsize for kind in sorted(Dtype)], np.int64)
 
 
+_UNTOUCHED = Undoing()
+
+
 class CpuMeter(Meter):
     """Reads the tensors by their addresses."""
 
@@ -67,23 +70,21 @@ class CpuMeter(Meter):
             return
         rows, states = self._room()
         bins = self._bins() if call.plan.full and self._recorder.histograms else None
-        held = 1.0 if call.closure else held_scale(tracked.optimizer)
         scaling = tracked.sampler.scaling
-        trust = held == 1.0 and not scaling.known
-        measure = self.kernel.record
-        measured, others, kind, factor, exact, twins, outside = measure(
-            rows, states, bins, None, None, trust, True
-        )
-        undoing = Undoing(clip_factor=1.0 if kind == 0 else None)
-        if not measured or kind:
+        held = 1.0 if call.closure else held_scale(tracked.optimizer)
+        scale = 0.0 if scaling.known and held == 1.0 else held
+        record, given = self.kernel.record, None
+        found_out = record(rows, states, bins, given, None, scale, True)
+        if found_out[1] is not None:
+            given = {i: self._readable(step, i) for i in found_out[1]}
+            found_out = record(rows, states, bins, given, None, scale, True)
+        measured, _, kind, factor, exact, twins, outside = found_out
+        undoing = _UNTOUCHED
+        if kind or not measured:
             undoing = scaling.undoing(Change(kind), factor, exact)
         if not measured:
-            given = {i: self._readable(step, i) for i in others or ()}
-            if held != 1.0:
-                undoing = undoing._replace(multiplier=undoing.multiplier / held)
-            _, _, _, _, _, twins, _ = measure(
-                rows, states, bins, given, undoing.multiplier, trust, True
-            )
+            multiplier = undoing.multiplier / held
+            twins = record(rows, states, bins, given, multiplier, scale, True)[5]
             if undoing.clipped:
                 states[states == State.MEASURED] = State.CLIPPED
         found.rows.append(StepRows(Family.GRAD, step, tracked.ids, rows, states))
@@ -166,7 +167,7 @@ class CpuMeter(Meter):
         found.rows.append(StepRows(Family.WEIGHT, found.step, tracked.ids, rows, states))
         if histograms:
             others = np.stack([records[name] for name in _OTHERS], axis=1).astype(np.uint64)
-            table = _table(*bins, others)
+            table = _table(bins.first_exponents, bins.sizes, bins.counts, others)
             found.tables.append((Family.WEIGHT, tracked.ids[table.tensors], table))
         for index in np.flatnonzero(states == State.UNSUPPORTED):
             self._recorder.report_unreadable(found.step, "weight", tracked.parameters[index].name)
@@ -252,7 +253,7 @@ def _table(
 ) -> HistogramTable:
     """Of all tensors that have elements: bins from an exponent on, and what is in no bin."""
     there = np.flatnonzero((sizes > 0) | others.any(axis=1))
-    bins = counts[: 2 * int(sizes.sum())].copy()
+    bins = counts[: 2 * int(sizes.sum())].copy()  # both signs
     return HistogramTable(there, exponents[there], sizes[there], bins, others[there])
 
 

@@ -27,6 +27,8 @@ LOOKS = 3
 LEAST = 20
 """Backward passes or losses without a step before anything is noted."""
 _SHOWN = 3
+_COMPARED = 64
+"""Weights of each optimizer that are looked at to see whether they move."""
 
 
 class LossNotes:
@@ -228,8 +230,8 @@ class UnansweredPasses:
             self._weights = [
                 (weakref.ref(parameter), bits)
                 for tracked in self._parameters.all
-                for parameter in tracked.sampler.parameters()
-                if (bits := _bits(parameter))
+                for parameter in tracked.tensors()[:_COMPARED]
+                if parameter is not None and (bits := _bits(parameter))
             ]
         self._look()
 

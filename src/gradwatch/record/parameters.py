@@ -138,7 +138,7 @@ def _join(path: str, name: str) -> str:
 
 
 _SCAN = 16
-"""The model is looked at anew on one of so many steps that record everything."""
+"""Steps after which the model is looked at anew, on a step that records everything."""
 Declare = Callable[[Sequence[Subject]], NDArray[np.uint32]]
 
 
@@ -247,7 +247,9 @@ class TrackedParameters:
         self._seen: dict[str, tuple[int, bool]] = {}
         self._order: Mapping[str, int] = {}
         self._last: Hashable = None
-        self._turn = 0
+        self._next_scan = 0
+        self._held: list[int] = []
+        """How many parameters each group of each optimizer had."""
         self._by_id: dict[int, TrackedOptimizer] = {}
         self.optimizers: list[TrackedOptimizer] = []
         self.has_lazy = False
@@ -293,23 +295,30 @@ class TrackedParameters:
 
     def learn_order(self, order: Mapping[str, int]) -> None:
         """Forward order of the layers; the next scan, soon, stores it with the parameters."""
-        self._order, self._turn = dict(order), 0
+        self._order, self._next_scan = dict(order), 0
 
     def refresh(self, step: int) -> list[Event]:
-        """Look at the model again, on one of so many steps that record everything.
+        """Look at the model again, if the last time was long ago.
 
-        And where something must have changed: a parameter has died, or has got its shape.
+        And where something must have changed: a parameter has died, has got its shape, or was handed
+        to an optimizer.
         """
-        turn, self._turn = self._turn, self._turn + 1
-        if turn % _SCAN and not self.has_lazy and all(tracked.is_whole for tracked in self.all):
-            return []
-        return self.scan(step)
+        held = [
+            len(group["params"])
+            for tracked in self.optimizers
+            if (optimizer := tracked.optimizer) is not None
+            for group in optimizer.param_groups
+        ]
+        changed = held != self._held or self.has_lazy or not all(t.is_whole for t in self.all)
+        self._held = held
+        return self.scan(step) if changed or step >= self._next_scan else []
 
     def scan(self, step: int) -> list[Event]:
         """Look at model and optimizers anew; what has changed since the last time."""
         model = self._model()
         if model is None:
             return []
+        self._next_scan = step + _SCAN
         infos = [info for info in named_parameters(model) if self._wanted(info.name)]
         events: list[Event] = []
         signature = self._signature(infos)
@@ -338,9 +347,10 @@ class TrackedParameters:
         groups: list[int | None] = []
         for index, info in enumerate(infos):
             owners = owners_by_id.get(id(info.ref()), [])
-            groups.append(owners[-1][1] if owners else None)
-            for tracked, _ in owners or [(self.unowned, 0)]:
-                shares[id(tracked)].append(index)
+            # One that several optimizers step is measured with the last of them.
+            tracked, group = owners[-1] if owners else (self.unowned, None)
+            groups.append(group)
+            shares[id(tracked)].append(index)
         ids = self._declare([self._subject(i, g) for i, g in zip(infos, groups, strict=True)])
         for tracked in self.all:
             share = shares[id(tracked)]

@@ -186,10 +186,6 @@ class GradientSampler:
         counts = {sampled.backwards > 0 for sampled in self._sampled}
         return len(counts) > 1
 
-    def parameters(self) -> list[Tensor]:
-        """The parameters that are sampled."""
-        return [p for sampled in self._sampled if (p := sampled.ref()) is not None]
-
     def scalars(self, into: dict[str, float]) -> None:
         """Backward passes since the optimizer last stepped, and whether gradients were left."""
         if self._sampled:

@@ -10,6 +10,7 @@ from tests.record.sinks import MemorySink, watch_into
 from torch import nn
 from torch.nn import functional as F
 
+from gradwatch.run import EventKind
 from gradwatch.stats import Family, State
 
 
@@ -139,8 +140,6 @@ def test_the_cosine_tells_repeated_from_reversed_gradients() -> None:
     found = [sink.rows[Family.GRAD, step, "weight"][0]["grad_cosine"] for step in range(4)]
     assert np.isnan(found[0])
     assert found[1:] == pytest.approx([1.0, -1.0, 1.0], abs=1e-5)
-    first, second = (sink.rows[Family.GRAD, step, "weight"][0]["grad_sketch"] for step in (0, 1))
-    assert second == pytest.approx(2 * first, rel=1e-5)
     assert sink.rows[Family.GRAD, 0, "bias"][1] is State.NO_GRADIENT
 
 
@@ -202,37 +201,26 @@ def test_what_is_not_finite_is_counted_and_left_out() -> None:
     assert row["grad_norm"] == pytest.approx(float(finite.norm()), rel=1e-6)
 
 
-def test_a_sparse_gradient_too_large_to_be_dense_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sparse_gradient_too_large_to_be_dense_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("gradwatch.record.tensors.DENSE_LIMIT", 10)
     model = nn.Embedding(50, 6, sparse=True)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     sink = MemorySink()
     watcher = watch_into(sink, model, optimizer)
-    seen: set[int] = set()
-    for step in range(4):
-        tokens = torch.tensor([1, 1, 7, 20 + step])
-        seen |= set(tokens.tolist())
+    for _ in range(3):
         optimizer.zero_grad()
-        (model(tokens) * torch.arange(1.0, 5.0)[:, None]).square().sum().backward()
-        truth = model.weight.grad.to_dense().double().numpy()
+        model(torch.tensor([1, 1, 7])).square().sum().backward()
         optimizer.step()
-        row, state = sink.rows[Family.GRAD, step, "weight"]
-        assert state is State.MEASURED
-        assert row["grad_count"] == truth.size
-        assert row["grad_norm"] == pytest.approx(np.linalg.norm(truth), rel=1e-6)
-        assert row["grad_mean"] == pytest.approx(truth.mean(), rel=1e-6)
-        assert row["grad_std"] == pytest.approx(truth.std(), rel=1e-6)
-        assert row["grad_min"] == pytest.approx(truth.min(), rel=1e-6)
-        assert row["grad_zero_fraction"] == pytest.approx((truth == 0).mean(), rel=1e-6)
-        assert row["grad_zero_rows"] == (truth == 0).all(1).sum()
-        assert row["grad_untouched_rows"] == 50 - len(seen)
-        fourth = ((truth - truth.mean()) ** 4).mean() / truth.var() ** 2 - 3
-        assert row["grad_kurtosis"] == pytest.approx(fourth, rel=1e-5)
     assert watcher.guard.error is None
+    assert sink.rows[Family.GRAD, 2, "weight"][1] is State.UNSUPPORTED
+    told = [event.subject for event in sink.events if event.kind is EventKind.NOT_RECORDED]
+    assert told == ["weight"]
 
 
 def test_large_models_are_compared_at_fixed_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwatch.record.backend_cpu.free_memory", lambda: 1000.0)
+    monkeypatch.setattr("gradwatch.record.cpu.free_memory", lambda: 1000.0)
     model = nn.Linear(200, 100)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     sink = MemorySink()
