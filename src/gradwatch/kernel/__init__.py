@@ -28,7 +28,6 @@ from gradwatch.kernel.batch import Measurement as Measurement
 from gradwatch.kernel.batch import batch_of as batch_of
 from gradwatch.kernel.batch import merge as merge
 from gradwatch.kernel.batch import sparse_bins as sparse_bins
-from gradwatch.kernel.plain import Gradients as Gradients
 
 try:
     from gradwatch.kernel import _native
@@ -215,12 +214,7 @@ def measure_arrays(arrays: Sequence[NDArray[Any]]) -> NDArray[np.void]:
     return records
 
 
-def gradients(
-    refs: Sequence[Callable[[], Any]],
-    rows: Sequence[int],
-    types: tuple[type, type],
-    dtypes: tuple[object, ...],
-) -> Gradients:
+def gradients(refs: plain.Refs, rows: Sequence[int], types: Any, dtypes: Any) -> plain.Gradients:
     """What looks at the gradients of these parameters from step to step.
 
     `refs` are weak references, `rows` the sizes of dimension 0 (0 for one that is no matrix),
@@ -228,5 +222,5 @@ def gradients(
     """
     if len(refs) != len(rows) or min(rows, default=0) < 0 or len(dtypes) != len(Dtype):
         raise ValueError("expected a number of rows for each parameter, and all four dtypes")
-    made: Gradients = _kernel.Gradients(list(refs), list(rows), types, dtypes)
+    made: plain.Gradients = _kernel.Gradients(list(refs), list(rows), types, dtypes)
     return made

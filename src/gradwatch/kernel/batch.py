@@ -6,6 +6,7 @@ The records of the parts of a tensor are joined by Pébay's formulas.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from math import frexp, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ DOUBLE_BINS = (-1074, 2098)
 """Lowest exponent and number of bins, for batches without and with float64: from the smallest
 subnormal to the largest finite number, so that no element is without a bin."""
 
+Ints = Sequence[int]
 Arrays = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
 """A batch as it crosses into C: pointers, counts, dtypes, rows."""
 
@@ -140,13 +142,7 @@ class Batch:
         return cls.of([0] * count, [0] * count, [0] * count)
 
     @classmethod
-    def of(
-        cls,
-        pointers: Sequence[int],
-        counts: Sequence[int],
-        dtypes: Sequence[int],
-        rows: Sequence[int] | None = None,
-    ) -> "Batch":
+    def of(cls, pointers: Ints, counts: Ints, dtypes: Ints, rows: Ints | None = None) -> "Batch":
         """A batch from Python lists; without `rows` no tensor has rows."""
         given = counts, dtypes, [0] * len(pointers) if rows is None else rows
         return cls(np.array(pointers, np.uint64), *map(np.array, given))
@@ -191,58 +187,39 @@ def merge(parts: NDArray[np.void]) -> np.void:
     parts = np.atleast_1d(parts)
     counts = [parts[name].sum(dtype=np.uint64) for name in _COUNTS]
     n = parts["count"] - (parts["nan"] + parts["pos_inf"] + parts["neg_inf"])
-    parts, n = parts[n > 0], n[n > 0].astype(np.float64)
-    if len(parts) > 1:
-        names = ("mean", "abs_mean", "std", "skewness", "kurtosis")
-        numbers = joined(
-            float(parts["min"].min()), float(parts["max"].max()), n, *(parts[x] for x in names)
-        )
+    some = parts[n > 0]
+    if len(some) > 1:
+        numbers = joined(n[n > 0].astype(np.float64), some)
     else:  # nothing to join, nothing to round
-        numbers = tuple(parts[0][name] if len(parts) else np.nan for name in _NUMBERS)
+        numbers = [some[name][0] if len(some) else np.nan for name in _NUMBERS]
     record: np.void = np.array([(*counts, *numbers)], MOMENTS)[0]
     return record
 
 
-def joined(
-    low: float,
-    high: float,
-    n: Any,
-    mean: NDArray[np.float64],
-    size: NDArray[np.float64],
-    std: Any = 0.0,
-    skewness: Any = 0.0,
-    kurtosis: Any = -3.0,
-) -> tuple[float, ...]:
-    """The numbers of a record, in its order: of parts with n finite elements, or of elements.
+def joined(n: Any, parts: Any) -> list[float]:
+    """The numbers of a record, of parts with n finite elements each.
 
-    A single element is a part too, with n = 1 and without a shape; `size` is its absolute value.
+    `parts` gives an array for each name. An element is a part too, with n = 1 and no shape.
     """
+    low, high = float(parts["min"].min()), float(parts["max"].max())
     top = max(-low, high)
     # Fourth powers of float64 leave its range; a common power of two (exact) keeps them inside.
-    exponent = int(np.frexp(top)[1])
-    mean, std = np.ldexp(mean, -exponent), np.ldexp(std, -exponent)
-    total = float((n + 0.0 * mean).sum())
+    exponent = frexp(top)[1]
+    mean, size, std = (np.ldexp(parts[name], -exponent) for name in ("mean", "abs_mean", "std"))
+    total = float(np.broadcast_to(n, mean.shape).sum())
     centre = mean[0] + float((n * (mean - mean[0])).sum()) / total
     d = mean - centre
     d2, m2 = d * d, std * std
-    m3 = np.nan_to_num(skewness) * m2 * std
-    m4 = np.nan_to_num(kurtosis + 3.0) * m2 * m2
-    variance, third, fourth = (
-        float((n * powers).sum()) / total
-        for powers in (m2 + d2, m3 + 3 * d * m2 + d2 * d, m4 + 4 * d * m3 + 6 * d2 * m2 + d2 * d2)
-    )
+    m3 = np.nan_to_num(parts["skewness"]) * m2 * std
+    m4 = np.nan_to_num(parts["kurtosis"] + 3.0) * m2 * m2
+    powers = m2 + d2, m3 + 3 * d * m2 + d2 * d, m4 + 4 * d * m3 + 6 * d2 * m2 + d2 * d2
+    variance, third, fourth = (float((n * power).sum()) / total for power in powers)
+    square, sizes = float((n * (m2 + mean * mean)).sum()), float((n * size).sum())
+    shape = 0.0, np.nan, np.nan
     # All equal: what is left of the powers is rounding, and its shape means nothing.
-    flat = low == high or variance == 0.0
-    square = float((n * (m2 + mean * mean)).sum())
+    if low != high and variance > 0.0:
+        shape = sqrt(variance), third / variance**1.5, fourth / variance**2 - 3.0
     with np.errstate(over="ignore"):  # the norm of huge doubles may be no double
-        return (
-            low if low == high else np.ldexp(centre, exponent),
-            0.0 if flat else np.ldexp(np.sqrt(variance), exponent),
-            np.nan if flat else third / variance**1.5,
-            np.nan if flat else fourth / variance**2 - 3.0,
-            np.ldexp(np.sqrt(square), exponent),
-            np.ldexp(float((n * np.ldexp(size, -exponent)).sum()) / total, exponent),
-            top,
-            low,
-            high,
-        )
+        scaled = np.ldexp([centre, shape[0], sqrt(square), sizes / total], exponent).tolist()
+    mean = low if low == high else scaled[0]
+    return [mean, scaled[1], *shape[1:], *scaled[2:], top, low, high]

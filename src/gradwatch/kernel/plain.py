@@ -6,6 +6,7 @@ the functions of `gradwatch.kernel`, which have checked what comes here.
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from math import frexp, nan, prod
 from typing import Any, NamedTuple
 
@@ -29,7 +30,13 @@ TOLERANCE, LEAST_FACTOR = 1e-5, 2.0**-10
 
 _GOLDEN, _FIRST = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _FLOATS: dict[int, str] = {Dtype.F32: "f4", Dtype.F64: "f8", Dtype.F16: "f2"}
-_EPSILON: dict[int, float] = {Dtype.F32: 2.0**-23, Dtype.F64: 2.0**-52, Dtype.BF16: 2.0**-7, Dtype.F16: 2.0**-10}
+_EPSILON: dict[int, float] = {
+    Dtype.F32: 2.0**-23,
+    Dtype.F64: 2.0**-52,
+    Dtype.BF16: 2.0**-7,
+    Dtype.F16: 2.0**-10,
+}
+Refs = Sequence[Callable[[], Any]]
 _Reals = NDArray[np.float64]
 _Bins = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]
 """First exponents and sizes of the stretches, and the counts: the first of them are filled."""
@@ -153,27 +160,28 @@ def _record(pieces: Iterator[_Reals]) -> np.void:
 
 
 def _moments(x: _Reals) -> tuple[float, ...]:
-    finite = x[np.isfinite(x)]
-    odd = (x == 0.0, np.isnan(x), x == np.inf, x == -np.inf)
+    some = x[np.isfinite(x)]
+    odd = x == 0.0, np.isnan(x), x == np.inf, x == -np.inf
     counts = x.size, *(int(np.count_nonzero(which)) for which in odd), 0
-    if not finite.size:
+    if not some.size:
         return *counts, *[nan] * 9
-    return *counts, *joined(float(finite.min()), float(finite.max()), 1.0, finite, np.abs(finite))
+    shape = {"std": 0.0, "skewness": 0.0, "kurtosis": -3.0}
+    named = {"min": some, "max": some, "mean": some, "abs_mean": np.abs(some)}
+    return *counts, *joined(1.0, named | shape)
 
 
 def _fill_bins(tensors: list[Tensor], bins: _Bins, multiplier: float) -> None:
     """Histograms of all elements times the multiplier; no product is out of range."""
     mantissa, shift = frexp(multiplier)
-    dense = np.zeros((len(tensors), 2, DOUBLE_BINS[1] + 1), np.uint64)
+    dense = np.zeros((len(tensors), DOUBLE_BINS[1] + 1, 2), np.uint64)
     for counts, tensor in zip(dense, tensors, strict=True):
         for x in tensor.pieces():
             halves, exponents = np.frexp(x[np.isfinite(x) & (x != 0.0)])
             places = exponents + np.frexp(halves * mantissa)[1] - DOUBLE_BINS[0]
-            for sign, side in enumerate((halves < 0, halves > 0)):
-                found = np.bincount(places[side], minlength=counts.shape[1])
-                counts[sign] += found.astype(np.uint64)
+            found = np.bincount(2 * places + (halves > 0), minlength=counts.size)
+            counts += found.reshape(counts.shape).astype(np.uint64)
     # frexp gives mantissas in [½, 1), one power of two below the convention of bins.
-    table = sparse_bins(dense, DOUBLE_BINS[0] + shift - 1)
+    table = sparse_bins(dense.transpose(0, 2, 1), DOUBLE_BINS[0] + shift - 1)
     bins[0][:], bins[1][:] = table.first_exponents, table.sizes
     bins[2][: len(table.counts)] = table.counts
 
@@ -186,22 +194,20 @@ def step(
     after: Arrays | None,
     grads: Arrays | None,
     seconds: Arrays | None,
-    correction: _Reals | None,
-    eps: _Reals | None,
+    correction: Any,
+    eps: Any,
     updates: NDArray[np.void] | None,
     ratios: NDArray[np.void] | None,
     /,
 ) -> None:
     """Updates, Adam's ratios, or both."""
-    olds, news, gradients, moments = (
-        [] if batch is None else list(tensors(batch)) for batch in (before, after, grads, seconds)
-    )
-    if updates is not None:
-        for i, (old, new) in enumerate(zip(olds, news, strict=True)):
-            updates[i] = _update(old, new, gradients[i] if gradients else _NOTHING)
-    if ratios is not None and correction is not None and eps is not None:
-        for i, (gradient, moment) in enumerate(zip(gradients, moments, strict=True)):
-            ratios[i] = _adam(gradient, moment, float(correction[i]), float(eps[i]))
+    batches = (before, after, grads, seconds)
+    known = (repeat(_NOTHING) if batch is None else tensors(batch) for batch in batches)
+    for i, (old, new, gradient, second) in enumerate(zip(*known, strict=False)):
+        if updates is not None:
+            updates[i] = _update(old, new, gradient)
+        if ratios is not None:
+            ratios[i] = _adam(gradient, second, correction[i], eps[i])
 
 
 def _update(old: Tensor, new: Tensor, gradient: Tensor) -> tuple[float, ...]:
@@ -210,8 +216,8 @@ def _update(old: Tensor, new: Tensor, gradient: Tensor) -> tuple[float, ...]:
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is left out
         change = _record(b - a for a, b in zip(old.pieces(), new.pieces(), strict=True))
     norms = np.nan_to_num([change["norm"], _record(old.pieces())["norm"]], posinf=np.inf)
-    lost = np.count_nonzero(moved & same) if len(moved) else 0
-    return *norms, np.count_nonzero(~same), lost, np.count_nonzero(moved)
+    counts = map(np.count_nonzero, (~same, moved & same if len(moved) else (), moved))
+    return *norms, *counts
 
 
 def _adam(gradient: Tensor, second: Tensor, correction: float, eps: float) -> tuple[float, float]:
@@ -238,13 +244,7 @@ class Gradients:
     here imports torch. Everything of the user's is held weakly.
     """
 
-    def __init__(
-        self,
-        refs: Sequence[Callable[[], Any]],
-        rows: Sequence[int],
-        types: tuple[type, ...],
-        dtypes: tuple[object, ...],
-    ) -> None:
+    def __init__(self, refs: Refs, rows: Sequence[int], types: Any, dtypes: Any) -> None:
         self._refs, self._types = refs, types
         self._dtypes = {dtype: kind for kind, dtype in enumerate(dtypes)}
         self._memory = RowMemory(rows)
@@ -344,17 +344,21 @@ class Gradients:
         try:
             if type(tensor) not in self._types:
                 tensor = tensor._local_tensor
-            shape, dtype = tuple(tensor.shape), self._dtypes[tensor.dtype]
-            count, at = prod(shape), tensor.data_ptr()
+            shape, strides = tuple(tensor.shape), tensor.stride()
+            count, dtype, at = prod(shape), self._dtypes[tensor.dtype], tensor.data_ptr()
+            # From the innermost dimension; each begins where those inside it end.
+            dims = sorted(zip(strides[1:], shape[1:], strict=True))
+            dims.extend(zip(strides[:1], shape[:1], strict=True))
+            whole = (n == 1 or by == prod(m for _, m in dims[:i]) for i, (by, n) in enumerate(dims))
             end = (tensor.storage_offset() + count) * Dtype(dtype).itemsize
+            there = at and end <= tensor.untyped_storage().nbytes()
             if (
                 type(tensor) in self._types
                 and tensor.is_cpu
-                and (tensor.is_contiguous() or _lies_whole(shape, tensor.stride()))
-                and (not count or (at and end <= tensor.untyped_storage().nbytes()))
+                and (not count or (there and all(whole)))
             ):
                 return Tensor.at(at, count, dtype, shape[0] if count and len(shape) > 1 else 0)
-        except Exception:  # none, or one that answers otherwise
+        except Exception:  # None, or a tensor that answers otherwise
             pass
         return None
 
@@ -371,22 +375,18 @@ class Gradients:
         for was, by_now in pairs:
             a, b = was.values(), by_now.values()
             x, y = (z[np.isfinite(a) & np.isfinite(b)] for z in (a, b))
-            square = float(x @ x)
-            if square == 0.0:
-                if y.any():
-                    return CHANGED, 1.0, False
+            if not x.any() and not y.any():
                 continue
-            factor, own = float(x @ y) / square, max(TOLERANCE, 2.0 * _EPSILON[was.dtype])
+            factor = float(x @ y) / (float(x @ x) or np.inf)
+            own = max(TOLERANCE, 2.0 * _EPSILON[was.dtype])
             if factor <= 0.0 or np.linalg.norm(y - factor * x) > own * np.linalg.norm(y):
                 return CHANGED, 1.0, False
             factors.append(factor)
             tolerance = max(tolerance, own)
             exact = exact and frexp(factor)[0] == 0.5 and np.array_equal(y, factor * x)
-        if not factors:
-            return UNKNOWN, 1.0, True
-        if max(factors) / min(factors) - 1.0 > tolerance:
+        if factors and max(factors) / min(factors) - 1.0 > tolerance:
             return CHANGED, 1.0, False
-        return SCALED, float(np.median(factors)), exact
+        return (SCALED, float(np.median(factors)), exact) if factors else (UNKNOWN, 1.0, True)
 
     def _cosine(self, index: int, tensor: Tensor) -> float:
         """To the last gradient of this tensor, whose place it takes."""
@@ -399,16 +399,6 @@ class Gradients:
         with np.errstate(all="ignore"):
             cosine = float(now @ last / (np.sqrt(now @ now) * np.sqrt(last @ last)))
         return cosine if np.isfinite(cosine) else nan
-
-
-def _lies_whole(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements fill one stretch of memory, in whatever order, row after row."""
-    expected = 1
-    for stride, size in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n > 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return shape[0] == 1 or strides[0] == prod(shape[1:])
 
 
 def _distance(was: _Reals, now: _Reals) -> float:
