@@ -220,9 +220,9 @@ _LEAST_SEEN = 64
 
 def _measured(sample: Floats) -> tuple[int, int, float, float]:
     """How many are finite and how many not; sum of squares and maximum of those that are."""
-    finite = sample[np.isfinite(sample)]
-    squares, top = float(np.vdot(finite, finite)), float(np.abs(finite).max(initial=0.0))
-    return len(finite), len(sample) - len(finite), squares, top
+    finite = sample if math.isfinite(np.vdot(sample, sample)) else sample[np.isfinite(sample)]
+    squares, top = np.vdot(finite, finite), np.abs(finite).max(initial=0.0)
+    return len(finite), len(sample) - len(finite), float(squares), float(top)
 
 
 def fingerprint(tensor: Tensor, before: int = 0) -> int | None:
@@ -248,10 +248,8 @@ def fingerprint(tensor: Tensor, before: int = 0) -> int | None:
 
 # -- outputs -------------------------------------------------------------------------------------
 
-_ROWS, _COLUMNS = 64, 64
-"""Of the output that are looked at."""
-_PLACES = 16
-"""Places of a picture in which predictions are looked for."""
+_ROWS, _COLUMNS, _PLACES, _MANY = 64, 64, 16, 256
+"""Rows, columns and places of a picture that are looked at; classes of which fewer rows will do."""
 
 
 @np.errstate(all="ignore")
@@ -286,6 +284,7 @@ def _rows_of_classes(output: Tensor, most: int) -> Tensor:
 def _predictions(output: Tensor, *, probabilities: bool) -> dict[str, float]:
     """The class that is predicted most, its share, and how many are predicted at all."""
     table = _rows_of_classes(output, _ROWS)
+    table = table[:: 1 if table.shape[1] < _MANY else 4]
     if len(table) < 2:
         return {}
     if table.shape[1] == 1:
@@ -310,7 +309,7 @@ _LABELLED, _FEW = 1024, 8
 
 
 def _floats(tensor: Tensor) -> Floats:
-    return np.array(tensor.to(torch.float64).numpy(), np.float64)
+    return tensor.to(torch.float64).numpy().copy()
 
 
 def _rows(tensor: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradwatch.record.signals.autograd import Node, saved_dim, saved_tensor
+from gradwatch.record.graph import Node, saved_dim, saved_tensor
 
 _KINDS = {
     "BinaryCrossEntropyBackward0": "bce",
