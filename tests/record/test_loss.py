@@ -1,17 +1,18 @@
-"""What is known of a loss from its graph, or from rows of the output where it is a number."""
+"""What is known of a loss from its graph: its kind, and which parts of a model it reaches."""
 
+import gc
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.record.signals.driving import drive
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gradwatch.record.signals import LossGuess, describe_loss
+from gradwatch.record.loss import describe_loss, parts_reached
 
 torch.set_num_threads(1)
 LABELS = torch.tensor([0, 3, 1, 4, 2, 2])
@@ -166,62 +167,38 @@ def test_a_checkpoint_behind_the_loss_is_not_run() -> None:
     assert described == ce(fed="probabilities", factor=0.5)
 
 
-class Ends(nn.Module):
-    def __init__(self, end: nn.Module) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.body, self.end = nn.Linear(4, 5), end
+# -- what a loss reaches ---------------------------------------------------------------------------
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.end(self.body(x))
+MODEL = nn.ModuleDict({name: nn.Linear(3, 3) for name in ("a", "b", "c")})
 
 
-GUESSES: dict[str, tuple[nn.Module, Callable[[Tensor], Tensor], dict[str, Any]]] = {
-    "logits": (nn.Identity(), lambda y: F.cross_entropy(y, LABELS), ce(5)),
-    "probabilities": (
-        nn.Softmax(-1),
-        lambda y: F.cross_entropy(y, LABELS),
-        ce(5, "probabilities"),
-    ),
-    "log-probabilities": (
-        nn.LogSoftmax(-1),
-        lambda y: F.nll_loss(y, LABELS),
-        {"loss_kind": "nll", "classes": 5, "chance": pytest.approx(math.log(5))},
-    ),
-    "log-probabilities over the batch": (
-        nn.LogSoftmax(0),
-        lambda y: F.nll_loss(y, LABELS),
-        {
-            "loss_kind": "nll",
-            "classes": 5,
-            "chance": pytest.approx(math.log(5)),
-            "softmax_over": 6,
-        },
-    ),
-    "regression": (nn.Identity(), lambda y: F.mse_loss(y, torch.ones(6, 5)), {}),
-    "probabilities with mse": (
-        nn.Softmax(-1),
-        lambda y: F.mse_loss(y, F.one_hot(LABELS, 5).float()),
-        {},
-    ),
-}
+def test_the_parts_whose_parameters_get_a_gradient() -> None:
+    inputs = torch.randn(2, 3)
+    through_b = MODEL["c"](MODEL["b"](MODEL["a"](inputs).detach())).sum()
+    shared = MODEL["a"](inputs).sum() * MODEL["c"](inputs).sum()
+    for loss in (through_b, shared, MODEL["b"](inputs).mean()):
+        MODEL.zero_grad()
+        before = parts_reached(loss, MODEL)
+        loss.backward()
+        grown = [
+            n for n, part in MODEL.items() if any(p.grad is not None for p in part.parameters())
+        ]
+        assert before == parts_reached(loss, MODEL) == grown
 
 
-@pytest.mark.parametrize("case", GUESSES)
-def test_guesses_from_output_and_gradient(case: str) -> None:
-    end, loss, expected = GUESSES[case]
-    model = Ends(end)
-    signal = LossGuess(model)
-    data = torch.randn(6, 4)
-    drive(signal, model, lambda model: loss(model(data)), steps=3)
-    assert signal.loss_guess == {}
-    signal.arm(3, frozenset())
-    assert signal.loss_guess == expected
-    signal.detach()
+def test_numbers_reach_nothing_and_large_graphs_are_left_alone() -> None:
+    assert parts_reached(torch.tensor(1.0), MODEL) == []
+    loss = MODEL["a"](torch.randn(2, 3)).sum()
+    for _ in range(6000):
+        loss = loss + 1
+    assert parts_reached(loss, MODEL) == []
 
 
-def test_it_stops_after_three_steps() -> None:
-    model = Ends(nn.Identity())
-    signal = LossGuess(model)
-    drive(signal, model, lambda model: model(torch.randn(6, 4)).sum(), steps=5)
-    assert not model._forward_hooks
+def test_nothing_is_kept_alive() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(3, 3)})
+    loss = model["a"](torch.randn(2, 3)).sum()
+    assert parts_reached(loss, model) == ["a"]
+    gone = weakref.ref(model["a"].weight)
+    del model, loss
+    gc.collect()
+    assert gone() is None
