@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from gradwatch.kernel import Gradients
+from gradwatch.kernel.plain import Gradients
 from gradwatch.record.guard import ErrorGuard, capturing
 from gradwatch.record.tensors import (
     KERNEL_DTYPES,
