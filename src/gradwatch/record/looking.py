@@ -14,7 +14,8 @@ from torch import Tensor
 
 import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch
-from gradwatch.record.tensors import KERNEL_DTYPES, is_dense
+from gradwatch.record.guard import capturing
+from gradwatch.record.tensors import KERNEL_DTYPES, is_dense, on_accelerator
 
 PROBED = 4096
 _LARGE, _PROBED_OF_LARGE = 1 << 16, 1024
@@ -69,11 +70,21 @@ def stored(tensor: Tensor) -> Tensor:
 
 def readable(tensor: Tensor) -> bool:
     """Whether the numbers lie in memory we can read: an ordinary dense tensor on the CPU."""
+    return tensor.is_cpu and _is_ordinary(tensor)
+
+
+def device_readable(tensor: Tensor) -> bool:
+    """Whether it is an ordinary dense tensor of a device, on which operations may be launched.
+
+    While a CUDA graph is captured they may not: they would become part of the graph.
+    """
+    ordinary = on_accelerator(tensor) and _is_ordinary(tensor) and tensor.numel() > 0
+    return ordinary and observable() and not capturing()
+
+
+def _is_ordinary(tensor: Tensor) -> bool:
     return (
-        tensor.is_cpu
-        and type(tensor) in PLAIN
-        and tensor.layout is torch.strided
-        and tensor.dtype in KERNEL_DTYPES
+        type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.dtype in KERNEL_DTYPES
     )
 
 
@@ -87,17 +98,19 @@ def moments(tensor: Tensor) -> NDArray[np.void]:
 def nonfinite(tensor: Tensor, *, whole: bool = False) -> int:
     """How many of at most 4,096 evenly spread elements (`whole`: of all) are NaN or infinite."""
     size = tensor.numel()
-    stride = 1
-    if not whole and size > PROBED:
-        wanted = PROBED if size <= _LARGE else _PROBED_OF_LARGE
-        # An odd stride meets every column of a matrix whose width is even.
-        stride = -(-size // wanted) | 1
+    stride = 1 if whole or size <= PROBED else stride_of(size)
     # By address, since this runs between the layers: two views would cost more than the look.
     if tensor.is_contiguous() and (address := tensor.data_ptr()):
         return kernel.nonfinite(address, size, KERNEL_DTYPES[tensor.dtype], stride)
     flat = in_one_piece(tensor)  # named, so that a copy's memory lives through the call
     address = flat.data_ptr()  # 0 where there is no element, or where the storage was freed
     return kernel.nonfinite(address, size, KERNEL_DTYPES[flat.dtype], stride) if address else 0
+
+
+def stride_of(size: int) -> int:
+    """From one element to the next of a large tensor of which 4,096 or fewer are looked at."""
+    # An odd stride meets every column of a matrix whose width is even.
+    return -(-size // (PROBED if size <= _LARGE else _PROBED_OF_LARGE)) | 1
 
 
 def in_one_piece(tensor: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from gradwatch.record.signals.tensors import nonfinite, spread
+from gradwatch.record.looking import nonfinite
+from gradwatch.record.tensors import spread
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])

@@ -6,27 +6,29 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.record.signals.driving import EVERYTHING, drive, hook_count
+from tests.record.forward.driving import Driven, hook_count
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gradwatch.graph import Graph
-from gradwatch.record.signals import LayerGraph
+from gradwatch.run import EventKind
+from gradwatch.stats import Family
 
 torch.set_num_threads(1)
 
 
 def graph_of(model: nn.Module, *inputs: Tensor, steps: int = 1, **options: object) -> Graph:
-    signal = LayerGraph(model)
+    driven = Driven(model)
 
     def loss(model: nn.Module) -> Tensor:
         return total(model(*inputs))
 
-    drive(signal, model, loss, steps=steps, **options)  # type: ignore[arg-type]
-    assert hook_count(model.modules()) == 0
-    assert signal.events() == []
-    assert signal.graph is not None
-    return signal.graph
+    driven.train(loss, Family.ACT, steps=steps, **options)  # type: ignore[arg-type]
+    assert {event.kind for event in driven.kept.events} <= {EventKind.NOT_RECORDED}
+    driven.forward.detach()
+    assert hook_count(model) == 0
+    assert driven.forward.graph is not None
+    return driven.forward.graph
 
 
 def total(output: object) -> Tensor:
@@ -263,18 +265,18 @@ def test_multihead_attention_alone(weights: bool) -> None:
 
 def test_a_branch_taken_later_is_added() -> None:
     model, step = Branching(), [0]
-    signal = LayerGraph(model)
+    driven = Driven(model)
 
     def loss(model: nn.Module) -> Tensor:
         sign = 1.0 if step[0] == 0 else -1.0
         step[0] += 1
         return total(model(sign * torch.ones(2, 4)))
 
-    drive(signal, model, loss)
-    assert signal.graph is not None
-    assert set(signal.graph.edges) == pairs("stem>left>head")
-    drive(signal, model, loss)
-    assert set(signal.graph.edges) == pairs("stem>left>head stem>right>head")
+    driven.train(loss, Family.ACT)
+    assert driven.forward.graph is not None
+    assert set(driven.forward.graph.edges) == pairs("stem>left>head")
+    driven.train(loss, Family.ACT)
+    assert set(driven.forward.graph.edges) == pairs("stem>left>head stem>right>head")
 
 
 def test_a_validation_before_the_step_leaves_no_edges() -> None:
@@ -346,12 +348,12 @@ def test_a_compiled_part_is_marked() -> None:
 
 def test_without_any_forward_the_order_of_registration_is_assumed() -> None:
     model = Mlp()
-    signal = LayerGraph(model)
+    driven = Driven(model)
 
     def loss(model: nn.Module) -> Tensor:
         return sum((p.pow(2).sum() for p in model.parameters()), torch.zeros(()))
 
-    drive(signal, model, loss, steps=3, due=EVERYTHING)
-    assert signal.graph is not None
-    assert signal.graph.assumed
-    assert signal.graph.edges == (("one", "two"), ("two", "three"))
+    driven.train(loss, Family.ACT, steps=3)
+    assert driven.forward.graph is not None
+    assert driven.forward.graph.assumed
+    assert driven.forward.graph.edges == (("one", "two"), ("two", "three"))

@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.record.signals.driving import collected, drive, hook_count
+from tests.record.forward.driving import Driven, Rows, hook_count
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gradwatch.record.signals import Activations
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State
 
 torch.set_num_threads(1)
+
+
+def drive(model: nn.Module, loss_of: Any, **options: Any) -> list[Rows]:
+    driven = Driven(model)
+    rows = driven.train(loss_of, Family.ACT, **options)
+    driven.forward.detach()
+    return rows
 
 
 def assert_describes(row: dict[str, Any], *tensors: Tensor) -> None:
@@ -68,7 +74,7 @@ def test_layers_and_the_activation_functions_they_feed(scale: float) -> None:
     with torch.no_grad():
         for layer in (model.b, model.c):
             layer.weight.mul_(scale)
-    (rows,) = drive(Activations(model), model, squared(torch.randn(64, 6)))
+    (rows,) = drive(model, squared(torch.randn(64, 6)))
     assert list(rows) == ["a", "norm", "b", "c", "d"]
     assert_describes(rows["a"], model.seen["a"])
     assert_describes(rows["b"], model.seen["b"])
@@ -87,7 +93,7 @@ def test_activation_modules_count_for_the_layer_before(inplace: bool) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(inplace), nn.Flatten(), nn.Linear(80, 2))
     data = torch.randn(7, 3, 6, 6)
-    (rows,) = drive(Activations(model), model, squared(data))
+    (rows,) = drive(model, squared(data))
     with torch.no_grad():
         before = model[0](data)
     assert_describes(rows["0"], before)
@@ -100,7 +106,7 @@ def test_a_dead_layer_feeds_a_relu_of_zeros() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     with torch.no_grad():
         model[0].bias.fill_(-1000.0)
-    (rows,) = drive(Activations(model), model, squared(torch.randn(16, 4)))
+    (rows,) = drive(model, squared(torch.randn(16, 4)))
     assert rows["0"]["act_gate_zero_fraction"] == 1.0
 
 
@@ -110,7 +116,7 @@ def test_nan_and_inf_are_counted_beside_the_rest() -> None:
     data[3, 1], data[5, 0] = float("nan"), float("inf")
     with torch.no_grad():
         expected = model[0](data)
-    (rows,) = drive(Activations(model), model, squared(data))
+    (rows,) = drive(model, squared(data))
     assert_describes(rows["0"], expected)
     assert rows["0"]["act_nonfinite"] == 16
 
@@ -120,7 +126,7 @@ def test_other_precisions(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1)).to(dtype)
     data = torch.randn(16, 4, dtype=dtype)
-    (rows,) = drive(Activations(model), model, squared(data))
+    (rows,) = drive(model, squared(data))
     with torch.no_grad():
         assert_describes(rows["0"], model[0](data))
         flat = share(model[1](model[0](data)).abs().double() > 0.97)
@@ -130,8 +136,7 @@ def test_other_precisions(dtype: torch.dtype) -> None:
 def test_calls_of_one_step_are_merged() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
     parts = [torch.randn(5, 4), 3 * torch.randn(9, 4)]
-    signal = Activations(model)
-    (rows,) = drive(signal, model, lambda m: m(parts[0]).mean() + m(parts[1]).mean())
+    (rows,) = drive(model, lambda m: m(parts[0]).mean() + m(parts[1]).mean())
     with torch.no_grad():
         assert_describes(rows["0"], *(model[0](part) for part in parts))
 
@@ -146,7 +151,7 @@ def test_a_forward_without_a_backward_is_dropped(graph: bool) -> None:
         with torch.set_grad_enabled(graph):
             model(100 * data)
 
-    (rows,) = drive(Activations(model), model, squared(data), before=validate)
+    (rows,) = drive(model, squared(data), before=validate)
     with torch.no_grad():
         assert_describes(rows["0"], model[0](data))
         assert_describes(rows["2"], model(data))
@@ -159,9 +164,8 @@ def test_one_micro_batch_of_a_step_counts(frozen: bool, reentrant: bool | None) 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4))
     model[0].requires_grad_(not frozen)
-    signal = Activations(model)
-    signal.attach()
-    signal.arm(0, frozenset(Family))
+    driven = Driven(model)
+    driven.arm()
     batches = [torch.randn(3, 6, requires_grad=True) for _ in range(4)]
     model(torch.randn(3, 6))  # a forward without a backward does not count
     for batch in batches:
@@ -170,8 +174,8 @@ def test_one_micro_batch_of_a_step_counts(frozen: bool, reentrant: bool | None) 
         else:
             output = checkpoint(model, batch, use_reentrant=reentrant)
         output.sum().backward()
-        signal.backward()
-    rows = collected(signal, 0)
+        driven.forward.backward()
+    rows = driven.rows(driven.collect(), Family.ACT)
     with torch.no_grad():
         assert_describes(rows["0"], model[0](batches[0]))
         assert_describes(rows["2"], model(batches[0]))
@@ -182,30 +186,17 @@ def test_a_layer_that_no_backward_came_through_is_looked_at_again() -> None:
     torch.manual_seed(0)
     made, judged = nn.Linear(4, 4), nn.Linear(4, 1)
     model = nn.ModuleDict({"made": made, "judged": judged})
-    signal = Activations(model)
-    signal.attach()
-    signal.arm(0, frozenset(Family))
+    driven = Driven(model)
+    driven.arm()
     first, second = torch.randn(3, 4), torch.randn(3, 4)
     judged(made(first).detach()).sum().backward()
-    signal.backward()
+    driven.forward.backward()
     judged(made(second)).sum().backward()
-    signal.backward()
-    rows = collected(signal, 0)
+    driven.forward.backward()
+    rows = driven.rows(driven.collect(), Family.ACT)
     with torch.no_grad():
         assert_describes(rows["made"], made(second))
         assert_describes(rows["judged"], judged(made(first)))
-
-
-def test_between_recorded_steps_nothing_is_hooked() -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-    signal = Activations(model)
-    rows = drive(signal, model, squared(torch.randn(2, 4)), due=frozenset({Family.GRAD}))
-    assert rows == [{}]
-    assert hook_count(model.modules()) == 0
-    signal.arm(1, frozenset({Family.ACT}))
-    assert hook_count(model.modules()) == 3
-    signal.detach()
-    assert hook_count(model.modules()) == 0
 
 
 # -- attention and softmax -------------------------------------------------------------------------
@@ -256,7 +247,7 @@ class Attending(nn.Module):
 def test_attention_entropy(how: str, causal: bool, sharpness: float) -> None:
     model = Attending(how, causal, sharpness)
     data = torch.randn(3, 10, 8)
-    (rows,) = drive(Activations(model), model, squared(data))
+    (rows,) = drive(model, squared(data))
     with torch.no_grad():
         q, k, _ = model.parts(data)
         expected = entropy(model.weights(q, k), model.visible(10))
@@ -279,7 +270,7 @@ def test_attention_with_an_additive_mask_and_more_rows_than_are_read() -> None:
 
     model = nn.Sequential(Model(), nn.Flatten(0, 2), nn.Linear(8, 1))
     data = torch.randn(2, 70, 8)
-    (rows,) = drive(Activations(model), model, squared(data))
+    (rows,) = drive(model, squared(data))
     with torch.no_grad():
         q = model[0].q(data)
         weights = (q @ q.mT / 8**0.5 + mask).softmax(-1)
@@ -301,7 +292,7 @@ def test_multihead_attention(weights: bool) -> None:
             return self.attention(x, x, x, need_weights=weights)[0]
 
     model, data = Model(), torch.randn(3, 9, 8)
-    (rows,) = drive(Activations(model), model, squared(data))
+    (rows,) = drive(model, squared(data))
     with torch.no_grad():
         _, shares = model.attention(data, data, data, average_attn_weights=False)
     expected = entropy(shares, torch.ones(9, 9))
@@ -331,7 +322,7 @@ def test_a_checkpoint_is_never_run_again_by_us(reentrant: bool) -> None:
 
     torch.manual_seed(0)
     model, data = Model(), torch.randn(6, 4)
-    (rows,) = drive(Activations(model), model, squared(data))
+    (rows,) = drive(model, squared(data))
     assert calls[0] == 2  # forward, and once in the backward: as without us
     with torch.no_grad():
         assert_describes(rows["b"], model.b(torch.tanh(model.a(data))))
@@ -351,7 +342,7 @@ def test_saved_tensor_hooks_of_the_user_are_not_set_off() -> None:
         alone = loss(model)
         alone.backward()
         expected, unpacked[0] = unpacked[0], 0
-        (rows,) = drive(Activations(model), model, loss)
+        (rows,) = drive(model, loss)
     assert unpacked[0] == expected
     assert np.isnan(rows["norm"]["act_gate_zero_fraction"])
     assert rows["a"]["act_count"] == 8 * 40
@@ -370,7 +361,7 @@ def test_a_result_changed_in_place_is_left_alone() -> None:
             return self.b(h.mul(2).add_(1)) + shifted.sum() * 0
 
     model = Model()
-    (rows,) = drive(Activations(model), model, squared(torch.randn(8, 4)))
+    (rows,) = drive(model, squared(torch.randn(8, 4)))
     assert not np.isnan(rows["a"]["act_gate_zero_fraction"])
 
 
@@ -379,31 +370,14 @@ def test_a_result_changed_in_place_is_left_alone() -> None:
 
 def test_a_compiled_model_says_so_once() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    fast = torch.compile(model, backend="eager")
-    signal = Activations(fast)
-    for step in range(2):
-        signal.arm(step, frozenset(Family))
+    fast: Any = torch.compile(model, backend="eager")
+    driven = Driven(fast)
+    for _ in range(2):
+        driven.arm()
         fast(torch.randn(2, 4)).sum().backward()
-        assert collected(signal, step) == {}
-    (event,) = signal.events()
+        assert driven.rows(driven.collect(), Family.ACT) == {}
+    (event,) = driven.kept.events
     assert event.kind is EventKind.NOT_RECORDED
     assert event.data["why"] == "compiled"
-    assert signal.events() == []
-    assert hook_count(model.modules()) == 0
-
-
-def test_a_failure_inside_is_one_log_line(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(*args: object) -> None:
-        raise RuntimeError("planted")
-
-    monkeypatch.setattr("gradwatch.record.signals.activations.moments", broken)
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    signal = Activations(model)
-    rows = drive(signal, model, squared(torch.randn(2, 4)), steps=4)
-    assert rows == [{}] * 4
-    assert len(caplog.records) == 1
-    assert "planted" in caplog.text
-    (event,) = signal.events()
-    assert event.kind is EventKind.SWITCHED_OFF
+    assert hook_count(model) == 0
+    driven.forward.detach()
