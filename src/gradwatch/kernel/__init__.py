@@ -96,7 +96,7 @@ def available() -> tuple[str, ...]:
 
 def select(name: str) -> None:
     """Use this instruction set (one of `available()`) from now on, for tests and benchmarks."""
-    global instruction_set, nonfinite, fill_rows, gather, sample, _kernel
+    global instruction_set, nonfinite, gather, sample, _kernel
     if name not in available():
         raise ValueError(f"{name!r} is none of {', '.join(available())}")
     if name != NUMPY:
@@ -104,7 +104,7 @@ def select(name: str) -> None:
     _kernel = plain if name == NUMPY else _native
     # The function itself, not a wrapper round it: probes call it for every layer.
     nonfinite = _kernel.nonfinite
-    fill_rows, gather, sample = (getattr(_kernel, name, None) for name in _ONLY_NATIVE)
+    gather, sample = (getattr(_kernel, name, None) for name in _ONLY_NATIVE)
     instruction_set = name
 
 
@@ -144,7 +144,7 @@ _kernel: ModuleType = plain
 nonfinite = plain.nonfinite
 """nonfinite(pointer, count, dtype, stride): how many of the elements 0, stride, 2·stride … < count
 are NaN or infinite. The C function itself, for callers to whom a Python frame is dear."""
-_ONLY_NATIVE = ("fill_rows", "gather", "sample")
+_ONLY_NATIVE = ("gather", "sample")
 fill_rows: Callable[..., int] | None = None
 """fill_rows(rows, empty, has_value, records, states, factor, memory, sketches): how many tensors
 are mirrored; see `stats.rows`, which does without where there is no C, as the callers of the next

@@ -13,10 +13,11 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from gradwatch.kernel import SKETCH_WIDTH
 from gradwatch.record.clipping import GradientSampler
 from gradwatch.record.tensors import flat_offset, local, on_accelerator, placement
 from gradwatch.run import Event, EventKind, Subject
-from gradwatch.stats import SKETCH_WIDTH, Kind
+from gradwatch.stats import Kind
 from gradwatch.stats.rows import name_seed
 from gradwatch.store import Writer
 

@@ -111,10 +111,8 @@ def fill_sketches(
     `multiplier` is applied to the sketches in place; `seen` says which gradients there were.
     """
     sketches *= np.float32(multiplier)
-    rows["grad_sketch"] = sketches
     if cosines:
         rows["grad_cosine"] = _cosine(sketches, last)
-    rows["grad_sketch"][~seen] = np.nan
     last[seen] = sketches[seen]
 
 
