@@ -1,7 +1,6 @@
 """`Loaded`: a table of the sampled rows gives what a table of all rows would."""
 
 import numpy as np
-import pytest
 from tests.making import make_run
 
 from gradwatch.run.source import Loaded
