@@ -140,7 +140,8 @@ class Stat(StrEnum):
     GRAD_COSINE = (
         "grad_cosine",
         _SINGLE,
-        "cosine between this gradient and the one recorded before it, by 1,024 fixed elements",
+        "cosine between this gradient and the one recorded before it, by a fixed sample of 1,024 "
+        "elements",
     )
 
     WEIGHT_COUNT = "weight_count", _COUNT, "elements of the weight, NaN and Inf included"
