@@ -1,4 +1,4 @@
-"""Nothing is read before it was checked: wrong batches raise ValueError, whoever would read them."""
+"""Nothing is read before it was checked: wrong batches raise ValueError on both sides."""
 
 import numpy as np
 import pytest

@@ -79,7 +79,9 @@ def test_a_large_tensor_keeps_its_digits(instruction_set: str) -> None:
 
 def test_the_histogram_does_not_change_the_moments(instruction_set: str) -> None:
     some = batch(cases()[::7])
-    assert kernel.measure(some, bins=True).records.tobytes() == kernel.measure(some).records.tobytes()
+    assert (
+        kernel.measure(some, bins=True).records.tobytes() == kernel.measure(some).records.tobytes()
+    )
 
 
 def test_the_neighbours_in_a_batch_do_not_matter(instruction_set: str) -> None:
