@@ -100,7 +100,11 @@ def differences(row: np.void, wanted: dict[str, float]) -> dict[str, tuple[float
     for name, value in wanted.items():
         seen = row[f"grad_{name}"]
         exact = name in ("count", "nan", "inf", "zero_rows")
-        small = {"mean": 1e-6 * np.nan_to_num(wanted["std"]), "skewness": 2e-5}.get(name, 0.0)
+        small = {
+            "mean": 1e-6 * np.nan_to_num(wanted["std"]),
+            "skewness": 2e-5,
+            "kurtosis": 6e-5,
+        }.get(name, 0.0)
         if not np.isclose(seen, value, 0.0 if exact else 2e-5, small, equal_nan=True):
             wrong[name] = float(seen), value
     return wrong
