@@ -37,6 +37,8 @@ except ImportError:  # not built for this Python and machine
 VARIABLE = "GRADWATCH_KERNEL"
 NUMPY = "none"
 MOST_THREADS = 64
+MOST_BINS = 2 * DOUBLE_BINS[1]
+"""Of one tensor, with both signs."""
 
 
 # -- which implementation answers ----------------------------------------------------------------

@@ -278,7 +278,7 @@ class Gradients:
         bins: _Bins | None,
         given: Mapping[int, Any] | None,
         multiplier: float | None,
-        trust: bool,
+        scale: float,
         cosines: bool,
     ) -> tuple[bool, list[int] | None, int, float, bool, int, list[tuple[int, float]] | None]:
         """Measure all gradients, as they were before they were scaled: rows and states.
@@ -299,12 +299,12 @@ class Gradients:
             states[i] = State.UNSUPPORTED if seen[i] is None else State.MEASURED
         if multiplier is None:
             self._transform = kind, factor, exact = self._compare(seen)
-            usable = trust and factor >= LEAST_FACTOR and not (exact and factor < 1.0)
+            usable = scale > 0.0 and factor >= LEAST_FACTOR and not (exact and factor < 1.0)
             if kind == SCALED and not usable:
                 return False, None, *self._transform, 0, outside
             if kind == CHANGED:
                 states[states == State.MEASURED] = State.CLIPPED
-            multiplier = 1.0 / factor
+            multiplier = 1.0 / (factor * (scale or 1.0))
         tensors = [tensor or _NOTHING for tensor in seen]
         records = np.zeros(len(tensors), MOMENTS)
         _measure(tensors, records, self._memory.fresh(np.array([t.rows for t in tensors])))

@@ -184,7 +184,8 @@ def _ratio(parts: Parts, stat: Stat) -> Table:
 def _cosine(parts: Parts, stat: Stat) -> Table:
     """With the gradient measured before: inner products of parts add up to that of the whole.
 
-    A part's is its cosine × its norm × its norm before. A part without a cosine adds nothing.
+    A part's is its cosine × its norm × its norm before. Norms are exact, so only the samples of the
+    cosines make this an estimate. A part without a cosine adds nothing.
     """
     norms = Stat.GRAD_NORM
     now = _norm(parts, norms)
@@ -231,4 +232,4 @@ RULES: Mapping[Stat, Rule] = {
     for stat in Stat
     if _name(stat) in names.split() and stat.kind is not Kind.GROUP
 }
-"""Groups of an optimizer are only copied, and sketches are not recorded: they have no rule."""
+"""Groups of an optimizer are only copied: they have no rule."""
