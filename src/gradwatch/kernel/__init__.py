@@ -51,7 +51,7 @@ def available() -> tuple[str, ...]:
 
 def select(name: str) -> None:
     """Use this instruction set (one of `available()`) from now on, for tests and benchmarks."""
-    global instruction_set, nonfinite, gather, _kernel
+    global instruction_set, nonfinite, gather, gradients, _kernel
     if name not in available():
         raise ValueError(f"{VARIABLE} is {name!r}; here it can be {', '.join(available())}.")
     if name != NUMPY:
@@ -59,6 +59,7 @@ def select(name: str) -> None:
     _kernel = plain if name == NUMPY else _native
     # The functions themselves, not wrappers round them: probes call them for every layer.
     nonfinite, gather = _kernel.nonfinite, getattr(_kernel, "gather", None)
+    gradients = _kernel.Gradients
     instruction_set = name
 
 
@@ -88,6 +89,10 @@ are NaN or infinite. The C function itself, for callers to whom a Python frame i
 gather: Callable[..., list[int]] | None = None
 """gather(tensors, types, dtypes, arrays): fill a batch's arrays with where torch's tensors lie; the
 indices of those that are None or not ordinary. None where there is no C: callers do without."""
+gradients: Callable[..., plain.Gradients] = plain.Gradients
+"""gradients(refs, rows, types, dtypes): what looks at the gradients of parameters from step to step.
+`refs` are weak references, `rows` the sizes of dimension 0 (0 for one that is no matrix), `types`
+torch's Tensor and Parameter, `dtypes` its dtypes in the order of the kernel's."""
 select(os.environ.get(VARIABLE) or available()[0])
 
 
@@ -114,12 +119,9 @@ def _check(first: Batch, *others: Batch | None, alike: bool = True) -> None:
             raise ValueError(f"tensors of two batches do not match: {first}, {batch}")
 
 
-def _per_tensor(values: ArrayLike, batch: Batch, kind: type[Any]) -> NDArray[Any]:
-    """One value per tensor as a contiguous array, or ValueError."""
-    array = np.ascontiguousarray(values, dtype=kind)
-    if array.shape != (len(batch),):
-        raise ValueError(f"expected one value per tensor ({len(batch)}), got {array.shape}")
-    return array
+def _each(values: ArrayLike, batch: Batch, kind: type[Any]) -> NDArray[Any]:
+    """One value per tensor, or one for all, as a contiguous array; or ValueError."""
+    return np.ascontiguousarray(np.broadcast_to(np.asarray(values, kind), (len(batch),)))
 
 
 def measure(
@@ -149,8 +151,8 @@ def step(
     grads: Batch | None = None,
     second_moments: Batch | None = None,
     *,
-    correction: ArrayLike | None = None,
-    eps: ArrayLike | None = None,
+    correction: ArrayLike = 1.0,
+    eps: ArrayLike = 0.0,
 ) -> tuple[NDArray[np.void], NDArray[np.void]]:
     """What an optimizer's step changed (UPDATE) and Adam's ratio (ADAM), in one pass.
 
@@ -158,29 +160,25 @@ def step(
     with count 0 is none, and its ratio NaN. Without `before` and `after` only the ratios are
     taken, without `second_moments` only the updates; the other array is empty.
     """
-    tensors = grads if before is None else before
-    if tensors is None or (before is None) != (after is None):
+    first = grads if before is None else before
+    if first is None or (before is None) != (after is None) or (second_moments and not grads):
         raise ValueError("expected weights before and after the step, or gradients")
-    if second_moments is not None and (grads is None or correction is None or eps is None):
-        raise ValueError("Adam's ratio needs gradients, the correction and the ε of every tensor")
-    _check(tensors, after)
-    _check(tensors, grads, second_moments, alike=False)
-    updates = np.empty(0 if before is None else len(tensors), UPDATE)
-    ratios = np.empty(0 if second_moments is None else len(tensors), ADAM)
-    _kernel.step(
-        *(None if x is None else x.arrays for x in (before, after, grads, second_moments)),
-        *(None if x is None else _per_tensor(x, tensors, np.float64) for x in (correction, eps)),
-        None if before is None else updates,
-        None if second_moments is None else ratios,
-    )
-    return updates, ratios
+    _check(first, after)
+    _check(first, grads, second_moments, alike=False)
+    updates = None if before is None else np.empty(len(first), UPDATE)
+    ratios = None if second_moments is None else np.empty(len(first), ADAM)
+    batches = (None if x is None else x.arrays for x in (before, after, grads, second_moments))
+    values = (_each(x, first, np.float64) for x in (correction, eps))
+    _kernel.step(*batches, *values, updates, ratios)
+    none = np.empty(0, UPDATE), np.empty(0, ADAM)
+    return none[0] if updates is None else updates, none[1] if ratios is None else ratios
 
 
 def hashes(batch: Batch, offsets: ArrayLike) -> NDArray[np.uint64]:
     """A 64-bit hash of the bits of every tensor; the hashes of shards add up modulo 2^64."""
     _check(batch)
     sums = np.empty(len(batch), np.uint64)
-    _kernel.hashes(batch.arrays, _per_tensor(offsets, batch, np.int64), sums)
+    _kernel.hashes(batch.arrays, _each(offsets, batch, np.int64), sums)
     return sums
 
 
@@ -210,19 +208,5 @@ def copy(source: Batch, target: Batch) -> None:
 
 def measure_arrays(arrays: Sequence[NDArray[Any]]) -> NDArray[np.void]:
     """The records (MOMENTS) of numpy arrays of any type and memory order."""
-    batch, owners = batch_of(arrays)
-    records = measure(batch).records
-    del owners  # they had to live until here
-    return records
-
-
-def gradients(refs: plain.Refs, rows: Sequence[int], types: Any, dtypes: Any) -> plain.Gradients:
-    """What looks at the gradients of these parameters from step to step.
-
-    `refs` are weak references, `rows` the sizes of dimension 0 (0 for one that is no matrix),
-    `types` torch's Tensor and Parameter, `dtypes` its dtypes in the order of the kernel's.
-    """
-    if len(refs) != len(rows) or min(rows, default=0) < 0 or len(dtypes) != len(Dtype):
-        raise ValueError("expected a number of rows for each parameter, and all four dtypes")
-    made: plain.Gradients = _kernel.Gradients(list(refs), list(rows), types, dtypes)
-    return made
+    batch, _owners = batch_of(arrays)  # they have to live until the end
+    return measure(batch).records

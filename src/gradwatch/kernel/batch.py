@@ -79,9 +79,6 @@ class BinTable:
     counts: NDArray[np.uint64]
     """Of each tensor the negative bins, then as many positive ones."""
 
-    def __len__(self) -> int:
-        return len(self.sizes)
-
     def __iter__(self) -> Iterator[Bins]:
         sides = np.split(self.counts, np.cumsum(np.repeat(self.sizes, 2)))
         return map(Bins, self.first_exponents.tolist(), sides[:-1:2], sides[1::2])
@@ -154,22 +151,15 @@ _KINDS = {np.dtype("f4"): Dtype.F32, np.dtype("f8"): Dtype.F64, np.dtype("f2"): 
 def batch_of(arrays: Sequence[NDArray[Any]]) -> tuple[Batch, list[NDArray[Any]]]:
     """A batch over the arrays, and the arrays that own its memory: keep them while it is used."""
     owners = [_readable(np.asarray(array)) for array in arrays]
-    batch = Batch.of(
-        [owner.ctypes.data if owner.size else 0 for owner in owners],
-        [owner.size for owner in owners],
-        [_KINDS[owner.dtype] for owner in owners],
-        [owner.shape[0] if owner.ndim >= 2 else 0 for owner in owners],
-    )
-    return batch, owners
+    pointers, counts = [x.ctypes.data for x in owners], [x.size for x in owners]
+    rows = [len(x) if x.ndim > 1 else 0 for x in owners]
+    return Batch.of(pointers, counts, [_KINDS[x.dtype] for x in owners], rows), owners
 
 
 def _readable(array: NDArray[Any]) -> NDArray[Any]:
     """The array in C order and in a type the kernel reads; integers and truth values as float64."""
-    if array.dtype.kind == "c":
-        # Real and imaginary parts are two elements, as torch's view_as_real has them.
-        narrow = array.dtype == np.complex64
-        pairs = np.ascontiguousarray(array, np.complex64 if narrow else np.complex128)
-        array = pairs.view(np.float32 if narrow else np.float64)
+    if array.dtype.kind == "c":  # real and imaginary parts are two elements
+        array = np.ascontiguousarray(array).view(array.real.dtype)
     if array.dtype not in _KINDS:
         array = array.astype(np.float64)
     # Also to addresses that are multiples of the size: a view into a file may begin anywhere.

@@ -30,15 +30,10 @@ TOLERANCE, LEAST_FACTOR = 1e-5, 2.0**-10
 
 _GOLDEN, _FIRST = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _FLOATS: dict[int, str] = {Dtype.F32: "f4", Dtype.F64: "f8", Dtype.F16: "f2"}
-_EPSILON: dict[int, float] = {
-    Dtype.F32: 2.0**-23,
-    Dtype.F64: 2.0**-52,
-    Dtype.BF16: 2.0**-7,
-    Dtype.F16: 2.0**-10,
-}
+_EPSILON: dict[int, float] = dict(zip(Dtype, (2.0**-23, 2.0**-52, 2.0**-7, 2.0**-10), strict=True))
 Refs = Sequence[Callable[[], Any]]
 _Reals = NDArray[np.float64]
-_Bins = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]
+_Bins = tuple[NDArray[Any], ...]
 """First exponents and sizes of the stretches, and the counts: the first of them are filled."""
 _Touched = Sequence[NDArray[np.uint8] | None] | None
 
@@ -189,19 +184,9 @@ def _fill_bins(tensors: list[Tensor], bins: _Bins, multiplier: float) -> None:
 # -- what an optimizer's step did ----------------------------------------------------------------
 
 
-def step(
-    before: Arrays | None,
-    after: Arrays | None,
-    grads: Arrays | None,
-    seconds: Arrays | None,
-    correction: Any,
-    eps: Any,
-    updates: NDArray[np.void] | None,
-    ratios: NDArray[np.void] | None,
-    /,
-) -> None:
-    """Updates, Adam's ratios, or both."""
-    batches = (before, after, grads, seconds)
+def step(*arguments: Any) -> None:
+    """Updates, Adam's ratios, or both; `_native.pyi` says of what."""
+    *batches, correction, eps, updates, ratios = arguments
     known = (repeat(_NOTHING) if batch is None else tensors(batch) for batch in batches)
     for i, (old, new, gradient, second) in enumerate(zip(*known, strict=False)):
         if updates is not None:
@@ -248,18 +233,16 @@ class Gradients:
         self._refs, self._types = refs, types
         self._dtypes = {dtype: kind for kind, dtype in enumerate(dtypes)}
         self._memory = RowMemory(rows)
-        self._last: dict[int, _Reals] = {}
+        self._last: dict[int, Tensor] = {}
         self._samples: dict[int, Tensor] = {}
         self._kept: dict[int, tuple[int, Tensor]] = {}
         self._transform = NONE, 1.0, True
 
     def sample(self, index: int) -> bool:
         """Keep elements of this parameter's gradient as backward has left it."""
-        tensor = self._look(getattr(self._refs[index](), "grad", None))
-        if tensor is None:
-            return False
-        self._samples[index] = tensor.sample(SAMPLED)
-        return True
+        if (tensor := self._look(getattr(self._refs[index](), "grad", None))) is not None:
+            self._samples[index] = tensor.sample(SAMPLED)
+        return tensor is not None
 
     def forget(self) -> None:
         """Drop these samples: the optimizer has stepped."""
@@ -305,8 +288,7 @@ class Gradients:
         factor was found that the caller has to judge and give as `multiplier`.
         """
         outside = self.changed_weights()
-        parameters = [ref() for ref in self._refs]
-        gradients = [None if p is None else p.grad for p in parameters]
+        gradients = [getattr(ref(), "grad", None) for ref in self._refs]
         seen = [self._look(gradient) for gradient in gradients]
         others = [i for i, g in enumerate(gradients) if g is not None and seen[i] is None]
         if others and given is None:
@@ -332,6 +314,9 @@ class Gradients:
             rows["grad_cosine"] = [self._cosine(i, tensor) for i, tensor in enumerate(tensors)]
         if bins is not None:
             _fill_bins(tensors, bins, multiplier)
+            bins[3].reshape(-1, 4).T[:] = [
+                records[x] for x in ("zeros", "nan", "pos_inf", "neg_inf")
+            ]
         cut = np.count_nonzero(mirrored(blank(Family.GRAD, rows, states)))
         return True, None, *self._transform, int(cut), outside
 
@@ -351,12 +336,8 @@ class Gradients:
             dims.extend(zip(strides[:1], shape[:1], strict=True))
             whole = (n == 1 or by == prod(m for _, m in dims[:i]) for i, (by, n) in enumerate(dims))
             end = (tensor.storage_offset() + count) * Dtype(dtype).itemsize
-            there = at and end <= tensor.untyped_storage().nbytes()
-            if (
-                type(tensor) in self._types
-                and tensor.is_cpu
-                and (not count or (there and all(whole)))
-            ):
+            lies = not count or (at and end <= tensor.untyped_storage().nbytes() and all(whole))
+            if lies and tensor.is_cpu and type(tensor) in self._types:
                 return Tensor.at(at, count, dtype, shape[0] if count and len(shape) > 1 else 0)
         except Exception:  # None, or a tensor that answers otherwise
             pass
@@ -390,15 +371,13 @@ class Gradients:
 
     def _cosine(self, index: int, tensor: Tensor) -> float:
         """To the last gradient of this tensor, whose place it takes."""
-        if not len(tensor.raw):
-            return nan
-        now, last = tensor.sample(COMPARED).values(), self._last.get(index)
-        self._last[index] = now
-        if last is None or len(last) != len(now):
-            return nan
+        now, last = tensor.sample(COMPARED), self._last.get(index, _NOTHING)
+        if len(tensor.raw):
+            self._last[index] = now
+        x, y = now.values(), last.values()
         with np.errstate(all="ignore"):
-            cosine = float(now @ last / (np.sqrt(now @ now) * np.sqrt(last @ last)))
-        return cosine if np.isfinite(cosine) else nan
+            cosine = x @ y / (np.linalg.norm(x) * np.linalg.norm(y)) if now.fits(last) else nan
+        return float(cosine) if np.isfinite(cosine) else nan
 
 
 def _distance(was: _Reals, now: _Reals) -> float:
