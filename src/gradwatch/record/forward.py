@@ -21,7 +21,7 @@ from torch.nn.modules import module as torch_module
 import gradwatch.kernel as kernel
 from gradwatch.graph import Graph
 from gradwatch.record import activations, looking
-from gradwatch.record.batches import Batches, fed_modules
+from gradwatch.record.batches import LOOKS, Batches, fed_modules
 from gradwatch.record.device import top
 from gradwatch.record.graph import LayerGraph
 from gradwatch.record.guard import log
@@ -155,7 +155,7 @@ class Forward:
         self._modes: dict[str, bool] = {}
         self._ids: dict[str, int] = {}
         self._told: set[str] = set()
-        self._feeding = False
+        self._feeding, self._feeds = False, LOOKS
         self._acts: activations.Activations | None = None
         self._graphing: LayerGraph | None = LayerGraph()
         self._info: dict[str, Any] = {}
@@ -180,18 +180,20 @@ class Forward:
         if model is None:
             self._unmount()
             return
+        self._plan = plan
         if due and (not self._layers or plan.full):
             if self._scans % _RESCAN == 0:
                 self._scan(model)
             self._scans += 1
-        self._plan = plan
         self.probing = self._records and Family.PROBE in due
         acting = self._records and Family.ACT in due
         self._acts = activations.Activations(self._owners) if acting else None
         if self._graphing is not None and due:
             self._graphing.arm(self._layers, self._owners)
         self.closer = acting or (self._graphing is not None and bool(due))
-        self._feeding = self.batches.wants(plan)
+        # Without activations the calls of the model serve only to guess the kind of its loss.
+        self._feeding = self.batches.wants(plan) and (self._records or self._feeds > 0)
+        self._feeds -= self._feeding
         self._mount(self.probing or self.closer or self._feeding)
 
     def _scan(self, model: nn.Module) -> None:
@@ -321,6 +323,7 @@ class Forward:
             self._learn(self._graphing)
         if self._acts is not None:
             self._put_activations(found, self._acts.counted())
+            self._acts = None
         changed = self._read_modes(found)
         if self.probing:
             self._put_probe(found, everything=changed or not due.isdisjoint(_WITH_ALL))
@@ -389,7 +392,8 @@ class Forward:
         if not (everything or hits or tops):
             return
         layers = [layer for layer in self._layers if layer.probed]
-        others = [layer for layer in self._modal if not layer.probed] if everything else []
+        names = {layer.name for layer in layers}
+        others = [layer for layer in self._modal if everything and layer.name not in names]
         # The modes of this step: a model may be in evaluation when numbers of a device arrive.
         modes = {layer.name: layer.training for layer in [*layers, *others]}
 
