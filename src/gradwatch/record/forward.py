@@ -158,7 +158,6 @@ class Forward:
         self._feeding, self._feeds = False, LOOKS
         self._acts: activations.Activations | None = None
         self._graphing: LayerGraph | None = LayerGraph()
-        self._info: dict[str, Any] = {}
         self._handles: list[Any] = []
         self._stays = False
         """Whether the hooks are not taken down before the end."""
@@ -316,9 +315,7 @@ class Forward:
         self.backward()
         due = self._plan.due
         if self._graphing is not None and due:
-            info = self._graphing.publish(found.step)
-            if info and info != self._info:
-                self._info = info
+            if info := self._graphing.publish(found.step):
                 self._recorder.note(info)
             self._learn(self._graphing)
         if self._acts is not None:
@@ -435,16 +432,14 @@ class Forward:
         rows: NDArray[np.void],
         states: Sequence[State],
     ) -> StepRows:
-        fresh = [layer for layer in layers if layer.name not in self._ids]
-        if fresh:
+        if any(layer.name not in self._ids for layer in layers):
+            places = [self.order.get(layer.name) for layer in layers]
             subjects = [
-                Subject(
-                    Kind.LAYER, one.name, one.name, order=self.order.get(one.name), module=one.kind
-                )
-                for one in fresh
+                Subject(Kind.LAYER, layer.name, layer.name, order=place, module=layer.kind)
+                for layer, place in zip(layers, places, strict=True)
             ]
             ids = self._recorder.declare(subjects).tolist()
-            self._ids.update(zip((layer.name for layer in fresh), ids, strict=True))
+            self._ids |= {layer.name: number for layer, number in zip(layers, ids, strict=True)}
         known = np.array([self._ids[layer.name] for layer in layers], np.uint32)
         return StepRows(family, step, known, rows, np.array(states, np.uint8))
 

@@ -1,11 +1,14 @@
 """Models that are called in unusual ways, and what lies on a device."""
 
+import pickle
+
 import pytest
 import torch
 from tests.record.forward.driving import EVERYTHING, ONLY_PROBE, Divide, Driven, hook_count
 from torch import Tensor, nn
 
 from gradwatch.graph import Graph
+from gradwatch.record.device import top
 from gradwatch.record.options import Record
 from gradwatch.record.parameters import Networks
 from gradwatch.stats import Family, State
@@ -69,6 +72,29 @@ def test_layers_of_which_no_parameter_is_watched_are_left_out_of_the_rows() -> N
     assert list(driven.rows(found, Family.PROBE)) == ["2"]
     assert edges(driven.forward.graph) == {("0", "1"), ("1", "2")}
     driven.forward.detach()
+
+
+@pytest.mark.parametrize("why", ["old torch", "compiled"])
+def test_where_no_global_hook_may_be_each_layer_has_one(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (expected,) = Driven(net()).train(mean_square, Family.ACT)
+    if why == "compiled":
+        torch.compile(nn.Linear(1, 1), backend="eager")
+    else:
+        monkeypatch.setattr("gradwatch.record.forward._WITH_KWARGS", None)
+    driven = Driven(net())
+    before = hook_count()
+    (rows,) = driven.train(mean_square, Family.ACT)
+    assert hook_count() == before
+    assert hook_count(driven.model) == before + 4
+    assert b"gradwatch" not in pickle.dumps(driven.model)
+    assert rows.keys() == expected.keys()
+    assert edges(driven.forward.graph) == {("0", "1"), ("1", "2")}
+    driven.arm(frozenset(), full=False)
+    assert hook_count(driven.model) == before + (4 if why == "compiled" else 0)
+    driven.forward.detach()
+    assert hook_count(driven.model) == before
 
 
 def test_a_layer_alone_is_the_model() -> None:
@@ -162,7 +188,9 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("pretended")
-def test_what_a_device_makes_that_is_not_finite_comes_late() -> None:
+def test_what_a_device_makes_that_is_not_finite_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Tensor] = []
+    monkeypatch.setattr("gradwatch.record.forward.top", lambda t: (looks.append(t), top(t))[1])
     model = nn.Sequential(nn.Linear(6, 8), Divide(), nn.Linear(8, 2))
     with torch.no_grad():
         model[0].bias.fill_(-100.0)
@@ -171,14 +199,15 @@ def test_what_a_device_makes_that_is_not_finite_comes_late() -> None:
     for _ in range(2):
         mean_square(model).backward()
         driven.forward.backward()
-    assert len(driven.forward._tops) == 3  # each layer once a step
+    assert len(looks) == 6  # each layer once a step, its output and what it is given
+    looks.clear()
     rows = driven.rows(driven.collect(), Family.PROBE)
     assert {name: row["probe_input_nonfinite"] for name, row in rows.items()} == {"1": 0, "2": 1}
     assert {row["state"] for row in rows.values()} == {State.SAMPLED}
     driven.arm(ONLY_PROBE)
     for _ in range(2):
         mean_square(model)
-    assert len(driven.forward._tops) == 6  # from now on all calls, for a while
+    assert len(looks) == 12  # from now on all calls, for a while
     driven.forward.detach()
 
 
@@ -195,7 +224,7 @@ def test_activations_of_a_device_come_late(large: bool, monkeypatch: pytest.Monk
     rows = driven.rows(found, Family.ACT)
     assert len(found.late) >= 2
     with torch.no_grad():
-        first = model[0](DATA)
+        first: Tensor = model[0](DATA)
     assert rows["0"]["act_count"] == first.numel()
     assert rows["0"]["state"] == (State.SAMPLED if large else State.MEASURED)
     assert rows["0"]["act_mean"] == pytest.approx(float(first.mean()), abs=0.3 if large else 1e-6)
