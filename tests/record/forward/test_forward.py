@@ -190,10 +190,15 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("pretended")
 def test_what_a_device_makes_that_is_not_finite_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Tensor] = []
-    monkeypatch.setattr("gradwatch.record.forward.top", lambda t: (looks.append(t), top(t))[1])
+
+    def counted(tensor: Tensor) -> Tensor:
+        looks.append(tensor)
+        return top(tensor)
+
+    monkeypatch.setattr("gradwatch.record.forward.top", counted)
     model = nn.Sequential(nn.Linear(6, 8), Divide(), nn.Linear(8, 2))
     with torch.no_grad():
-        model[0].bias.fill_(-100.0)
+        model.get_parameter("0.bias").fill_(-100.0)
     driven = Driven(model)
     driven.arm(ONLY_PROBE)
     for _ in range(2):
