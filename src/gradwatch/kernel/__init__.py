@@ -17,17 +17,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradwatch.kernel import plain
 from gradwatch.kernel.batch import ADAM as ADAM
-from gradwatch.kernel.batch import DOUBLE_BINS, FLOAT_BINS
+from gradwatch.kernel.batch import DOUBLE_BINS, FLOAT_BINS, Measurement
 from gradwatch.kernel.batch import MOMENTS as MOMENTS
 from gradwatch.kernel.batch import UPDATE as UPDATE
 from gradwatch.kernel.batch import Batch as Batch
 from gradwatch.kernel.batch import Bins as Bins
 from gradwatch.kernel.batch import BinTable as BinTable
 from gradwatch.kernel.batch import Dtype as Dtype
-from gradwatch.kernel.batch import Measurement as Measurement
 from gradwatch.kernel.batch import batch_of as batch_of
 from gradwatch.kernel.batch import merge as merge
-from gradwatch.kernel.batch import sparse_bins as sparse_bins
+from gradwatch.kernel.plain import Gradients as Gradients
 
 try:
     from gradwatch.kernel import _native
@@ -89,8 +88,8 @@ are NaN or infinite. The C function itself, for callers to whom a Python frame i
 gather: Callable[..., list[int]] | None = None
 """gather(tensors, types, dtypes, arrays): fill a batch's arrays with where torch's tensors lie; the
 indices of those that are None or not ordinary. None where there is no C: callers do without."""
-gradients: Callable[..., plain.Gradients] = plain.Gradients
-"""gradients(refs, rows, types, dtypes): what looks at the gradients of parameters from step to step.
+gradients: Callable[..., Gradients] = Gradients
+"""gradients(refs, rows, types, dtypes): what looks at gradients of the same parameters step by step.
 `refs` are weak references, `rows` the sizes of dimension 0 (0 for one that is no matrix), `types`
 torch's Tensor and Parameter, `dtypes` its dtypes in the order of the kernel's."""
 select(os.environ.get(VARIABLE) or available()[0])
@@ -107,16 +106,15 @@ def _check(first: Batch, *others: Batch | None, alike: bool = True) -> None:
     """
     for batch in (first, *(other for other in others if other is not None)):
         pointers, counts, dtypes, rows = batch.arrays
-        if any(array.shape != first.counts.shape for array in batch.arrays):
+        if {array.shape for array in batch.arrays} != {(len(first),)}:
             raise ValueError("pointers, counts, dtypes and rows must be flat and equally long")
         sizes = np.array([4, 8, 2, 2], np.uint64)[np.minimum(dtypes, 3)]
         wrong = (dtypes > 3) | (counts < 0) | (rows < 0) | (counts % np.maximum(rows, 1) != 0)
         wrong |= (pointers % sizes != 0) | ((pointers == 0) & (counts > 0))
+        wrong |= (counts != first.counts) & (alike | (counts > 0))
+        wrong |= alike & (dtypes != first.dtypes)
         if wrong.any():
-            raise ValueError(f"tensor {wrong.argmax()} must not be read: {batch}")
-        wrong = (counts != first.counts) & (alike | (counts > 0))
-        if wrong.any() or (alike and (dtypes != first.dtypes).any()):
-            raise ValueError(f"tensors of two batches do not match: {first}, {batch}")
+            raise ValueError(f"tensor {wrong.argmax()} must not be read or does not match: {batch}")
 
 
 def _each(values: ArrayLike, batch: Batch, kind: type[Any]) -> NDArray[Any]:
@@ -133,9 +131,6 @@ def measure(
     row of tensor i has an element that is not zero.
     """
     _check(batch)
-    for rows, marks in zip(batch.rows.tolist(), touched or (), strict=touched is not None):
-        if marks is not None and (marks.nbytes, marks.size, marks.flags.carray) != (rows, rows, 1):
-            raise ValueError("touched rows need one writable byte per row, without gaps")
     records = np.empty(len(batch), MOMENTS)
     width = (DOUBLE_BINS if (batch.dtypes == Dtype.F64).any() else FLOAT_BINS)[1]
     exponents, sizes = np.zeros((2, len(batch)), np.int64)
@@ -165,13 +160,13 @@ def step(
         raise ValueError("expected weights before and after the step, or gradients")
     _check(first, after)
     _check(first, grads, second_moments, alike=False)
-    updates = None if before is None else np.empty(len(first), UPDATE)
-    ratios = None if second_moments is None else np.empty(len(first), ADAM)
+    updates = np.empty(0 if before is None else len(first), UPDATE)
+    ratios = np.empty(0 if second_moments is None else len(first), ADAM)
     batches = (None if x is None else x.arrays for x in (before, after, grads, second_moments))
     values = (_each(x, first, np.float64) for x in (correction, eps))
-    _kernel.step(*batches, *values, updates, ratios)
-    none = np.empty(0, UPDATE), np.empty(0, ADAM)
-    return none[0] if updates is None else updates, none[1] if ratios is None else ratios
+    found = (x if len(x) else None for x in (updates, ratios))
+    _kernel.step(*batches, *values, *found)
+    return updates, ratios
 
 
 def hashes(batch: Batch, offsets: ArrayLike) -> NDArray[np.uint64]:
@@ -192,7 +187,8 @@ def row_spread(batch: Batch) -> NDArray[np.float32]:
     for i, tensor in enumerate(plain.tensors(batch.arrays)):
         if tensor.rows > 1 and len(tensor.raw):
             table = tensor._replace(raw=tensor.raw.reshape(tensor.rows, -1))
-            rows = table.values([0, *plain.spread_rows(tensor.rows)])
+            others = min(16, tensor.rows - 1)
+            rows = table.values([0, *(1 + k * (tensor.rows - 1) // others for k in range(others))])
             with np.errstate(invalid="ignore"):
                 rows /= np.abs(rows).max() or 1.0  # so that no square leaves the range
                 distances, norms = (np.linalg.norm(x, axis=1) for x in (rows - rows[0], rows))

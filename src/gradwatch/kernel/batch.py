@@ -84,20 +84,6 @@ class BinTable:
         return map(Bins, self.first_exponents.tolist(), sides[:-1:2], sides[1::2])
 
 
-def sparse_bins(counts: NDArray[np.uint64], lowest: int) -> BinTable:
-    """Each tensor's dense counts [n, 2, width] cut down to the stretch that is occupied, as copies.
-
-    Views would hold on to the dense counts, a hundred times as large, for as long as they wait to
-    be written.
-    """
-    places = [np.flatnonzero(both.any(axis=0)) for both in counts]
-    # Without an occupied bin: an empty stretch at exponent 0.
-    spans = [(int(at[0]), int(at[-1]) + 1) if len(at) else (-lowest, -lowest) for at in places]
-    found = [both[:, a:b].reshape(-1) for both, (a, b) in zip(counts, spans, strict=True)]
-    first, last = np.array(spans, np.int64).reshape(-1, 2).T
-    return BinTable(lowest + first, last - first, np.concatenate([np.zeros(0, np.uint64), *found]))
-
-
 class Measurement(NamedTuple):
     """What one pass over the tensors gave; without histograms `bins` is empty."""
 
