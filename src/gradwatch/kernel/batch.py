@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FLOAT_BINS = (-149, 277)
-DOUBLE_BINS = (-1074, 2098)
+FLOAT_BINS, DOUBLE_BINS = (-149, 277), (-1074, 2098)
 """Lowest exponent and number of bins, for batches without and with float64: from the smallest
 subnormal to the largest finite number, so that no element is without a bin."""
 

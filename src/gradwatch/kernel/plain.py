@@ -1,13 +1,12 @@
 """The kernel in numpy: slower, needs no compiler, and gives the same answers.
 
 The functions without an underscore are those of `_native`, so that either module can stand behind
-the functions of `gradwatch.kernel`, which have checked what comes here.
+the functions of `gradwatch.kernel`.
 """
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import repeat
 from math import frexp, nan, prod
 from typing import Any, NamedTuple
 
@@ -19,10 +18,8 @@ from gradwatch.kernel.batch import DOUBLE_BINS, MOMENTS, Arrays, Dtype, joined, 
 from gradwatch.stats import Family, State
 from gradwatch.stats.rows import RowMemory, blank, mirrored, moment_rows
 
-PIECE = 1 << 20
-"""Elements handled at a time."""
-RUN = 4
-"""Elements of a sample that lie together: what costs time is to reach them."""
+PIECE, RUN = 1 << 20, 4
+"""Elements handled at a time, and of a sample that lie together: it takes time to reach them."""
 SAMPLED, COMPARED = 64, 1024
 """Elements of a gradient that are kept to find clipping, and to take cosines."""
 NONE, SCALED, CHANGED, UNKNOWN = range(4)
@@ -32,6 +29,7 @@ TOLERANCE, LEAST_FACTOR = 1e-5, 2.0**-10
 _GOLDEN, _FIRST = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _FLOATS: dict[int, str] = {Dtype.F32: "f4", Dtype.F64: "f8", Dtype.F16: "f2"}
 _EPSILON: dict[int, float] = dict(zip(Dtype, (2.0**-23, 2.0**-52, 2.0**-7, 2.0**-10), strict=True))
+_NO_SHAPE: dict[str, Any] = {"std": 0.0, "skewness": 0.0, "kurtosis": -3.0}
 Refs = Sequence[Callable[[], Any]]
 _Reals = NDArray[np.float64]
 _Bins = tuple[NDArray[Any], ...]
@@ -53,6 +51,8 @@ class Tensor(NamedTuple):
     def at(cls, pointer: int, count: int, dtype: int, rows: int = 0) -> "Tensor":
         """What lies in memory there, without a copy."""
         size = Dtype(dtype).itemsize
+        if (count and not pointer) or pointer % size or rows < 0 or count % max(rows, 1):
+            raise ValueError("what is said of a tensor's memory cannot be true")
         memory = (ctypes.c_uint8 * (count * size)).from_address(pointer)
         return cls(np.ctypeslib.as_array(memory).view(f"u{size}"), dtype, rows)
 
@@ -154,17 +154,13 @@ def _moments(x: _Reals) -> tuple[float, ...]:
     some = x[np.isfinite(x)]
     odd = x == 0.0, np.isnan(x), x == np.inf, x == -np.inf
     counts = x.size, *(int(np.count_nonzero(which)) for which in odd), 0
-    if not some.size:
-        return *counts, *[nan] * 9
-    shape = {"std": 0.0, "skewness": 0.0, "kurtosis": -3.0}
-    named = {"min": some, "max": some, "mean": some, "abs_mean": np.abs(some)}
-    return *counts, *joined(1.0, named | shape)
+    parts = dict.fromkeys(("min", "max", "mean"), some) | {"abs_mean": np.abs(some)} | _NO_SHAPE
+    return *counts, *(joined(1.0, parts) if some.size else [nan] * 9)
 
 
 def _fill_bins(tensors: list[Tensor], bins: _Bins, multiplier: float) -> None:
     """Histograms of all elements times the multiplier; no product is out of range."""
-    mantissa, shift = frexp(multiplier)
-    end = 0
+    (mantissa, shift), end = frexp(multiplier), 0
     for i, tensor in enumerate(tensors):
         dense = np.zeros((DOUBLE_BINS[1] + 1, 2), np.int64)
         for x in tensor.pieces():
@@ -186,8 +182,9 @@ def _fill_bins(tensors: list[Tensor], bins: _Bins, multiplier: float) -> None:
 def step(*arguments: Any) -> None:
     """Updates, Adam's ratios, or both; `_native.pyi` says of what."""
     *batches, correction, eps, updates, ratios = arguments
-    known = (repeat(_NOTHING) if batch is None else tensors(batch) for batch in batches)
-    for i, (old, new, gradient, second) in enumerate(zip(*known, strict=False)):
+    nothing = [_NOTHING] * next(len(batch[0]) for batch in batches if batch is not None)
+    known = (nothing if batch is None else tensors(batch) for batch in batches)
+    for i, (old, new, gradient, second) in enumerate(zip(*known, strict=True)):
         if updates is not None:
             updates[i] = _update(old, new, gradient)
         if ratios is not None:
@@ -208,13 +205,10 @@ def _adam(gradient: Tensor, second: Tensor, correction: float, eps: float) -> tu
     """How g/(√v̂+ε) is distributed, with v̂ = v / correction; NaN where one of them is missing."""
     if not len(gradient.raw) or not len(second.raw):
         return nan, nan
-    parts, under = [], 0
-    for g, v in zip(gradient.pieces(), second.pieces(), strict=True):
-        with np.errstate(all="ignore"):  # a fresh second moment is 0, a damaged one negative
-            root = np.sqrt(v / correction)
-            parts.append(_moments(g / (root + eps)))
-            under += int(np.count_nonzero(root < eps))
-    record = merge(np.array(parts, MOMENTS))
+    pairs = zip(gradient.pieces(), second.pieces(), strict=True)
+    with np.errstate(all="ignore"):  # a fresh second moment is 0, a damaged one negative
+        record = _record(g / (np.sqrt(v / correction) + eps) for g, v in pairs)
+        under = sum(np.count_nonzero(np.sqrt(v / correction) < eps) for v in second.pieces())
     return np.hypot(record["mean"], record["std"]), under / len(gradient.raw)
 
 
@@ -233,9 +227,8 @@ class Gradients:
         self._dtypes = {dtype: kind for kind, dtype in enumerate(dtypes)}
         self._memory = RowMemory(rows)
         self._last: dict[int, Tensor] = {}
-        self._samples: dict[int, Tensor] = {}
         self._kept: dict[int, tuple[int, Tensor]] = {}
-        self._transform = NONE, 1.0, True
+        self.forget()
 
     def sample(self, index: int) -> bool:
         """Keep elements of this parameter's gradient as backward has left it."""
@@ -246,7 +239,7 @@ class Gradients:
 
     def forget(self) -> None:
         """Drop these samples: the optimizer has stepped."""
-        self._samples.clear()
+        self._samples: dict[int, Tensor] = {}
         self._transform = NONE, 1.0, True
 
     def keep_weights(self, first: int, count: int, most: int) -> None:
@@ -344,10 +337,8 @@ class Gradients:
         """How gradients differ from what backward left: kind, factor, whether that is exact."""
         both = ((was, tensors[i].sample(SAMPLED)) for i, was in self._samples.items())
         pairs = [(was, now) for was, now in both if was.fits(now)]
-        if self._samples and not pairs:
-            return UNKNOWN, 1.0, True
         if all(np.array_equal(x.values(), y.values(), equal_nan=True) for x, y in pairs):
-            return NONE, 1.0, True
+            return (NONE if pairs or not self._samples else UNKNOWN), 1.0, True
         factors, tolerance, exact = [], TOLERANCE, True
         for was, by_now in pairs:
             a, b = was.values(), by_now.values()

@@ -136,7 +136,7 @@ def _moment(parts: Parts, stat: Stat) -> Table:
         sums += [n, n * d, n * (m2 + d * d), n * third, n * fourth]
     with np.errstate(invalid="ignore", divide="ignore"):
         d, m2, m3, m4 = sums[1:] / np.where(sums[0] > 0, sums[0], np.nan)
-        variance = m2 - d * d  # and from there to the mean of all
+        variance = np.maximum(m2 - d * d, 0.0)  # and from there to the mean of all
         spread = np.where(variance > 0, variance, np.nan)
         joined = (
             np.ldexp(centre + d, exponent),
@@ -144,7 +144,7 @@ def _moment(parts: Parts, stat: Stat) -> Table:
             (m3 - 3 * d * m2 + 2 * d * d * d) / (spread * np.sqrt(spread)),
             (m4 - 4 * d * m3 + 6 * d * d * m2 - 3 * d * d * d * d) / (spread * spread) - 3.0,
         )
-    return joined[wanted]
+    return np.asarray(joined[wanted])
 
 
 # -- relations -------------------------------------------------------------------------------------
