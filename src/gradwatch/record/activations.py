@@ -17,7 +17,7 @@ from torch import Tensor
 from gradwatch.kernel import MOMENTS, merge
 from gradwatch.record import functions
 from gradwatch.record.device import output_sums
-from gradwatch.record.functions import WeightedStat, zero_share
+from gradwatch.record.functions import WeightedStat
 from gradwatch.record.graph import AutogradWalker, Node, Sources, nodes_of
 from gradwatch.record.layers import Layer
 from gradwatch.record.looking import device_readable, first_floating, moments, readable, tensors_in
@@ -114,8 +114,9 @@ class Activations:
             if self._walker.has_seen(node):
                 continue
             if call.record is not None and fed_by and functions.is_relu(node):
-                zeros, count = float(call.record["zeros"][0]), float(call.record["count"][0])
-                self._functions.append((fed_by[0], zero_share(zeros, count)))
+                share = float(call.record["zeros"][0]) / max(call.size, 1)
+                stat = WeightedStat(Stat.ACT_GATE_ZERO_FRACTION, share, float(call.size))
+                self._functions.append((fed_by[0], stat))
             else:
                 self._read_function(node, fed_by)
         self._walker.mark(outputs, call.layer.name)
@@ -163,9 +164,9 @@ def rows_of(calls: Sequence[LayerCall]) -> tuple[list[Layer], NDArray[np.void], 
     given: dict[tuple[str, str], list[WeightedStat]] = {}
     for call in calls:
         if call.record is not None:
-            sampled = call.sums is not None and call.seen < call.size
             parts[call.layer.name].append(call.record.tobytes())
-            states[call.layer.name] = State.SAMPLED if sampled else State.MEASURED
+            whole = call.sums is None or call.seen == call.size
+            states[call.layer.name] = State.MEASURED if whole else State.SAMPLED
         for name, stat in call.functions:
             if name in layers:
                 given.setdefault((name, str(stat.stat)), []).append(stat)

@@ -372,15 +372,13 @@ class Forward:
         if roots and self._plan.due:
             found.scalars["training_mode"] = float(all(roots))
         changed = [one for one in self._modal if one.training is not self._modes[one.name]]
-        for training in (True, False):
-            names = [layer.name for layer in changed if layer.training is training]
-            if names:
-                self._modes.update(dict.fromkeys(names, training))
-                mode, first = "training" if training else "evaluation", names[0] or "the model"
-                text = f"{len(names)} norm or dropout layers went to {mode} mode, first {first}"
-                data = {"layers": names, "training": training}
-                event = Event(found.step, EventKind.MODE_CHANGED, text, names[0], data)
-                self._recorder.event(event)
+        if changed:
+            names, training = [layer.name for layer in changed], changed[0].training
+            self._modes |= {layer.name: layer.training for layer in changed}
+            mode, first = "training" if training else "evaluation", names[0] or "the model"
+            text = f"{len(names)} norm or dropout layers changed mode, first {first}: {mode}"
+            data = {"layers": names, "training": training}
+            self._recorder.event(Event(found.step, EventKind.MODE_CHANGED, text, names[0], data))
         return bool(changed)
 
     def _put_probe(self, found: Found, *, everything: bool = False) -> None:

@@ -13,14 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.record.tensors import spread
 from gradwatch.record.graph import Node, saved_dim, saved_tensor
-from gradwatch.record.looking import device_readable, moments, readable
+from gradwatch.record.looking import device_readable, readable
+from gradwatch.record.tensors import spread
 from gradwatch.stats import Stat
 
 _ROWS = 16
-_FLAT_TANH = 0.97
-_FLAT_SIGMOID = 0.03
+_RELU = "ReluBackward0"
+_FLAT_TANH, _FLAT_SIGMOID = 0.97, 0.03
+"""Beyond so much, or so near to 0 or 1, the slope is nearly zero."""
 _SAMPLED = 1 << 20
 
 
@@ -36,16 +37,9 @@ class WeightedStat:
     weight: float
 
 
-def zero_share(zeros: float | Tensor, count: float) -> WeightedStat:
-    """The share of zeros in what a ReLU gave; a tensor where only a device knows their number."""
-    if not isinstance(zeros, Tensor):
-        zeros = zeros / count if count else float("nan")
-    return WeightedStat(Stat.ACT_GATE_ZERO_FRACTION, zeros, count)
-
-
 def is_relu(node: Node) -> bool:
     """Whether autograd's node is a ReLU, whose zeros mean that a unit did not fire."""
-    return _READERS.get(node.name()) is _relu
+    return bool(node.name() == _RELU)
 
 
 def read(node: Node) -> WeightedStat | None:
@@ -68,31 +62,20 @@ def _saved(node: Node, name: str, *, on_device: bool = False) -> Tensor | None:
     return tensor.detach() if seen else None
 
 
-def _relu(node: Node) -> WeightedStat | None:
-    result = _saved(node, "result", on_device=True)
-    if result is None:
-        return None
-    if readable(result):
-        record = moments(result)[0]
-        return zero_share(float(record["zeros"]), float(record["count"]))
-    seen = spread(result, _SAMPLED)
-    return zero_share((seen == 0).sum(), float(seen.numel()))
+def _share(
+    stat: Stat, condition: Callable[[Tensor], Tensor]
+) -> Callable[[Node], WeightedStat | None]:
+    """The share of an evenly spread sample of the results of which a condition is true."""
 
-
-def _flat(low: float, high: float) -> Callable[[Node], WeightedStat | None]:
-    """The share of results outside (low, high), where the slope is nearly zero."""
-
-    def read_flat(node: Node) -> WeightedStat | None:
+    def read_share(node: Node) -> WeightedStat | None:
         result = _saved(node, "result", on_device=True)
         if result is None:
             return None
         values = spread(result, _SAMPLED)
-        outside = ((values < low) | (values > high)).sum()
-        size = float(values.numel())
-        share = int(outside) / size if readable(result) else outside
-        return WeightedStat(Stat.ACT_FLAT_FRACTION, share, size)
+        count, size = condition(values).sum(), float(values.numel())
+        return WeightedStat(stat, int(count) / size if readable(result) else count, size)
 
-    return read_flat
+    return read_share
 
 
 def _softmax(node: Node) -> WeightedStat | None:
@@ -165,9 +148,11 @@ def _entropy(shares: NDArray[np.float64]) -> WeightedStat | None:
 
 
 _READERS: dict[str, Callable[[Any], WeightedStat | None]] = {
-    "ReluBackward0": _relu,
-    "TanhBackward0": _flat(-_FLAT_TANH, _FLAT_TANH),
-    "SigmoidBackward0": _flat(_FLAT_SIGMOID, 1 - _FLAT_SIGMOID),
+    _RELU: _share(Stat.ACT_GATE_ZERO_FRACTION, lambda values: values == 0),
+    "TanhBackward0": _share(Stat.ACT_FLAT_FRACTION, lambda values: values.abs() > _FLAT_TANH),
+    "SigmoidBackward0": _share(
+        Stat.ACT_FLAT_FRACTION, lambda values: (values - 0.5).abs() > 0.5 - _FLAT_SIGMOID
+    ),
     "SoftmaxBackward0": _softmax,
     "SafeSoftmaxBackward0": _softmax,
     "ScaledDotProductFlashAttentionForCpuBackward0": _attention,

@@ -25,12 +25,11 @@ Sources = tuple[str, ...]
 _LIMIT = 20_000
 _LEAF = "torch::autograd::AccumulateGrad"
 _REENTRANT = "CheckpointFunctionBackward"
-_PATIENCE = 3
-"""So many recorded steps without a forward, and the order of registration is assumed."""
 _LAST_STEP = 64
 """Layers that no step has reached by then stay out; a branch may be taken later than step 0."""
 _LOOKS = 3
-"""Steps on which the use of several inputs is followed."""
+"""Steps on which the use of several inputs is followed; without a forward on so many the order of
+registration is assumed."""
 _MOST = 1 << 20
 """Elements of an output that are looked at for zeros."""
 
@@ -172,7 +171,7 @@ class LayerGraph:
         self._last_made: Sources = ()
         self._guesses: list[tuple[str, set[int], list[str], Sources]] = []
         """Layers to which nothing leads back, the floats they were given, and what ran before."""
-        self._silent = self._looks = 0
+        self._looks = 0
 
     def arm(self, layers: Sequence[Layer], owners: Mapping[int, str]) -> None:
         """A step comes on which calls are told."""
@@ -286,14 +285,13 @@ class LayerGraph:
         """What was seen goes into the graph; keys for `run.info`, once enough was seen."""
         self._guess(set())  # of networks that no model calls
         self._forget()
+        self._looks += 1
         if not self._placed:
-            self._silent += 1
-            if self._silent >= _PATIENCE:
+            if self._looks >= _LOOKS:
                 self.assume()
             return {}
         nodes = tuple(self._node(name) for name in self._called if name in self._placed)
         self.graph = Graph(nodes, tuple(self._edges))
-        self._looks += 1
         complete = self._layers.keys() <= self._placed | self._unchanged
         followed = self._looks >= _LOOKS or not self._inputs.several
         self.done = step >= _LAST_STEP or (complete and followed)
@@ -364,8 +362,8 @@ class InputUse:
         places = {
             id(value): place
             for place, value in given
-            if isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1
-            if value.grad_fn is None and not value.requires_grad
+            if isinstance(value, Tensor) and value.is_floating_point()
+            if value.numel() > 1 and not value.requires_grad
         }
         for place in places.values():
             self._names.setdefault(place, names[place] if place < len(names) else "")
@@ -395,8 +393,10 @@ def _argument_names(model: nn.Module) -> list[str]:
         parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):  # not written in Python
         return []
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [one.name for one in takewhile(lambda one: one.kind not in several, parameters)]
+    single = takewhile(
+        lambda one: one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD), parameters
+    )
+    return [parameter.name for parameter in single]
 
 
 def _is_zero(tensors: Iterable[Tensor]) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.record.device import Transfer
+from gradwatch.record.transfer import Transfer
 from gradwatch.record.guard import OverheadTimer
 from gradwatch.record.schedule import StepPlan
 from gradwatch.run import Event, EventKind, HistogramTable, Subject

@@ -59,7 +59,11 @@ static inline uint64_t vi_sum(vi v) {
 /* Of any 64-bit integers, modulo 2^64. */
 static inline uint64_t vq_sum(vq v) {
     uint64_t total = 0;
+#if WIDTH == 64
+    total = (uint64_t)_mm512_reduce_add_epi64((__m512i)v);
+#else
     for (int i = 0; i < WIDE; i++) total += v[i];
+#endif
     return total;
 }
 
@@ -83,24 +87,17 @@ static inline float vf_least(vf v) { return _mm512_reduce_min_ps((__m512)v); }
 static inline vd vf_low(vf v) { return (vd)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v)); }
 static inline vd vf_high(vf v) { return (vd)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1)); }
 static inline vf half_to_float(vh half) { return (vf)_mm512_cvtph_ps((__m256i)half); }
+static inline vb look_up(vb table, vb i) { return (vb)_mm512_shuffle_epi8((__m512i)table, (__m512i)i); }
 static inline int is_any(vq v) { return _mm512_test_epi64_mask((__m512i)v, (__m512i)v) != 0; }
-static inline uint64_t vb_sum(vb v) {
-    return vq_sum((vq)_mm512_sad_epu8((__m512i)v, _mm512_setzero_si512()));
-}
-/* Masked subtractions: comparisons live in mask registers here, and widening one costs a step. */
+static inline vq vb_sums(vb v) { return (vq)_mm512_sad_epu8((__m512i)v, _mm512_setzero_si512()); }
+/* A masked subtraction: comparisons live in mask registers here, and widening one costs a step. */
 static inline vi count_zero(vi counter, vf v) {
     __mmask16 zero = _mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_EQ_OQ);
     return (vi)_mm512_mask_sub_epi32((__m512i)counter, zero, (__m512i)counter,
                                      _mm512_set1_epi32(-1));
 }
-static inline vb count_equal(vb counter, vb a, vb b) {
-    __mmask64 equal = _mm512_cmpeq_epi8_mask((__m512i)a, (__m512i)b);
-    return (vb)_mm512_mask_sub_epi8((__m512i)counter, equal, (__m512i)counter,
-                                    _mm512_set1_epi8(-1));
-}
 #else
 static inline vi count_zero(vi counter, vf v) { return counter - (vi)(v == vf_all(0.0f)); }
-static inline vb count_equal(vb counter, vb a, vb b) { return counter - (vb)(a == b); }
 #endif
 
 #if WIDTH == 32
@@ -114,10 +111,9 @@ static inline vf vf_sqrt(vf v) { return (vf)_mm256_sqrt_ps((__m256)v); }
 static inline vd vf_low(vf v) { return (vd)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)); }
 static inline vd vf_high(vf v) { return (vd)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1)); }
 static inline vf half_to_float(vh half) { return (vf)_mm256_cvtph_ps((__m128i)half); }
+static inline vb look_up(vb table, vb i) { return (vb)_mm256_shuffle_epi8((__m256i)table, (__m256i)i); }
 static inline int is_any(vq v) { return !_mm256_testz_si256((__m256i)v, (__m256i)v); }
-static inline uint64_t vb_sum(vb v) {
-    return vq_sum((vq)_mm256_sad_epu8((__m256i)v, _mm256_setzero_si256()));
-}
+static inline vq vb_sums(vb v) { return (vq)_mm256_sad_epu8((__m256i)v, _mm256_setzero_si256()); }
 #endif
 
 #if WIDTH == 16
@@ -126,15 +122,14 @@ static inline uint64_t vb_sum(vb v) {
 static inline vf vf_pick(vi mask, vf yes, vf no) {
     return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
 }
-#if defined(__SSE2__)
+#if defined(__x86_64__)
 static inline vf vf_min(vf a, vf b) { return (vf)_mm_min_ps((__m128)a, (__m128)b); }
 static inline vf vf_max(vf a, vf b) { return (vf)_mm_max_ps((__m128)a, (__m128)b); }
 static inline vd vd_min(vd a, vd b) { return (vd)_mm_min_pd((__m128d)a, (__m128d)b); }
 static inline vd vd_max(vd a, vd b) { return (vd)_mm_max_pd((__m128d)a, (__m128d)b); }
 static inline vf vf_sqrt(vf v) { return (vf)_mm_sqrt_ps((__m128)v); }
-static inline uint64_t vb_sum(vb v) {
-    return vq_sum((vq)_mm_sad_epu8((__m128i)v, _mm_setzero_si128()));
-}
+static inline vb look_up(vb table, vb i) { return (vb)_mm_shuffle_epi8((__m128i)table, (__m128i)i); }
+static inline vq vb_sums(vb v) { return (vq)_mm_sad_epu8((__m128i)v, _mm_setzero_si128()); }
 #else
 static inline vd vd_pick(vl mask, vd yes, vd no) {
     return (vd)(((vl)yes & mask) | ((vl)no & ~mask));
@@ -146,10 +141,15 @@ static inline vd vd_max(vd a, vd b) { return vd_pick(a > b, a, b); }
 static inline vf vf_sqrt(vf v) {
     return (vf){sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])};
 }
-static inline uint64_t vb_sum(vb v) {
-    uint64_t total = 0;
-    for (int i = 0; i < WIDTH; i++) total += v[i];
-    return total;
+static inline vb look_up(vb table, vb i) {
+    vb found;
+    for (int lane = 0; lane < WIDTH; lane++) found[lane] = i[lane] < 16 ? table[i[lane]] : 0;
+    return found;
+}
+static inline vq vb_sums(vb v) {
+    vq sums = ((vq)v & 0x00ff00ff00ff00ff) + ((vq)v >> 8 & 0x00ff00ff00ff00ff);
+    sums += sums >> 16;
+    return (sums + (sums >> 32)) & 0xffff;
 }
 #endif
 static inline vd vf_low(vf v) { return (vd){v[0], v[1]}; }

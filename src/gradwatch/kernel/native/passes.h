@@ -13,6 +13,8 @@
 #define FEATURES "avx512f,avx512bw,avx512vl,avx512dq,fma,f16c"
 #elif WIDTH == 32
 #define FEATURES "avx2,fma,f16c"
+#elif defined(__x86_64__)
+#define FEATURES "ssse3"
 #endif
 #ifdef FEATURES
 #define QUOTED(words) #words
@@ -401,7 +403,7 @@ static int block_floats(const char *x, size_t n, int dtype, Guess *guess, Sums *
  * the largest. From the largest down, octave after octave is compared with all bytes, and the hits
  * are counted. A few octaves hold nearly everything; what is left goes one by one. */
 
-enum { WORTH_CODES = 256, OCTAVES = 24, FEW_LEFT = 48 };
+enum { WORTH_CODES = 256, MOST_OCTAVES = 64, FEW_LEFT = 16 };
 
 typedef struct {
     uint64_t *bins[2]; /* negative, positive */
@@ -448,35 +450,52 @@ INLINE size_t write_codes(const char *x, size_t n, int dtype, int base, uint8_t 
     return i;
 }
 
-/* How many bytes are `code`, `code` with a sign, and the same of the octave below. */
-static void count_codes(const uint8_t *codes, size_t size, int code, uint64_t found[4]) {
-    vb a = vb_all((uint8_t)code), b = a | 0x80, c = a - 1, d = b - 1;
-    memset(found, 0, 4 * sizeof *found);
-    for (size_t i = 0; i < size;) {
-        size_t stop = smaller(size, i + 128 * WIDTH); /* more could overflow a counter */
-        vb as = {0}, bs = {0}, cs = {0}, ds = {0};
-        for (; i < stop; i += WIDTH) {
-            vb some = load_vb(codes + i);
-            as = count_equal(as, some, a), bs = count_equal(bs, some, b);
-            cs = count_equal(cs, some, c), ds = count_equal(ds, some, d);
+/* How many bytes of one sign are `top`, `top` − 1 and so on: 16 counts. A table look-up turns a byte into
+ * the increments of two counters of four bits, which are emptied before they overflow. */
+static void count_codes(const uint8_t *codes, size_t size, int top, int sign, uint64_t found[16]) {
+    vb from = vb_all((uint8_t)top), flip = vb_all((uint8_t)sign), tables[8];
+    vq first = {0};
+    for (int lane = 0; lane < WIDE; lane += 2) first[lane] = UINT64_MAX;
+    for (int k = 0; k < 8; k++)
+        tables[k] = (vb)(vq_all((uint64_t)0x1001 << 16 * (k % 4)) & (k < 4 ? first : ~first));
+    memset(found, 0, 16 * sizeof *found);
+    for (size_t i = 0, end; i < size;) {
+        size_t stop = smaller(size, i + 16 * 15 * WIDTH);
+        vb even[8] = {{0}}, odd[8] = {{0}};
+        while (i < stop) {
+            vb sums[8] = {{0}};
+            for (end = smaller(stop, i + 15 * WIDTH); i < end; i += WIDTH) {
+                vb place = from - (load_vb(codes + i) ^ flip);
+                place |= (vb)(place > 15); /* not one of these: looks up 0 */
+#pragma GCC unroll 8
+                for (int k = 0; k < 8; k++) sums[k] += look_up(tables[k], place);
+            }
+#pragma GCC unroll 8
+            for (int k = 0; k < 8; k++)
+                even[k] += sums[k] & 15, odd[k] += (vb)((vq)sums[k] >> 4) & 15;
         }
-        found[0] += vb_sum(as), found[1] += vb_sum(bs);
-        found[2] += vb_sum(cs), found[3] += vb_sum(ds);
+        for (int k = 0; k < 8; k++) {
+            uint64_t both = vq_sum(vb_sums(even[k]) | vb_sums(odd[k]) << 32);
+            found[2 * k] += both & UINT32_MAX, found[2 * k + 1] += both >> 32;
+        }
     }
 }
 
-/* Count the codes from 1 to `most`, one by one; gives how many there were. */
+/* Count the codes from 1 to `most`, one by one; gives how many there were. Of eight at a time it is
+ * asked which are such: their top bits say so. */
 static size_t count_rest(const Histogram *h, const uint8_t *codes, size_t size, int most, int shift) {
+    const uint64_t each = 0x0101010101010101, top = 0x80 * each;
+    vb limit = vb_all((uint8_t)most);
     size_t total = 0;
     for (size_t i = 0; i < size; i += WIDTH) {
-        vb some = load_vb(codes + i), place = (some & 0x7f) - 1;
-        if (!is_any((vq)(place < vb_all((uint8_t)most)))) continue;
-        for (size_t k = i; k < i + WIDTH; k++) {
-            int code = codes[k] & 0x7f;
-            if (code == 0 || code > most) continue;
-            h->bins[codes[k] < 0x80][code + shift]++;
-            total++;
-        }
+        vb below = (load_vb(codes + i) & 0x7f) - 1; /* code − 1, and 255 for 0 */
+        vq found = (vq)(below < limit) & top;
+        if (!is_any(found)) continue;
+        for (size_t k = 0; k < WIDE; k++)
+            for (uint64_t hits = found[k]; hits; hits &= hits - 1, total++) {
+                uint8_t code = codes[i + 8 * k + (size_t)__builtin_ctzll(hits) / 8];
+                h->bins[code < 0x80][(code & 0x7f) + shift]++;
+            }
     }
     return total;
 }
@@ -489,18 +508,18 @@ static void count_block(const Histogram *h, const char *x, size_t n, int dtype, 
     uint32_t bits;
     memcpy(&bits, &largest, sizeof bits);
     int top = (int)(bits >> 23), base = top > 127 ? top - 127 : 0, code = top - base;
-    int shift = base - 127 - h->lowest, last = code > OCTAVES ? code - OCTAVES : 1;
-    uint64_t left = n - zeros, found[4];
+    int shift = base - 127 - h->lowest, last = code > MOST_OCTAVES ? code - MOST_OCTAVES : 0;
+    uint64_t left = n - zeros, found[16];
     size_t size = dtype == F32    ? write_codes(x, n, F32, base, codes)
                   : dtype == BF16 ? write_codes(x, n, BF16, base, codes)
                                   : write_codes(x, n, F16, base, codes);
-    for (; code > last && left > FEW_LEFT; code -= 2) {
-        count_codes(codes, size, code, found);
-        for (int i = 0; i < 4; i++) left -= found[i];
-        h->bins[1][code + shift] += found[0], h->bins[0][code + shift] += found[1];
-        h->bins[1][code + shift - 1] += found[2], h->bins[0][code + shift - 1] += found[3];
-    }
-    if (left > 0) left -= count_rest(h, codes, size, code, shift);
+    for (; code > last && left > FEW_LEFT; code -= 16)
+        for (int sign = 0; sign < 2; sign++) {
+            count_codes(codes, size, code, 0x80 * sign, found);
+            for (int k = 0; k < 16 && k < code; k++)
+                h->bins[!sign][code - k + shift] += found[k], left -= found[k];
+        }
+    if (left > 0 && code > 0) left -= count_rest(h, codes, size, code, shift);
     if (left == 0) return;
     /* Some are too small for a code. */
     const float *values = load_floats(x, n, dtype, scratch);
