@@ -11,8 +11,7 @@ import torch
 from tests.kernel import reference
 
 from gradwatch import kernel
-from gradwatch.kernel import BinTable
-from gradwatch.kernel.plain import Gradients
+from gradwatch.kernel import BinTable, Gradients
 from gradwatch.stats import Family, row_dtype
 
 TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -54,16 +53,16 @@ def record(
     bins: bool = False,
     given: dict[int, Any] | None = None,
     multiplier: float | None = None,
-    trust: bool = True,
+    scale: float = 1.0,
     cosines: bool = True,
 ) -> Recorded:
     """One recorded step, into memory full of rubbish."""
     rows, states = np.empty(count, row_dtype(Family.GRAD)), np.full(count, 99, np.uint8)
     rows.view(np.uint8)[:] = 0xAB
     first, sizes, odd = (np.full(n, -7, np.int64) for n in (count, count, 4 * count))
-    counts = np.full(count * 2 * 2098, 3, np.uint64)
+    counts = np.full(count * kernel.MOST_BINS, 3, np.uint64)
     room = (first, sizes, counts, odd.view(np.uint64)) if bins else None
-    found = looked.record(rows, states, room, given, multiplier, trust, cosines)
+    found = looked.record(rows, states, room, given, multiplier, scale, cosines)
     table = BinTable(first, sizes, counts[: 2 * sizes.sum()] if bins else counts[:0])
     return Recorded(*found, rows, states.tolist(), table, odd.reshape(-1, 4))
 
