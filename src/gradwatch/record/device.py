@@ -386,7 +386,7 @@ class DeviceMeter:
         last, recent, ever = self._memory.get(key, (sample[:0], _NO_ROWS, _NO_ROWS))
         if len(last) == len(sample) > 0:
             with np.errstate(all="ignore"):
-                sizes = np.linalg.norm(sample) * np.linalg.norm(last)
+                sizes = np.sqrt(sample @ sample) * np.sqrt(last @ last)
                 row["grad_cosine"] = sample @ last / sizes
         if marks is not None:
             if len(recent) != len(marks):
