@@ -286,6 +286,12 @@ class DeviceMeter:
         """Not known before the gradients have come over."""
         return False
 
+    def keep_weights(self) -> None:
+        """Nothing: what others do to weights between two steps is not looked for on devices."""
+
+    def compare_weights(self, found: Found) -> None:
+        """Nothing, likewise."""
+
     def updates(self, call: Call) -> None:
         """Send samples of what the step left; they are compared on the host, as on the CPU."""
         before, self._before = self._before, None
