@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gradwatch import kernel
 from gradwatch.record import triton
-from gradwatch.record.device import Measured
+from gradwatch.record.device import Measured, launch
 from gradwatch.record.transfer import Transfer
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State
@@ -60,7 +60,7 @@ KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def measured(tensors: list[Tensor], *, rows: bool = True, multiplier: float = 1.0) -> Measured:
-    parts, finish = triton.launch(tensors, rows=rows)
+    parts, finish = launch(tensors, rows=rows, engine=triton.by_triton)
     return finish(Transfer(parts).parts(), multiplier)
 
 
@@ -191,7 +191,7 @@ def test_a_meter_measures_with_it_and_goes_on_without_it(monkeypatch: pytest.Mon
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("no C compiler")
 
-    monkeypatch.setattr(triton, "launch", broken)
+    monkeypatch.setattr(triton, "by_triton", broken)
     for step in (1, 2):
         one = call(tracked, step)
         made.gradients(one)
