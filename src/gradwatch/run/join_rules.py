@@ -11,7 +11,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.kernel.batch import MomentSums
 from gradwatch.stats import Family, Kind, Stat
 
 Table = NDArray[np.float64]
@@ -111,13 +110,38 @@ def _finite(parts: Parts, family: Family) -> Iterator[Table]:
 _MOMENTS = ("mean", "std", "skewness", "kurtosis")
 
 
+class _MomentSums:
+    """Count, mean and central power sums so far, joined by Pébay's formulas."""
+
+    def __init__(self, zero: Table) -> None:
+        self.n = self.mean = self.m2 = self.m3 = self.m4 = zero
+
+    def join(self, n: Table, mean: Table, m2: Table, m3: Table, m4: Table) -> None:
+        """Add a part. One that is absent in a cell has n = 0, the mean so far, and no powers; it
+        then changes nothing."""
+        a, total = self.n, self.n + n
+        delta = mean - self.mean
+        step = delta / (total + (total == 0))  # where nothing was added yet, by 1 and not by 0
+        joint = delta * step * a * n
+        self.m4 = self.m4 + (
+            m4
+            + joint * step * step * (a * a - a * n + n * n)
+            + 6.0 * step * step * (a * a * m2 + n * n * self.m2)
+            + 4.0 * step * (a * m3 - n * self.m3)
+        )
+        self.m3 = self.m3 + (m3 + joint * step * (a - n) + 3.0 * step * (a * m2 - n * self.m2))
+        self.m2 = self.m2 + (m2 + joint)
+        self.mean = self.mean + step * n
+        self.n = total
+
+
 def _moment(parts: Parts, stat: Stat) -> Table:
     """Mean, standard deviation, skewness or excess kurtosis of the parts together."""
     family, wanted = stat.family, _MOMENTS.index(_name(stat))
     # Fourth powers leave the range of float64; a common power of two (exact) keeps them inside.
     scale = reduce(np.fmax, map(np.abs, parts.of(Stat(f"{family}_abs_max"))))
     exponent = np.where(np.isfinite(scale), np.frexp(np.nan_to_num(scale))[1], 0)
-    sums = MomentSums(np.zeros(scale.shape))
+    sums = _MomentSums(np.zeros(scale.shape))
     moments = (parts.of(Stat(f"{family}_{name}")) for name in _MOMENTS[: wanted + 1])
     for count, *known in zip(_finite(parts, family), *moments, strict=True):
         # Moments higher than the wanted one do not matter to it: any number will do.

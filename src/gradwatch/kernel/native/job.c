@@ -1,8 +1,96 @@
-/* Cutting a job into pieces, and sharing them among threads. */
+/* What is the same for every instruction set: joining sums, sharing work among threads, copying, and
+ * which sets this processor has. */
 #define _POSIX_C_SOURCE 200809L /* for masks of signals */
-#include "job.h"
+#include "kernel.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* -- sums -- */
+
+int common_exponent(double largest) {
+    int exponent;
+    frexp(largest, &exponent);
+    int away = exponent < 0 ? -64 : 64;
+    return largest == 0.0 ? 0 : (exponent + away) / 128 * 128;
+}
+
+/* Express the sums in units of a larger power of two; what vanishes is too small to matter. */
+static void rescale(Sums *sums, int exponent) {
+    int shift = sums->exponent - exponent;
+    sums->mean = ldexp(sums->mean, shift);
+    sums->absolute = ldexp(sums->absolute, shift);
+    sums->m2 = ldexp(sums->m2, 2 * shift);
+    sums->m3 = ldexp(sums->m3, 3 * shift);
+    sums->m4 = ldexp(sums->m4, 4 * shift);
+    sums->exponent = exponent;
+}
+
+static void join_moments(Sums *a, const Sums *b) {
+    double total = a->n + b->n, delta = b->mean - a->mean;
+    double step = delta / total, joint = delta * step * a->n * b->n;
+    double an = a->n, bn = b->n;
+    a->m4 += b->m4 + joint * step * step * (an * an - an * bn + bn * bn) +
+             6.0 * step * step * (an * an * b->m2 + bn * bn * a->m2) +
+             4.0 * step * (an * b->m3 - bn * a->m3);
+    a->m3 += b->m3 + joint * step * (an - bn) + 3.0 * step * (an * b->m2 - bn * a->m2);
+    a->m2 += b->m2 + joint;
+    a->mean += step * bn;
+    a->absolute += b->absolute;
+    a->n = total;
+}
+
+void sums_join(Sums *into, const Sums *part) {
+    Sums before = *into, other = *part;
+    /* The first part with elements is taken as it is: joining it to nothing would round. */
+    if (into->n == 0.0) *into = other;
+    into->zeros = before.zeros + other.zeros;
+    into->nan = before.nan + other.nan;
+    into->pos_inf = before.pos_inf + other.pos_inf;
+    into->neg_inf = before.neg_inf + other.neg_inf;
+    into->zero_rows = before.zero_rows + other.zero_rows;
+    if (before.n == 0.0 || other.n == 0.0) return;
+    if (other.low < into->low) into->low = other.low;
+    if (other.high > into->high) into->high = other.high;
+    if (into->exponent < other.exponent) rescale(into, other.exponent);
+    if (into->exponent > other.exponent) rescale(&other, into->exponent);
+    join_moments(into, &other);
+}
+
+/* ldexp, which is hardly ever needed and as slow as all the rest. */
+static double shifted(double value, int exponent) {
+    return exponent ? ldexp(value, exponent) : value;
+}
+
+void sums_finish(const Sums *sums, uint64_t count, Record *record) {
+    *record = (Record){count, sums->zeros, sums->nan, sums->pos_inf, sums->neg_inf,
+                       sums->zero_rows, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    if (sums->n == 0.0) return;
+    double variance = sums->m2 / sums->n, std = sqrt(variance);
+    /* All equal: what is left of the powers is rounding, and its shape means nothing. */
+    int flat = sums->low == sums->high || !(variance > 0.0);
+    record->mean = sums->low == sums->high ? sums->low : shifted(sums->mean, sums->exponent);
+    record->std = flat ? 0.0 : shifted(std, sums->exponent);
+    record->skewness = flat ? NAN : sums->m3 / sums->n / (variance * std);
+    record->kurtosis = flat ? NAN : sums->m4 / sums->n / (variance * variance) - 3.0;
+    record->norm = shifted(sqrt(sums->m2 + sums->n * sums->mean * sums->mean), sums->exponent);
+    record->abs_mean = shifted(sums->absolute / sums->n, sums->exponent);
+    record->abs_max = fmax(fabs(sums->low), fabs(sums->high));
+    record->min = sums->low, record->max = sums->high;
+}
+
+void norm_add(Norm *norm, double squares, int exponent) {
+    if (squares == 0.0) return;
+    if (norm->squares == 0.0) norm->exponent = exponent;
+    int larger = norm->exponent > exponent ? norm->exponent : exponent;
+    norm->squares = shifted(norm->squares, 2 * (norm->exponent - larger)) +
+                    shifted(squares, 2 * (exponent - larger));
+    norm->exponent = larger;
+}
+
+double norm_value(const Norm *norm) { return shifted(sqrt(norm->squares), norm->exponent); }
+
+/* -- threads -- */
 
 /* A thread must have this many elements to look at, or creating it costs more than it saves. */
 enum { WORTH_A_THREAD = 1 << 20 };
@@ -11,21 +99,6 @@ static int most_threads = 1;
 
 void set_threads(int threads) { __atomic_store_n(&most_threads, threads, __ATOMIC_RELAXED); }
 
-/* An empty tensor has one empty piece, so that it is joined like the others. */
-static size_t pieces_of(size_t count) { return count ? (count - 1) / PIECE + 1 : 1; }
-
-static size_t plan(const Batch *batch, Cursor *at, Piece *pieces, size_t room) {
-    size_t n = 0;
-    for (; n < room && at->tensor < batch->n; n++) {
-        size_t left = (size_t)batch->counts[at->tensor] - at->first;
-        pieces[n].tensor = at->tensor, pieces[n].first = at->first;
-        pieces[n].n = smaller(left, PIECE);
-        at->first += PIECE;
-        if (left <= PIECE) at->tensor++, at->first = 0;
-    }
-    return n;
-}
-
 int useful_threads(const Batch *batch) {
     int most = __atomic_load_n(&most_threads, __ATOMIC_RELAXED);
     size_t elements = 0;
@@ -33,6 +106,28 @@ int useful_threads(const Batch *batch) {
     for (size_t t = 0; t < batch->n; t++) elements += (size_t)batch->counts[t];
     size_t useful = elements / WORTH_A_THREAD;
     return useful < 2 ? 1 : (int)smaller((size_t)most, useful);
+}
+
+/* The next piece of the batch; 0 where there is none. An empty tensor has an empty one, so that it is
+ * joined like the others. */
+static int plan(Job *job, Piece *piece) {
+    if (job->tensor == job->batch->n) return 0;
+    size_t left = (size_t)job->batch->counts[job->tensor] - job->first;
+    piece->tensor = job->tensor, piece->first = job->first, piece->n = smaller(left, PIECE);
+    job->first += PIECE;
+    if (left <= PIECE) job->tensor++, job->first = 0;
+    return 1;
+}
+
+Piece *next_piece(Job *job) {
+    if (job->is_shared) {
+        size_t next = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
+        return next < job->n ? &job->pieces[next] : NULL;
+    }
+    /* One thread joins each piece before it takes the next one, in the same place. */
+    if (job->n) job->join(job, job->pieces);
+    job->n = (size_t)plan(job, job->pieces);
+    return job->n ? job->pieces : NULL;
 }
 
 #if defined(_WIN32)
@@ -74,26 +169,11 @@ static void work_together(Job *job, int threads) {
 }
 #endif
 
-static size_t count_pieces(const Batch *batch) {
-    size_t n = 0;
-    for (size_t t = 0; t < batch->n; t++) n += pieces_of((size_t)batch->counts[t]);
-    return n;
-}
-
-Piece *next_piece(Job *job) {
-    if (job->is_shared) {
-        size_t next = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
-        return next < job->n ? &job->pieces[next] : NULL;
-    }
-    /* One thread joins each piece before it takes the next one, in the same place. */
-    if (job->n) job->join(job, job->pieces);
-    job->n = plan(job->batch, &job->at, job->pieces, 1);
-    return job->n ? job->pieces : NULL;
-}
-
 void run_job(Job *job, int threads) {
     Piece alone;
-    size_t room = threads > 1 ? count_pieces(job->batch) : 0;
+    size_t room = 0;
+    for (size_t t = 0; threads > 1 && t < job->batch->n; t++)
+        room += (size_t)job->batch->counts[t] / PIECE + 1;
     job->pieces = room ? malloc(room * sizeof *job->pieces) : NULL;
     if (!job->pieces) {
         job->pieces = &alone;
@@ -101,8 +181,58 @@ void run_job(Job *job, int threads) {
         return;
     }
     job->is_shared = 1;
-    job->n = plan(job->batch, &job->at, job->pieces, room);
+    while (plan(job, job->pieces + job->n)) job->n++;
     work_together(job, threads);
     for (size_t i = 0; i < job->n; i++) job->join(job, &job->pieces[i]);
     free(job->pieces);
+}
+
+/* -- copying -- */
+
+typedef struct {
+    Job job;
+    const Batch *target;
+} CopyJob;
+
+static void copy_piece(const Batch *source, const Batch *target, const Piece *piece) {
+    Tensor from = tensor_of(source, piece->tensor), to = tensor_of(target, piece->tensor);
+    size_t size = itemsize(from.dtype), bytes = from.count * size, at = piece->first * size;
+    uintptr_t distance = (uintptr_t)from.data - (uintptr_t)to.data;
+    if (bytes == 0) return;
+    if (distance < bytes || -distance < bytes) { /* overlapping: one after another */
+        if (piece->first == 0) memmove((char *)to.data, from.data, bytes);
+        return;
+    }
+    memcpy((char *)to.data + at, from.data + at, piece->n * size);
+}
+
+static void copy_share(Job *job) {
+    for (Piece *piece; (piece = next_piece(job));)
+        copy_piece(job->batch, ((const CopyJob *)job)->target, piece);
+}
+
+static void copy_join(Job *job, const Piece *piece) { (void)job, (void)piece; }
+
+void copy_all(const Batch *source, const Batch *target) {
+    CopyJob all = {.job = {.batch = source, .share = copy_share, .join = copy_join},
+                   .target = target};
+    run_job(&all.job, useful_threads(source));
+}
+
+/* -- instruction sets -- */
+
+const Kernel *const *supported_kernels(void) {
+    static const Kernel *list[4];
+    size_t n = 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        list[n++] = &kernel_avx512;
+    /* float16 conversion cannot be asked for before GCC 11; whatever has AVX2 has it. */
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list[n++] = &kernel_avx2;
+#endif
+    list[n++] = &kernel_base;
+    list[n] = NULL;
+    return list;
 }

@@ -1,0 +1,1126 @@
+/* The passes over memory, once per instruction set: base.c, avx2.c and avx512.c set WIDTH and include
+ * this file. Everything is compiled for that set between the pragmas. */
+#include "kernel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if WIDTH == 64
+#define FEATURES "avx512f,avx512bw,avx512vl,avx512dq,fma,f16c"
+#elif WIDTH == 32
+#define FEATURES "avx2,fma,f16c"
+#elif defined(__x86_64__)
+#define FEATURES "ssse3"
+#endif
+#ifdef FEATURES
+#define QUOTED(words) #words
+#define PRAGMA(words) _Pragma(QUOTED(words))
+#if defined(__clang__)
+PRAGMA(clang attribute push(__attribute__((target(FEATURES))), apply_to = function))
+#else
+PRAGMA(GCC push_options)
+PRAGMA(GCC target(FEATURES))
+#endif
+#endif
+
+#include "lanes.h"
+
+/* In functions marked so `dtype` and the like are constants at every call: each has its own loop. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* -- elements of any type as floats or doubles, a block at a time -- */
+
+/* LANES elements of any type but float64. */
+static inline vf load_lanes(const char *from, int dtype) {
+    if (dtype == F32) return load_vf(from);
+    if (dtype == F16) return half_to_float(load_vh(from));
+    /* A bfloat16 is the upper half of a float32. */
+    return (vf)(__builtin_convertvector(load_vh(from), vu) << 16);
+}
+
+static void widen_words(const char *from, size_t n, int dtype, float *to) {
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        vf values = load_lanes(from + 2 * i, dtype);
+        memcpy(to + i, &values, sizeof values);
+    }
+    uint16_t padded[LANES] = {0};
+    memcpy(padded, from + 2 * i, (n - i) * sizeof *padded);
+    vf values = load_lanes((const char *)padded, dtype);
+    memcpy(to + i, &values, (n - i) * sizeof *to);
+}
+
+/* n elements of a type that is not float64: in place, or widened to `scratch`. */
+static const float *load_floats(const char *from, size_t n, int dtype, float *scratch) {
+    if (dtype == F32) return (const float *)from;
+    if (dtype == BF16) widen_words(from, n, BF16, scratch);
+    else widen_words(from, n, F16, scratch);
+    return scratch;
+}
+
+/* n elements of any type as doubles. */
+static const double *load_doubles(const char *from, size_t n, int dtype, double *scratch) {
+    if (dtype == F64) return (const double *)from;
+    float narrow[BLOCK];
+    const float *x = load_floats(from, n, dtype, narrow);
+    for (size_t i = 0; i < n; i++) scratch[i] = x[i];
+    return scratch;
+}
+
+static void widen(const void *from, size_t n, int dtype, double *to) {
+    const double *x = load_doubles(from, n, dtype, to);
+    if (x != to) memcpy(to, x, n * sizeof *to);
+}
+
+/* -- moments: what floats and doubles have in common --
+ *
+ * Extremes and sums of one block, and central powers around a pivot near the mean. Raw power sums
+ * would lose everything to cancellation where the mean is large beside the spread. */
+
+typedef struct {
+    double sum, absolute, low, high;
+    uint64_t zeros;
+} Sweep;
+
+static inline double sweep_largest(const Sweep *s) { return fmax(fabs(s->low), fabs(s->high)); }
+
+/* Sums of the powers of (x − pivot)·scale. */
+typedef struct {
+    double p1, p2, p3, p4;
+} Powers;
+
+/* Whether the pivot is so far from the mean that moving the powers there would cancel digits. */
+static inline int is_far(const Powers *p, size_t n) {
+    return p->p1 * p->p1 > 0.1 * (double)n * p->p2;
+}
+
+/* From powers around the pivot to powers around the true mean; they were in units of `unit`. */
+static void settle(Sums *sums, const Sweep *s, const Powers *p, size_t n, double pivot,
+                   double unit) {
+    double delta = p->p1 / (double)n, square = delta * delta;
+    double m2 = p->p2 - (double)n * square;
+    double m3 = p->p3 - 3.0 * delta * p->p2 + 2.0 * (double)n * square * delta;
+    double m4 = p->p4 - 4.0 * delta * p->p3 + 6.0 * square * p->p2 -
+                3.0 * (double)n * square * square;
+    sums->n = (double)n;
+    sums->mean = pivot + delta * unit;
+    sums->m2 = fmax(m2, 0.0) * unit * unit;
+    sums->m3 = m3 * unit * unit * unit;
+    sums->m4 = fmax(m4, 0.0) * unit * unit * unit * unit;
+    sums->zeros = s->zeros, sums->absolute = s->absolute;
+    sums->low = s->low, sums->high = s->high;
+}
+
+/* The range in which fourth powers of doubles are harmless, and in which even floats that differ by
+ * one in the last place have a scale (scale_for) that is a float. */
+static inline int is_moderate(const Sweep *s) {
+    double largest = sweep_largest(s);
+    return s->absolute < 0x1p120 && (largest > 0x1p-100 || largest == 0.0);
+}
+
+/* Count a non-finite element, or say that it is finite. */
+static inline int is_finite_counted(double x, Sums *sums) {
+    if (isfinite(x)) return 1;
+    if (isnan(x)) sums->nan++;
+    else if (x > 0) sums->pos_inf++;
+    else sums->neg_inf++;
+    return 0;
+}
+
+/* -- moments of doubles, in two passes -- */
+
+static Sweep sweep_doubles(const double *x, size_t n) {
+    vd sum = {0}, absolute = {0}, low = vd_all(INFINITY), high = -low;
+    vl zeros = {0};
+    size_t i = 0;
+    for (; i + WIDE <= n; i += WIDE) {
+        vd a = load_vd(x + i);
+        sum += a, absolute += vd_abs(a), zeros -= (vl)(a == vd_all(0.0));
+        low = vd_min(low, a), high = vd_max(high, a);
+    }
+    Sweep s = {vd_sum(sum), vd_sum(absolute), INFINITY, -INFINITY, vq_sum((vq)zeros)};
+    for (int lane = 0; lane < WIDE; lane++)
+        s.low = fmin(s.low, low[lane]), s.high = fmax(s.high, high[lane]);
+    for (; i < n; i++) {
+        s.sum += x[i], s.absolute += fabs(x[i]), s.zeros += x[i] == 0.0;
+        s.low = fmin(s.low, x[i]), s.high = fmax(s.high, x[i]);
+    }
+    return s;
+}
+
+static Powers powers_doubles(const double *x, size_t n, double pivot) {
+    vd p1 = {0}, p2 = {0}, p3 = {0}, p4 = {0}, shift = vd_all(pivot);
+    size_t i = 0;
+    for (; i + WIDE <= n; i += WIDE) {
+        vd a = load_vd(x + i) - shift, aa = a * a;
+        p1 += a, p2 += aa, p3 += aa * a, p4 += aa * aa;
+    }
+    Powers p = {vd_sum(p1), vd_sum(p2), vd_sum(p3), vd_sum(p4)};
+    for (; i < n; i++) {
+        double d = x[i] - pivot, square = d * d;
+        p.p1 += d, p.p2 += square, p.p3 += square * d, p.p4 += square * square;
+    }
+    return p;
+}
+
+static void regular_doubles(const double *x, size_t n, const Sweep *s, Sums *sums) {
+    double pivot = s->sum / (double)n;
+    Powers p = powers_doubles(x, n, pivot);
+    if (is_far(&p, n)) {
+        pivot += p.p1 / (double)n;
+        p = powers_doubles(x, n, pivot);
+    }
+    settle(sums, s, &p, n, pivot, 1.0);
+}
+
+/* Doubles that are not finite or not moderate: the finite ones scaled into the middle. */
+static void irregular_doubles(const double *x, size_t n, Sums *sums) {
+    double kept[BLOCK], low = INFINITY, high = -INFINITY;
+    uint64_t zeros = 0;
+    size_t m = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!is_finite_counted(x[i], sums)) continue;
+        kept[m++] = x[i], zeros += x[i] == 0.0;
+        low = fmin(low, x[i]), high = fmax(high, x[i]);
+    }
+    if (m == 0) return;
+    int exponent = common_exponent(fmax(fabs(low), fabs(high)));
+    for (size_t i = 0; i < m; i++) kept[i] = ldexp(kept[i], -exponent);
+    Sweep s = sweep_doubles(kept, m);
+    regular_doubles(kept, m, &s, sums);
+    /* Scaling may have rounded the smallest ones to zero. */
+    sums->zeros = zeros, sums->low = low, sums->high = high, sums->exponent = exponent;
+}
+
+static void block_doubles(const double *x, size_t n, Sums *sums) {
+    Sweep s = sweep_doubles(x, n);
+    if (is_moderate(&s)) regular_doubles(x, n, &s, sums);
+    else irregular_doubles(x, n, sums);
+}
+
+/* -- moments of floats (and what is widened to them), in one pass around a guess --
+ *
+ * The guess is the mean and size of the block before. That leaves the processor time to fetch memory
+ * meanwhile. Afterwards it is known whether the guess was good; where it was not, another pass over
+ * the block, by now in the first-level cache, is. */
+
+/* Float sums may take this many terms per lane before they move to double: with constant terms
+ * every rounding goes the same way, and 32 of them stay well under one in a million. */
+enum { TERMS = 32 };
+
+/* A pivot, and a power of two that brings (x − pivot)·scale near 1, so that no power overflows a
+ * float and none that matters underflows. The product with it is exact. */
+typedef struct {
+    float pivot, scale, unit; /* unit: 1 / scale */
+} Guess;
+
+/* Running sums of one stream of vectors. Two streams hide the additions' latency, where there are
+ * registers for two. */
+typedef struct {
+    vf p1, p2, p3, p4, absolute, low, high, least; /* least: of the magnitudes */
+} Lane;
+
+enum { STREAMS = WIDTH == 64 ? 2 : 1 };
+
+static inline void lane_add(Lane *lane, vf x, vf factor, vf shift) {
+    vf d = x * factor - shift, square = d * d, magnitude = vf_abs(x);
+    lane->p1 += d;
+    lane->p2 += square;
+    lane->p3 += square * d;
+    lane->p4 += square * square;
+    lane->absolute += magnitude;
+    lane->least = vf_min(lane->least, magnitude);
+    lane->low = vf_min(lane->low, x);
+    lane->high = vf_max(lane->high, x);
+}
+
+/* Both halves widened and added. */
+static inline vd vf_fold(vf v) { return vf_low(v) + vf_high(v); }
+
+/* What lanes move to before their float sums grow inexact. */
+typedef struct {
+    vd p1, p2, p3, p4, absolute;
+} Total;
+
+static inline void lane_fold(Lane *lane, Total *total) {
+    total->p1 += vf_fold(lane->p1), total->p2 += vf_fold(lane->p2);
+    total->p3 += vf_fold(lane->p3), total->p4 += vf_fold(lane->p4);
+    total->absolute += vf_fold(lane->absolute);
+    lane->p1 = lane->p2 = lane->p3 = lane->p4 = lane->absolute = (vf){0};
+}
+
+/* The last elements, in double: all four powers of one side by side. */
+static inline void sweep_tail(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
+    typedef double Four __attribute__((vector_size(32)));
+    Four powers = {p->p1, p->p2, p->p3, p->p4};
+    for (size_t i = 0; i < n; i++) {
+        double value = x[i], d = (value - guess.pivot) * guess.scale, square = d * d;
+        powers += (Four){d, square, square, square} * (Four){1.0, 1.0, d, square};
+        s->absolute += fabs(value), s->zeros += value == 0.0;
+        s->low = value < s->low ? value : s->low;
+        s->high = value > s->high ? value : s->high;
+    }
+    *p = (Powers){powers[0], powers[1], powers[2], powers[3]};
+}
+
+/* The processor's own prefetching stops at every page; this one looks a page ahead. Beyond the end
+ * of a tensor it is harmless: prefetching an address that cannot be read does nothing. */
+static inline void prefetch(const char *x, size_t bytes) {
+    for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(x + 4096 + line);
+}
+
+/* 2·LANES elements, in any order. */
+static inline void add_twice(Lane *lanes, const char *x, int dtype, vf factor, vf shift) {
+    vf one, other;
+    if (dtype == BF16) { /* the odd ones are in place, the even ones are shifted there */
+        vu both = load_vu(x);
+        one = (vf)(both << 16), other = (vf)(both & 0xffff0000u);
+    } else {
+        one = load_lanes(x, dtype), other = load_lanes(x + LANES * itemsize(dtype), dtype);
+    }
+    lane_add(&lanes[0], one, factor, shift);
+    lane_add(&lanes[STREAMS - 1], other, factor, shift);
+}
+
+/* A whole block, both halves at once: the processor fetches from several pages side by side faster
+ * than from one after another. The same places of the next block are asked for meanwhile, into the
+ * second-level cache: the first may be too small for two blocks. */
+INLINE void sweep_halves(const char *x, int dtype, vf factor, vf shift, Lane *lanes, Total *total) {
+    size_t half = BLOCK / 2 * itemsize(dtype), step = 2 * LANES * itemsize(dtype);
+    for (size_t i = 0; i < half;) {
+        for (size_t stop = i + TERMS / 4 * STREAMS * step; i < stop; i += step) {
+            for (size_t line = 0; line < step; line += 64) {
+                __builtin_prefetch(x + 2 * half + i + line, 0, 2);
+                __builtin_prefetch(x + 3 * half + i + line, 0, 2);
+            }
+            add_twice(lanes, x + i, dtype, factor, shift);
+            add_twice(lanes, x + half + i, dtype, factor, shift);
+        }
+        for (int stream = 0; stream < STREAMS; stream++) lane_fold(&lanes[stream], total);
+    }
+}
+
+/* Everything about a block, around the guess; narrow types are widened on their way into a register. */
+INLINE void sweep(const char *x, size_t n, int dtype, Guess guess, Sweep *s, Powers *p) {
+    size_t size = itemsize(dtype), i = n == BLOCK ? BLOCK : 0;
+    vf factor = vf_all(guess.scale), shift = vf_all(guess.pivot * guess.scale);
+    vf most = vf_all(INFINITY);
+    Lane start = {.low = most, .high = -most, .least = most}, lanes[2] = {start, start};
+    Total total = {0};
+    if (n == BLOCK) sweep_halves(x, dtype, factor, shift, lanes, &total);
+    while (i + 2 * LANES <= n) {
+        size_t stop = smaller(n - 2 * LANES + 1, i + TERMS * STREAMS * LANES);
+        for (; i < stop; i += 2 * LANES) add_twice(lanes, x + i * size, dtype, factor, shift);
+        for (int stream = 0; stream < STREAMS; stream++) lane_fold(&lanes[stream], &total);
+    }
+    Lane *last = &lanes[STREAMS - 1];
+    *p = (Powers){vd_sum(total.p1), vd_sum(total.p2), vd_sum(total.p3), vd_sum(total.p4)};
+    *s = (Sweep){0.0, vd_sum(total.absolute), vf_least(vf_min(lanes[0].low, last->low)),
+                 -vf_least(-vf_max(lanes[0].high, last->high)), 0};
+    /* One minimum tells whether there is a zero at all; only then they are counted. */
+    if (vf_least(vf_min(lanes[0].least, last->least)) == 0.0f) {
+        vi zeros = {0};
+        for (size_t k = 0; k < i; k += LANES)
+            zeros = count_zero(zeros, load_lanes(x + k * size, dtype));
+        s->zeros = vi_sum(zeros);
+    }
+    if (i == n) return;
+    float scratch[2 * LANES];
+    sweep_tail(load_floats(x + i * size, n - i, dtype, scratch), n - i, guess, s, p);
+}
+
+static void sweep_any(const char *x, size_t n, int dtype, Guess guess, Sweep *s, Powers *p) {
+    if (dtype == F32) sweep(x, n, F32, guess, s, p);
+    else if (dtype == BF16) sweep(x, n, BF16, guess, s, p);
+    else sweep(x, n, F16, guess, s, p);
+}
+
+/* The power of two that brings `largest` under 1. */
+static inline float scale_for(double largest) {
+    int exponent;
+    frexp(largest, &exponent);
+    return largest == 0.0 ? 1.0f : ldexpf(1.0f, -exponent);
+}
+
+/* Whether powers around the guess have all the digits they should. */
+static inline int is_good(Guess guess, const Sweep *s, const Powers *p, size_t n) {
+    /* Squared distance from the pivot, scaled. */
+    return p->p2 > 0x1p-40 * (double)n && p->p2 < 0x1p40 * (double)n && !is_far(p, n) &&
+           sweep_largest(s) * guess.scale < 0x1p28;
+}
+
+/* A block whose elements are finite and moderate; 0 if they are not. */
+static int regular_floats(const char *x, size_t n, int dtype, Guess *guess, Sums *sums) {
+    Sweep s;
+    Powers p;
+    sweep_any(x, n, dtype, *guess, &s, &p);
+    /* A NaN or Inf reaches the sum of magnitudes; a comparison with NaN is false. */
+    if (!is_moderate(&s)) return 0;
+    for (int tries = 0; tries < 2 && s.low < s.high && !is_good(*guess, &s, &p, n); tries++) {
+        /* The pivot first, then a scale that suits the distance from it. */
+        double mean = guess->pivot + p.p1 / (double)n * guess->unit;
+        if (!(mean >= s.low && mean <= s.high)) mean = 0.5 * (s.low + s.high);
+        guess->pivot = (float)mean;
+        guess->scale = scale_for(fmax(s.high - guess->pivot, guess->pivot - s.low));
+        guess->unit = 1.0f / guess->scale;
+        sweep_any(x, n, dtype, *guess, &s, &p);
+    }
+    if (s.low == s.high) { /* constant: nothing to round */
+        guess->pivot = (float)s.low;
+        p = (Powers){0};
+    }
+    settle(sums, &s, &p, n, guess->pivot, guess->unit);
+    return 1;
+}
+
+/* What is not: the finite ones alone, and as doubles where they are not moderate. */
+static void irregular_floats(const float *x, size_t n, Guess *guess, Sums *sums) {
+    float kept[BLOCK];
+    double wide[BLOCK];
+    size_t m = 0;
+    for (size_t i = 0; i < n; i++)
+        if (is_finite_counted(x[i], sums)) kept[m++] = x[i];
+    if (m == 0) return;
+    if (m < n && regular_floats((const char *)kept, m, F32, guess, sums)) return;
+    block_doubles(load_doubles((const char *)kept, m, F32, wide), m, sums);
+}
+
+/* One block of any type but float64; says whether all its elements were finite and moderate. */
+static int block_floats(const char *x, size_t n, int dtype, Guess *guess, Sums *sums) {
+    if (regular_floats(x, n, dtype, guess, sums)) return 1;
+    float scratch[BLOCK];
+    irregular_floats(load_floats(x, n, dtype, scratch), n, guess, sums);
+    return 0;
+}
+
+/* -- the signed power-of-two histogram, exactly --
+ *
+ * Each element of a block becomes a byte: its sign, and its exponent over a base 127 octaves under
+ * the largest. From the largest down, octave after octave is compared with all bytes, and the hits
+ * are counted. A few octaves hold nearly everything; what is left goes one by one. */
+
+enum { WORTH_CODES = 256, MOST_OCTAVES = 64, FEW_LEFT = 16 };
+
+typedef struct {
+    uint64_t *bins[2]; /* negative, positive */
+    int lowest;
+    double multiplier;
+} Histogram;
+
+static inline void count_one(const Histogram *h, double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    int biased = (int)(bits >> 52) & 0x7ff, exponent = biased - 1023;
+    uint64_t mantissa = bits & 0xfffffffffffff;
+    if (biased == 0x7ff || (biased == 0 && mantissa == 0)) return;
+    if (biased == 0) exponent = -1011 - __builtin_clzll(mantissa); /* subnormal: the leading bit */
+    h->bins[!(bits >> 63)][exponent - h->lowest]++;
+}
+
+static void count_doubles(const Histogram *h, const double *x, size_t n) {
+    for (size_t i = 0; i < n; i++) count_one(h, x[i] * h->multiplier);
+}
+
+/* Four vectors of floats as one of bytes, in any order. */
+static inline vb codes_of(vu a, vu b, vu c, vu d, vb base) {
+    vu upper = (a & 0xffff0000u) | b >> 16, lower = (c & 0xffff0000u) | d >> 16;
+    /* In 16 bits: 1 sign, 8 exponent, 7 mantissa. */
+    vb exponents = (vb)((upper << 1 & 0xff00ff00u) | (lower >> 7 & 0x00ff00ffu));
+    vb signs = (vb)((upper & 0x80008000u) | (lower >> 8 & 0x00800080u));
+    return signs | ((exponents - base) & (vb)(exponents > base));
+}
+
+/* Codes of n elements, and zeros up to a whole vector; gives how many. */
+INLINE size_t write_codes(const char *x, size_t n, int dtype, int base, uint8_t *codes) {
+    size_t size = itemsize(dtype), step = LANES * size, i = 0;
+    vb bases = vb_all((uint8_t)base);
+    char rest[4 * LANES * sizeof(float)] = {0};
+    for (; i < n; i += WIDTH) {
+        const char *from = x + i * size;
+        if (n - i < WIDTH) from = memcpy(rest, from, (n - i) * size);
+        vb some = codes_of((vu)load_lanes(from, dtype), (vu)load_lanes(from + step, dtype),
+                           (vu)load_lanes(from + 2 * step, dtype),
+                           (vu)load_lanes(from + 3 * step, dtype), bases);
+        memcpy(codes + i, &some, sizeof some);
+    }
+    return i;
+}
+
+/* How many bytes of one sign are `top`, `top` − 1 and so on: 16 counts. A table look-up turns a byte into
+ * the increments of two counters of four bits, which are emptied before they overflow. */
+static void count_codes(const uint8_t *codes, size_t size, int top, int sign, uint64_t found[16]) {
+    vb from = vb_all((uint8_t)top), flip = vb_all((uint8_t)sign), tables[8];
+    vq first = {0};
+    for (int lane = 0; lane < WIDE; lane += 2) first[lane] = UINT64_MAX;
+    for (int k = 0; k < 8; k++)
+        tables[k] = (vb)(vq_all((uint64_t)0x1001 << 16 * (k % 4)) & (k < 4 ? first : ~first));
+    memset(found, 0, 16 * sizeof *found);
+    for (size_t i = 0, end; i < size;) {
+        size_t stop = smaller(size, i + 16 * 15 * WIDTH);
+        vb even[8] = {{0}}, odd[8] = {{0}};
+        while (i < stop) {
+            vb sums[8] = {{0}};
+            for (end = smaller(stop, i + 15 * WIDTH); i < end; i += WIDTH) {
+                vb place = from - (load_vb(codes + i) ^ flip);
+                place |= (vb)(place > 15); /* not one of these: looks up 0 */
+#pragma GCC unroll 8
+                for (int k = 0; k < 8; k++) sums[k] += look_up(tables[k], place);
+            }
+#pragma GCC unroll 8
+            for (int k = 0; k < 8; k++)
+                even[k] += sums[k] & 15, odd[k] += (vb)((vq)sums[k] >> 4) & 15;
+        }
+        for (int k = 0; k < 8; k++) {
+            uint64_t both = vq_sum(vb_sums(even[k]) | vb_sums(odd[k]) << 32);
+            found[2 * k] += both & UINT32_MAX, found[2 * k + 1] += both >> 32;
+        }
+    }
+}
+
+/* Count the codes from 1 to `most`, one by one; gives how many there were. Of eight at a time it is
+ * asked which are such: their top bits say so. */
+static size_t count_rest(const Histogram *h, const uint8_t *codes, size_t size, int most, int shift) {
+    const uint64_t each = 0x0101010101010101, top = 0x80 * each;
+    vb limit = vb_all((uint8_t)most);
+    size_t total = 0;
+    for (size_t i = 0; i < size; i += WIDTH) {
+        vb below = (load_vb(codes + i) & 0x7f) - 1; /* code − 1, and 255 for 0 */
+        vq found = (vq)(below < limit) & top;
+        if (!is_any(found)) continue;
+        for (size_t k = 0; k < WIDE; k++)
+            for (uint64_t hits = found[k]; hits; hits &= hits - 1, total++) {
+                uint8_t code = codes[i + 8 * k + (size_t)__builtin_ctzll(hits) / 8];
+                h->bins[code < 0x80][(code & 0x7f) + shift]++;
+            }
+    }
+    return total;
+}
+
+/* A block of finite floats: the largest magnitude, and how many are zero. */
+static void count_block(const Histogram *h, const char *x, size_t n, int dtype, float largest,
+                        uint64_t zeros) {
+    uint8_t codes[BLOCK + WIDTH] __attribute__((aligned(64)));
+    float scratch[BLOCK];
+    uint32_t bits;
+    memcpy(&bits, &largest, sizeof bits);
+    int top = (int)(bits >> 23), base = top > 127 ? top - 127 : 0, code = top - base;
+    int shift = base - 127 - h->lowest, last = code > MOST_OCTAVES ? code - MOST_OCTAVES : 0;
+    uint64_t left = n - zeros, found[16];
+    size_t size = dtype == F32    ? write_codes(x, n, F32, base, codes)
+                  : dtype == BF16 ? write_codes(x, n, BF16, base, codes)
+                                  : write_codes(x, n, F16, base, codes);
+    for (; code > last && left > FEW_LEFT; code -= 16)
+        for (int sign = 0; sign < 2; sign++) {
+            count_codes(codes, size, code, 0x80 * sign, found);
+            for (int k = 0; k < 16 && k < code; k++)
+                h->bins[!sign][code - k + shift] += found[k], left -= found[k];
+        }
+    if (left > 0 && code > 0) left -= count_rest(h, codes, size, code, shift);
+    if (left == 0) return;
+    /* Some are too small for a code. */
+    const float *values = load_floats(x, n, dtype, scratch);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(&bits, values + i, sizeof bits);
+        if ((int)(bits >> 23 & 0xff) <= base) count_one(h, values[i]);
+    }
+}
+
+/* One block; `is_regular` and `sums` are what measuring it gave. */
+static void count_floats(const Histogram *h, const char *x, size_t n, int dtype, int is_regular,
+                         const Sums *sums) {
+    float scratch[BLOCK], multiplier = (float)h->multiplier;
+    float largest = (float)fmax(fabs(sums->low), fabs(sums->high));
+    if (h->multiplier != 1.0) {
+        const float *values = load_floats(x, n, dtype, scratch);
+        for (size_t i = 0; i < n; i++) scratch[i] = values[i] * multiplier;
+        x = (const char *)scratch, dtype = F32, largest *= multiplier;
+    }
+    if (is_regular && n >= WORTH_CODES && isfinite(largest)) {
+        count_block(h, x, n, dtype, largest, sums->zeros);
+        return;
+    }
+    const float *values = load_floats(x, n, dtype, scratch);
+    for (size_t i = 0; i < n; i++) count_one(h, values[i]);
+}
+
+/* -- rows -- */
+
+/* Whether some element is not zero; most rows are left at the first look. The mask has all bits but
+ * the signs, so that −0 is zero too. */
+static int is_touched(const char *row, size_t bytes, vq mask) {
+    size_t i = 0;
+    for (; i + WIDTH <= bytes; i += WIDTH)
+        if (is_any(load_vq(row + i) & mask)) return 1;
+    char padded[WIDTH] = {0};
+    memcpy(padded, row + i, bytes - i);
+    return is_any(load_vq(padded) & mask);
+}
+
+/* The number of rows that are all zero among those that begin in [first, first + n), of which
+ * `zeros` elements are zero; marks the others where asked to. */
+static uint64_t zero_rows(const Tensor *tensor, size_t first, size_t n, uint64_t zeros,
+                          uint8_t *touched) {
+    if (tensor->rows == 0 || tensor->count == 0) return 0;
+    size_t length = tensor->count / tensor->rows, bytes = length * itemsize(tensor->dtype);
+    size_t row = (first + length - 1) / length, stop = (first + n + length - 1) / length;
+    if (zeros < length && (first + n) / length > row) {
+        /* Too few zeros for a row: nothing to look for, but in the last one if it ends elsewhere. */
+        size_t whole = (first + n) / length - row;
+        if (touched) memset(touched + row, 1, whole);
+        row += whole;
+    }
+    vq mask = vq_all(tensor->dtype == F64   ? 0x7fffffffffffffff
+                     : tensor->dtype == F32 ? 0x7fffffff7fffffff
+                                            : 0x7fff7fff7fff7fff);
+    uint64_t found = 0;
+    for (; row < stop; row++) {
+        int is_marked = is_touched(tensor->data + row * bytes, bytes, mask);
+        found += !is_marked;
+        if (touched) touched[row] |= (uint8_t)is_marked;
+    }
+    return found;
+}
+
+/* -- measuring: every block is measured and counted while it is in the cache -- */
+
+/* Bins as they are counted: a row of all negative and one of all positive ones, a little longer than
+ * need be, so that vectors of them fit. */
+enum { SPARE = 8, MOST_COUNTED = (DOUBLE_BINS + SPARE) / SPARE * SPARE };
+
+static inline size_t row_of_bins(const Bins *bins) { return (bins->width + SPARE) / SPARE * SPARE; }
+
+typedef struct {
+    Job job;
+    const Outputs *out;
+    Sums total;        /* of the pieces of a tensor joined so far */
+    uint64_t *counted; /* two rows of bins: of each tensor, or where one thread works, of one */
+    size_t written;    /* counts in the table of bins */
+} MeasureJob;
+
+/* Where a tensor's elements are counted. */
+static uint64_t *counted_bins(const MeasureJob *measure, size_t tensor) {
+    size_t slot = measure->job.is_shared ? tensor : 0;
+    return measure->counted + slot * 2 * row_of_bins(measure->out->bins);
+}
+
+static void measure_blocks(const char *x, size_t n, int dtype, const Histogram *h, Sums *total) {
+    Guess guess = {0.0f, 1.0f, 1.0f};
+    *total = (Sums){.low = INFINITY, .high = -INFINITY};
+    for (size_t i = 0; i < n; i += BLOCK) {
+        const char *from = x + i * itemsize(dtype);
+        size_t some = smaller(BLOCK, n - i);
+        Sums block = {.low = INFINITY, .high = -INFINITY};
+        if (dtype == F64) {
+            block_doubles((const double *)from, some, &block);
+            if (h) count_doubles(h, (const double *)from, some);
+        } else {
+            int is_regular = block_floats(from, some, dtype, &guess, &block);
+            if (h) count_floats(h, from, some, dtype, is_regular, &block);
+        }
+        if (i == 0) *total = block;
+        else sums_join(total, &block);
+    }
+}
+
+static void measure_piece(const MeasureJob *measure, Piece *piece, uint64_t *own_bins) {
+    const Outputs *out = measure->out;
+    Tensor tensor = tensor_of(measure->job.batch, piece->tensor);
+    const char *x = tensor.data + piece->first * itemsize(tensor.dtype);
+    if (out->bins) {
+        size_t row = row_of_bins(out->bins);
+        /* In the tensor's own bins where nobody else counts in them. */
+        uint64_t *bins = counted_bins(measure, piece->tensor);
+        int is_alone = !measure->job.is_shared || piece->n == tensor.count;
+        uint64_t *into = is_alone ? bins : memset(own_bins, 0, 2 * row * sizeof *bins);
+        Histogram h = {{into, into + row}, out->bins->lowest, out->bins->multiplier};
+        measure_blocks(x, piece->n, tensor.dtype, &h, &piece->sums);
+        for (size_t i = 0; !is_alone && i < 2 * row; i++)
+            if (own_bins[i]) __atomic_fetch_add(bins + i, own_bins[i], __ATOMIC_RELAXED);
+    } else {
+        measure_blocks(x, piece->n, tensor.dtype, NULL, &piece->sums);
+    }
+    piece->sums.zero_rows = zero_rows(&tensor, piece->first, piece->n, piece->sums.zeros,
+                                      out->touched ? out->touched[piece->tensor] : NULL);
+}
+
+static void measure_share(Job *job) {
+    uint64_t own_bins[2 * MOST_COUNTED];
+    for (Piece *piece; (piece = next_piece(job));)
+        measure_piece((const MeasureJob *)job, piece, own_bins);
+}
+
+/* Move a tensor's bins into the table, from the first occupied one to the last. */
+static void write_bins(MeasureJob *measure, size_t tensor) {
+    const Bins *table = measure->out->bins;
+    size_t row = row_of_bins(table), first = 0, stop = row;
+    uint64_t *negative = counted_bins(measure, tensor), *positive = negative + row;
+    while (first < stop && !is_any(load_vq(negative + first) | load_vq(positive + first)))
+        first += WIDE;
+    while (first < stop && !(negative[first] | positive[first])) first++;
+    while (first < stop && !(negative[stop - 1] | positive[stop - 1])) stop--;
+    size_t size = stop - first, bytes = size * sizeof *negative;
+    uint64_t *to = table->counts + measure->written;
+    memcpy(to, negative + first, bytes);
+    memcpy(to + size, positive + first, bytes);
+    memset(negative + first, 0, bytes);
+    memset(positive + first, 0, bytes);
+    measure->written += 2 * size;
+    table->first_exponents[tensor] = size ? table->lowest + (int64_t)first : 0;
+    table->sizes[tensor] = (int64_t)size;
+}
+
+static void measure_join(Job *job, const Piece *piece) {
+    MeasureJob *measure = (MeasureJob *)job;
+    if (piece->first == 0) measure->total = piece->sums;
+    else sums_join(&measure->total, &piece->sums);
+    if (!is_last(job, piece)) return;
+    sums_finish(&measure->total, (uint64_t)job->batch->counts[piece->tensor],
+                &measure->out->records[piece->tensor]);
+    if (measure->out->bins) write_bins(measure, piece->tensor);
+}
+
+static void measure(const Batch *batch, const Outputs *out) {
+    MeasureJob measure = {.job = {.batch = batch, .share = measure_share, .join = measure_join},
+                          .out = out};
+    int threads = useful_threads(batch);
+    uint64_t one[2 * MOST_COUNTED], *all = NULL;
+    if (out->bins) {
+        size_t size = 2 * row_of_bins(out->bins) * sizeof *one;
+        if (threads > 1) all = calloc(batch->n, size);
+        if (!all) threads = 1, memset(one, 0, size);
+        measure.counted = all ? all : one;
+    }
+    run_job(&measure.job, threads);
+    free(all);
+}
+
+/* -- hashes: a mark of every bit of a tensor, additive over shards, because the flat index in the
+ * whole tensor is mixed in -- */
+
+#define GOLDEN 0x9E3779B97F4A7C15u
+
+/* The mark of one element: its bits and its place, multiplied apart. */
+static inline vq mark(vq bits, vq place) {
+    vq word = bits + place;
+    word = (word ^ (word >> 32)) * 0xBF58476D1CE4E5B9u;
+    return word ^ (word >> 29);
+}
+
+static inline vq load_bits(const char *x, int dtype) {
+    if (dtype == F64) return load_vq(x);
+    if (dtype == F32) return __builtin_convertvector(load_vu_half(x), vq);
+    /* By two steps: the compiler takes one such conversion lane by lane. */
+    return __builtin_convertvector(__builtin_convertvector(load_vh_half(x), vu_half), vq);
+}
+
+/* Four vectors at a time: one prefetch serves them all. */
+INLINE uint64_t hash_some(const char *x, size_t n, int dtype, uint64_t offset) {
+    size_t i = 0, size = itemsize(dtype);
+    vq total = {0}, place = {0}, step = vq_all(WIDE * GOLDEN);
+    for (int lane = 0; lane < WIDE; lane++) place[lane] = (offset + (uint64_t)lane) * GOLDEN;
+    for (; i + 4 * WIDE <= n; i += 4 * WIDE) {
+        prefetch(x + i * size, 4 * WIDE * size);
+        for (size_t k = 0; k < 4; k++, place += step)
+            total += mark(load_bits(x + (i + k * WIDE) * size, dtype), place);
+    }
+    uint64_t sum = vq_sum(total);
+    for (; i < n; i += WIDE, place += step) {
+        char padded[WIDTH] = {0};
+        size_t rest = smaller(WIDE, n - i);
+        memcpy(padded, x + i * size, rest * size);
+        vq marks = mark(load_bits(padded, dtype), place);
+        for (size_t lane = 0; lane < rest; lane++) sum += marks[lane];
+    }
+    return sum;
+}
+
+typedef struct {
+    Job job;
+    const int64_t *offsets;
+    uint64_t *out;
+} HashJob;
+
+static void hash_share(Job *job) {
+    for (Piece *piece; (piece = next_piece(job));) {
+        Tensor tensor = tensor_of(job->batch, piece->tensor);
+        const char *x = tensor.data + piece->first * itemsize(tensor.dtype);
+        uint64_t at = (uint64_t)((const HashJob *)job)->offsets[piece->tensor] + piece->first;
+        piece->mark = tensor.dtype == F32   ? hash_some(x, piece->n, F32, at)
+                      : tensor.dtype == F64 ? hash_some(x, piece->n, F64, at)
+                                            : hash_some(x, piece->n, BF16, at);
+    }
+}
+
+static void hash_join(Job *job, const Piece *piece) {
+    uint64_t *out = ((HashJob *)job)->out + piece->tensor;
+    *out = piece->mark + (piece->first == 0 ? 0 : *out);
+}
+
+static void hashes(const Batch *batch, const int64_t *offsets, uint64_t *out) {
+    HashJob all = {.job = {.batch = batch, .share = hash_share, .join = hash_join},
+                   .offsets = offsets, .out = out};
+    run_job(&all.job, useful_threads(batch));
+}
+
+/* -- what an optimizer's step changed, and how Adam's ratio g/(√v̂+ε) is distributed --
+ *
+ * One pass over the weights before and after, the gradient and the second moment, or over those of
+ * them there are. Where no stream is float64 in floats, for two doubles cost four times what a float
+ * does; afterwards it is known whether the sums kept their digits. */
+
+enum { CHANGE = 1, GRADIENT = 2, RATIO = 4 };
+
+/* One tensor's four streams, which of them there are (`parts`), and Adam's constants. */
+typedef struct {
+    Tensor before, after, grad, second;
+    int parts, is_wide; /* wide: one of the streams is float64 */
+    double correction, eps;
+    float factor, below;
+} Step;
+
+static void set_constants(Step *step) {
+    step->factor = (float)(1.0 / sqrt(step->correction));
+    /* v < below exactly where √(v / correction) < eps, for float v: the smallest float not under. */
+    double exact = step->eps * step->eps * step->correction;
+    step->below = (float)exact;
+    if (exact > 0.0 && step->below < exact) step->below = nextafterf(step->below, INFINITY);
+    /* Beyond these the denominator or its reciprocal could leave the range of float. */
+    if (!(step->factor < 0x1p40f && step->eps < 0x1p100)) step->is_wide = 1;
+}
+
+/* Σx² of the finite values of a block of doubles, whatever their range. */
+static void add_squares(const double *x, size_t n, Norm *norm) {
+    double largest = 0.0, rest = 0.0;
+    for (size_t i = 0; i < n; i++)
+        if (isfinite(x[i]) && fabs(x[i]) > largest) largest = fabs(x[i]);
+    int exponent = common_exponent(largest);
+    /* The power of two that brings them to the middle of the range may be no double: its root is. */
+    double root = ldexp(1.0, -exponent / 2);
+    vd total = {0};
+    size_t i = 0;
+    for (; i + WIDE <= n; i += WIDE) {
+        vd y = vd_finite(load_vd(x + i)) * root * root;
+        total += y * y;
+    }
+    for (; i < n; i++) {
+        double y = isfinite(x[i]) ? x[i] * root * root : 0.0;
+        rest += y * y;
+    }
+    norm_add(norm, vd_sum(total) + rest, exponent);
+}
+
+/* A block's elements of one stream, in double. */
+static const double *wide_part(const Tensor *tensor, size_t first, size_t n, double *scratch) {
+    return load_doubles(tensor->data + first * itemsize(tensor->dtype), n, tensor->dtype, scratch);
+}
+
+/* One block in double: the counts of changes and gradients where asked for, and the norms in `todo`. */
+static void step_wide(const Step *step, size_t first, size_t n, int todo, int counts,
+                      StepSums *sums) {
+    double room[4][BLOCK], *result = room[3];
+    const double *before = room[0], *after = room[0], *grad = NULL;
+    if (step->parts & CHANGE) {
+        before = wide_part(&step->before, first, n, room[0]);
+        after = wide_part(&step->after, first, n, room[1]);
+    }
+    if (step->parts & GRADIENT) grad = wide_part(&step->grad, first, n, room[2]);
+    for (size_t i = 0; counts && i < n; i++) {
+        int same = step->parts & CHANGE && memcmp(before + i, after + i, sizeof(double)) == 0;
+        int with = grad && grad[i] != 0.0;
+        sums->changed += step->parts & CHANGE && !same;
+        sums->with_gradient += (uint64_t)with, sums->lost += (uint64_t)(with && same);
+    }
+    if (todo & CHANGE) {
+        for (size_t i = 0; i < n; i++) result[i] = after[i] - before[i];
+        add_squares(result, n, &sums->change);
+        add_squares(before, n, &sums->weight);
+    }
+    if (!(todo & RATIO)) return;
+    const double *second = wide_part(&step->second, first, n, room[0]);
+    for (size_t i = 0; i < n; i++) {
+        double root = sqrt(second[i] / step->correction);
+        result[i] = grad[i] / (root + step->eps);
+        sums->under += root < step->eps;
+        sums->finite += isfinite(result[i]) != 0;
+    }
+    add_squares(result, n, &sums->ratio);
+}
+
+/* Changes and ratios are taken times this, so that squares of small ones do not become subnormal. */
+#define LIFT 0x1p30f
+
+/* A block's streams as floats; unused ones are NULL. */
+typedef struct {
+    const float *before, *after, *grad, *second;
+} Streams;
+
+/* Float sums of squares, and counters that hold −1 per hit. */
+typedef struct {
+    vf change, weight, ratio;
+    vi same, with, lost, under, odd, strange;
+} StepLanes;
+
+INLINE void add_step(StepLanes *lanes, const Step *step, const Streams *x, size_t i, int parts) {
+    vi same = {0};
+    if (parts & CHANGE) {
+        vf before = load_vf(x->before + i), after = load_vf(x->after + i);
+        vf change = (after - before) * LIFT;
+        same = (vi)((vu)before == (vu)after);
+        lanes->same += same;
+        lanes->change += change * change;
+        lanes->weight += before * before;
+    }
+    if (!(parts & GRADIENT)) return;
+    vf grad = load_vf(x->grad + i);
+    vi with = (vi)(grad != vf_all(0.0f));
+    lanes->with += with;
+    lanes->lost += with & same;
+    if (!(parts & RATIO)) return;
+    vu exponent = vu_all(0x7f800000);
+    vf second = load_vf(x->second + i);
+    vf ratio = grad * LIFT / (vf_sqrt(second) * step->factor + (float)step->eps);
+    vi odd = (vi)(((vu)ratio & exponent) == exponent), real = (vi)(second >= vf_all(0.0f));
+    vi finite = (vi)(((vu)grad & exponent) != exponent);
+    lanes->under += (vi)(second < vf_all(step->below)) & real;
+    lanes->odd += odd;
+    lanes->strange |= odd & finite & real; /* a ratio of good numbers left the range of float */
+    ratio = (vf)((vi)ratio & ~odd);
+    lanes->ratio += ratio * ratio;
+}
+
+/* The sums in double, before those in float grow inexact. */
+typedef struct {
+    vd change, weight, ratio;
+} StepTotals;
+
+static inline void fold_step(StepLanes *lanes, StepTotals *totals) {
+    totals->change += vf_fold(lanes->change), totals->weight += vf_fold(lanes->weight);
+    totals->ratio += vf_fold(lanes->ratio);
+    lanes->change = lanes->weight = lanes->ratio = (vf){0};
+}
+
+INLINE void prefetch_streams(const Streams *x, size_t i, int parts) {
+    if (parts & CHANGE) prefetch((const char *)(x->before + i), WIDTH);
+    if (parts & CHANGE) prefetch((const char *)(x->after + i), WIDTH);
+    if (parts & GRADIENT) prefetch((const char *)(x->grad + i), WIDTH);
+    if (parts & RATIO) prefetch((const char *)(x->second + i), WIDTH);
+}
+
+/* What is known of a block: sums of squares, and counters. */
+typedef struct {
+    double change, weight, ratio;
+    uint64_t same, with, lost, under, odd, strange, lanes;
+} Found;
+
+INLINE Found sweep_step(const Step *step, const Streams *x, size_t n, int parts) {
+    StepLanes lanes = {{0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}};
+    StepTotals totals = {{0}, {0}, {0}};
+    size_t i = 0;
+    while (i + LANES <= n) {
+        size_t stop = smaller(n - LANES + 1, i + TERMS * LANES);
+        for (; i < stop; i += LANES) {
+            prefetch_streams(x, i, parts);
+            add_step(&lanes, step, x, i, parts);
+        }
+        fold_step(&lanes, &totals);
+    }
+    if (i < n) { /* the last elements, filled up with such as count and add nothing */
+        float rest[4][LANES] = {{0}};
+        for (size_t lane = 0; lane < LANES; lane++) rest[3][lane] = NAN;
+        const float *from[4] = {x->before, x->after, x->grad, x->second};
+        for (size_t k = 0; k < 4; k++)
+            if (from[k]) memcpy(rest[k], from[k] + i, (n - i) * sizeof(float));
+        add_step(&lanes, step, &(Streams){rest[0], rest[1], rest[2], rest[3]}, 0, parts);
+        fold_step(&lanes, &totals);
+        i += LANES;
+    }
+    return (Found){vd_sum(totals.change) * 0x1p-60, vd_sum(totals.weight),
+                   vd_sum(totals.ratio) * 0x1p-60,
+                   -vi_sum(lanes.same), -vi_sum(lanes.with), -vi_sum(lanes.lost),
+                   -vi_sum(lanes.under), -vi_sum(lanes.odd), -vi_sum(lanes.strange), i};
+}
+
+/* Whether Σx², as floats added it up, has all the digits it should. */
+static inline int is_sound(double squares, double lift) {
+    return squares * lift > 0x1p-100 && squares * lift < 0x1p120;
+}
+
+/* One block in float; gives the parts whose norms must be taken once more, in double. */
+static int step_floats(const Step *step, size_t first, size_t n, StepSums *sums) {
+    float scratch[4][BLOCK];
+    const Tensor *tensors[4] = {&step->before, &step->after, &step->grad, &step->second};
+    const float *from[4];
+    int todo = 0;
+    for (int k = 0; k < 4; k++) {
+        const Tensor *tensor = tensors[k];
+        const char *data = tensor->data ? tensor->data + first * itemsize(tensor->dtype) : NULL;
+        from[k] = data ? load_floats(data, n, tensor->dtype, scratch[k]) : NULL;
+    }
+    Streams x = {from[0], from[1], from[2], from[3]};
+    Found found = step->parts == CHANGE                ? sweep_step(step, &x, n, CHANGE)
+                  : step->parts == (CHANGE | GRADIENT) ? sweep_step(step, &x, n, CHANGE | GRADIENT)
+                  : step->parts == (GRADIENT | RATIO)
+                      ? sweep_step(step, &x, n, GRADIENT | RATIO)
+                      : sweep_step(step, &x, n, CHANGE | GRADIENT | RATIO);
+    sums->with_gradient = found.with, sums->lost = found.lost;
+    if (step->parts & CHANGE) {
+        sums->changed = found.lanes - found.same;
+        int still = found.change == 0.0 && sums->changed == 0;
+        if (!(is_sound(found.change, 0x1p60) || still) || !is_sound(found.weight, 1.0))
+            todo |= CHANGE;
+        else norm_add(&sums->change, found.change, 0), norm_add(&sums->weight, found.weight, 0);
+    }
+    if (step->parts & RATIO) {
+        uint64_t finite = found.lanes - found.odd;
+        int idle = found.ratio == 0.0 && (found.with == 0 || finite == 0);
+        if (found.strange || !(is_sound(found.ratio, 0x1p60) || idle)) return todo | RATIO;
+        norm_add(&sums->ratio, found.ratio, 0);
+        sums->finite = finite, sums->under = found.under;
+    }
+    return todo;
+}
+
+static void step_add(StepSums *into, const StepSums *part) {
+    into->changed += part->changed, into->lost += part->lost;
+    into->with_gradient += part->with_gradient;
+    into->finite += part->finite, into->under += part->under;
+    norm_add(&into->change, part->change.squares, part->change.exponent);
+    norm_add(&into->weight, part->weight.squares, part->weight.exponent);
+    norm_add(&into->ratio, part->ratio.squares, part->ratio.exponent);
+}
+
+/* Add a stream where there is one. */
+static int take_stream(Step *step, Tensor *stream, const Batch *batch, size_t t, int part) {
+    if (!batch || batch->counts[t] == 0) return 0;
+    *stream = tensor_of(batch, t);
+    step->parts |= part;
+    step->is_wide |= stream->dtype == F64;
+    return 1;
+}
+
+static Step step_of(const Steps *all, size_t t) {
+    Step step = {.parts = 0};
+    take_stream(&step, &step.before, all->before, t, CHANGE);
+    take_stream(&step, &step.after, all->after, t, CHANGE);
+    if (take_stream(&step, &step.grad, all->grads, t, GRADIENT) &&
+        take_stream(&step, &step.second, all->second, t, RATIO)) {
+        step.correction = all->correction[t], step.eps = all->eps[t];
+        set_constants(&step);
+    }
+    return step;
+}
+
+typedef struct {
+    Job job;
+    const Steps *steps;
+    StepSums total; /* of the pieces of a tensor joined so far */
+} StepJob;
+
+static void step_share(Job *job) {
+    for (Piece *piece; (piece = next_piece(job));) {
+        Step step = step_of(((const StepJob *)job)->steps, piece->tensor);
+        size_t stop = piece->first + piece->n;
+        piece->step = (StepSums){0};
+        for (size_t i = piece->first; i < stop; i += BLOCK) {
+            StepSums block = {0};
+            size_t n = smaller(BLOCK, stop - i);
+            int todo = step.is_wide ? step.parts : step_floats(&step, i, n, &block);
+            if (step.is_wide || todo) step_wide(&step, i, n, todo, step.is_wide, &block);
+            step_add(&piece->step, &block);
+        }
+    }
+}
+
+static void step_join(Job *job, const Piece *piece) {
+    StepJob *all = (StepJob *)job;
+    size_t t = piece->tensor;
+    StepSums *sums = &all->total;
+    if (piece->first == 0) *sums = (StepSums){0};
+    step_add(sums, &piece->step);
+    if (!is_last(job, piece)) return;
+    if (all->steps->updates)
+        all->steps->updates[t] =
+            (UpdateRecord){norm_value(&sums->change), norm_value(&sums->weight), sums->changed,
+                           sums->lost, sums->with_gradient};
+    if (!all->steps->ratios) return;
+    AdamRecord *adam = &all->steps->ratios[t];
+    *adam = (AdamRecord){NAN, NAN};
+    if (sums->finite) adam->ratio_rms = norm_value(&sums->ratio) / sqrt((double)sums->finite);
+    if (step_of(all->steps, t).parts & RATIO)
+        adam->eps_fraction = (double)sums->under / (double)job->batch->counts[t];
+}
+
+static void step(const Steps *steps) {
+    StepJob all = {.job = {.batch = steps->before ? steps->before : steps->grads,
+                           .share = step_share, .join = step_join},
+                   .steps = steps};
+    run_job(&all.job, useful_threads(all.job.batch));
+}
+
+/* -- how many elements are NaN or infinite -- */
+
+/* Of n elements that lie `stride` apart. Integer work only, for exponents of nothing but ones say it.
+ * Neighbours are compared a block at a time: a block's count fits into any element type, so that the
+ * compiler adds lanes as wide as the elements. */
+#define DEFINE_NONFINITE(name, type, exponent)                                           \
+    static size_t name(const type *x, size_t n, size_t stride) {                         \
+        size_t total = 0;                                                                \
+        for (size_t i = 0; stride == 1 && i < n; i += BLOCK) {                           \
+            size_t stop = smaller(n, i + BLOCK);                                         \
+            type hits = 0;                                                               \
+            for (size_t k = i; k < stop; k++) hits += (x[k] & (exponent)) == (exponent); \
+            total += hits;                                                               \
+        }                                                                                \
+        for (size_t i = 0; stride > 1 && i < n; i++)                                     \
+            total += (x[i * stride] & (exponent)) == (exponent);                         \
+        return total;                                                                    \
+    }
+DEFINE_NONFINITE(nonfinite_f32, uint32_t, 0x7f800000u)
+DEFINE_NONFINITE(nonfinite_f64, uint64_t, 0x7ff0000000000000u)
+DEFINE_NONFINITE(nonfinite_bf16, uint16_t, 0x7f80u)
+DEFINE_NONFINITE(nonfinite_f16, uint16_t, 0x7c00u)
+#undef DEFINE_NONFINITE
+
+static size_t nonfinite(const void *data, size_t n, int dtype, size_t stride) {
+    if (dtype == F32) return nonfinite_f32(data, n, stride);
+    if (dtype == F64) return nonfinite_f64(data, n, stride);
+    return dtype == BF16 ? nonfinite_bf16(data, n, stride) : nonfinite_f16(data, n, stride);
+}
+
+/* -- the cosine of two samples -- */
+
+static double cosine(const void *a, const void *b, size_t n, int dtype) {
+    double room[2][BLOCK], dot = 0.0, aa = 0.0, bb = 0.0;
+    const double *x = load_doubles(a, n, dtype, room[0]), *y = load_doubles(b, n, dtype, room[1]);
+    vd dots = {0}, as = {0}, bs = {0};
+    size_t i = 0;
+    for (; i + WIDE <= n; i += WIDE) {
+        vd one = load_vd(x + i), other = load_vd(y + i);
+        dots += one * other, as += one * one, bs += other * other;
+    }
+    for (; i < n; i++) dot += x[i] * y[i], aa += x[i] * x[i], bb += y[i] * y[i];
+    double size = sqrt(aa + vd_sum(as)) * sqrt(bb + vd_sum(bs)), found = (dot + vd_sum(dots)) / size;
+    return size > 0.0 && isfinite(found) ? found : NAN;
+}
+
+const Kernel NAME(kernel) = {
+    .name = SET,
+    .measure = measure,
+    .step = step,
+    .hashes = hashes,
+    .nonfinite = nonfinite,
+    .cosine = cosine,
+    .widen = widen,
+};
+
+#ifdef FEATURES
+#if defined(__clang__)
+PRAGMA(clang attribute pop)
+#else
+PRAGMA(GCC pop_options)
+#endif
+#endif
