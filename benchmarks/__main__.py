@@ -14,7 +14,6 @@ BENCHMARKS = {
     "kernel": "benchmarks.kernel",
     "live_page": "benchmarks.live_page",
     "many_ranks": "benchmarks.many_ranks",
-    "signals": "benchmarks.signals",
     "store": "benchmarks.store",
     "watch": "benchmarks.watch",
 }

@@ -1,9 +1,9 @@
 """For somebody with a GPU: are the numbers right on it, and what do they cost there?
 
-First every statistic of both engines is held against the CPU kernel on made tensors; then GPT-2's
-gradients are measured, beside the floor (reading as many bytes once), `torch._foreach_norm` and,
-where it is installed, `wandb.watch`. Writes `gradwatch-gpu.json`, to be sent back. Where there is
-no GPU it checks the numbers through Triton's interpreter and times nothing worth sending.
+First both ways to measure (torch's operations, the Triton kernel) are held against the kernel of
+the CPU on made tensors; then GPT-2's gradients are measured, beside the floor (reading as many
+bytes once). Writes `gradwatch-gpu.json`, to be sent back. Where there is no GPU it checks the
+numbers on the CPU, through Triton's interpreter, and times nothing worth sending.
 """
 
 import json
@@ -11,32 +11,35 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gradwatch.record.device import choice
-from gradwatch.record.device.engine import Engine, Places, RowTimes, Wanted
-from gradwatch.record.device.proof import NumberCheck, send_proof
-from gradwatch.record.device.torch_engine import TorchEngine
-from gradwatch.record.device.transfer import Transfer
+from gradwatch import kernel
+from gradwatch.record import device as torch_engine
+from gradwatch.record.transfer import Transfer
 
 FILE = Path("gradwatch-gpu.json")
+INTERPRET = "TRITON_INTERPRET"
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
-GPT2_BLOCK = (
+BLOCK = (
     *((768,), (768,), (2304, 768), (2304,), (768, 768), (768,)),
     *((768,), (768,), (3072, 768), (3072,), (768, 3072), (768,)),
 )
-GPT2 = ((50257, 768), (1024, 768), *(GPT2_BLOCK * 12), (768,), (768,))
-SMALL = ((64, 48), (64,), (200, 16)) * 2
-INTERPRET = "TRITON_INTERPRET"
+GPT2 = ((50257, 768), (1024, 768), *(BLOCK * 12), (768,), (768,))
+SMALL = ((64, 80), (64,), (200, 16)) * 2
+NORMS = ("norm", "abs_mean", "abs_max")
+EXACT = ("count", "zeros", "nan", "pos_inf", "neg_inf", "zero_rows", "min", "max")
+TOLERANCE, SUMMED = 1e-5, 1e-3
+"""Of sums about a mean; of norms that torch adds up in float32, on a CPU one by one."""
+
+Launch = Callable[..., torch_engine.Launched]
 
 
 def main() -> int:
@@ -45,134 +48,135 @@ def main() -> int:
         # It must be set before Python starts.
         command = [sys.executable, "-m", "benchmarks", "gpu"]
         return subprocess.run(command, env=os.environ | {INTERPRET: "1"}, check=False).returncode
-    engines: list[Engine] = [TorchEngine(device)]
-    hindrance = choice.hindrance(device)
-    if not hindrance:
-        engines.append(choice.triton_engine(TorchEngine(device)))
-    checks = [check for engine in engines for check in proved(engine, device)]
-    figures = {} if any(not check.ok for check in checks) else timed(engines, device)
+    engines: dict[str, Launch] = {torch_engine.TORCH: torch_engine.launch}
+    if not (hindrance := torch_engine.hindrance(device)):
+        engines[torch_engine.TRITON] = import_module("gradwatch.record.triton").launch
+    checks = [one for name, engine in engines.items() for one in proved(name, engine, device)]
+    wrong = [check for check in checks if not check["ok"]]
+    figures = {} if wrong else timed(engines, device)
     result = {
         "device": _name(device),
-        "versions": _versions(),
-        "engines": {engine.name: "checked" for engine in engines}
-        | ({choice.TRITON: hindrance} if hindrance else {}),
-        "checks": [asdict(check) for check in checks],
+        "versions": {"torch": str(torch.__version__), "python": platform.python_version()},
+        "engines": dict.fromkeys(engines, "checked") | ({"triton": hindrance} if hindrance else {}),
+        "checks": checks,
         "figures": figures,
     }
     FILE.write_text(json.dumps(result, indent=1) + "\n")
-    wrong = [check for check in checks if not check.ok]
     for check in wrong:
-        print(f"DIFFERS: {check.name} by {check.max_relative_error:.1e}")
+        print(f"DIFFERS: {check['name']} by {check['max_relative_error']:.1e}")
     print(f"{len(checks) - len(wrong)} of {len(checks)} checks ok on {_name(device)}")
     for name, figure in figures.items():
-        print(f"{name:44s}" + "".join(f"{key} {value:.3f}  " for key, value in figure.items()))
+        print(f"{name:32s}" + "  ".join(f"{key} {value:.3f}" for key, value in figure.items()))
     print(f"wrote {FILE}: please send it back (docs/gpu.md)")
     return 1 if wrong else 0
 
 
-def proved(engine: Engine, device: torch.device) -> list[NumberCheck]:
-    """The checks of every type of numbers, named by engine."""
-    sent = send_proof(engine, device, TYPES)
-    transfer = Transfer(sent.parts)
-    transfer.wait()
-    return [
-        NumberCheck(f"{engine.name} {check.name}", check.max_relative_error, check.ok)
-        for check in sent.finish(transfer.parts())
-    ]
+# -- numbers ---------------------------------------------------------------------------------------
 
 
-def timed(engines: Sequence[Engine], device: torch.device) -> dict[str, dict[str, float]]:
+def made() -> dict[str, Tensor]:
+    """Tensors of many kinds, in float64; of each a small and a large one."""
+    generator = torch.Generator().manual_seed(0)
+    kinds: dict[str, Tensor] = {}
+    for size, shape in (("small", (37, 50)), ("large", (70, 130))):
+        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        kinds |= {f"{size} gaussian": x, f"{size} constant": torch.full_like(x, 0.75)}
+        kinds[f"{size} far offset"] = x * 0.25 + 100
+        kinds[f"{size} huge"], kinds[f"{size} subnormal"] = x * 1e4, x * 1e-7
+        kinds[f"{size} zero rows"] = x * (torch.arange(len(x)) % 3 > 0).view(-1, 1)
+        for name, value in (("one NaN", np.nan), ("one Inf", np.inf)):
+            kinds[f"{size} {name}"] = x.clone()
+            kinds[f"{size} {name}"][1, 1] = value
+    return kinds
+
+
+def proved(name: str, engine: Launch, device: torch.device) -> list[dict[str, Any]]:
+    """Every kind and type against float64 on the CPU."""
+    checks = []
+    for dtype in TYPES:
+        kinds = made()
+        tensors = [x.to(dtype) for x in kinds.values()]
+        given = [x.to(device) for x in tensors]
+        # Views that are not aligned beside those that are.
+        given += [torch.cat([x.view(-1)[:1], x.view(-1)])[1:].view(x.shape) for x in given[:2]]
+        tensors += tensors[:2]
+        labels = [*kinds, *(f"{kind}, not aligned" for kind in list(kinds)[:2])]
+        parts, finish = engine(given, rows=True)
+        transfer = Transfer(parts)
+        transfer.wait()
+        found = finish(transfer.parts(), 1.0)
+        arrays = [x.double().numpy() for x in tensors]
+        batch, owners = kernel.batch_of(arrays)
+        marks = [np.zeros(len(x), np.uint8) for x in owners]
+        truth = kernel.measure(batch, touched=marks).records
+        truth["zero_rows"] = [int((mark == 0).sum()) for mark in marks]
+        for at, label in enumerate(labels):
+            error, ok = _compared(found.records[at], truth[at], whole=bool(found.whole[at]))
+            text = f"{name} {str(dtype).removeprefix('torch.')} {label}"
+            checks.append({"name": text, "max_relative_error": error, "ok": bool(ok)})
+    return checks
+
+
+def _compared(found: np.void, truth: np.void, *, whole: bool) -> tuple[float, bool]:
+    """The largest relative error, and whether everything is as near as it should be."""
+    if not whole and (truth["nan"] or truth["pos_inf"]):  # of the rest a sample tells
+        ok = all(not truth[kind] or found[kind] >= 1 for kind in ("nan", "pos_inf"))
+        return 0.0, ok and found["zero_rows"] == truth["zero_rows"]
+    spread = float(truth["norm"]) / np.sqrt(float(truth["count"]))
+    errors = {name: _relative(found[name], truth[name], 0.0) for name in NORMS}
+    exact: tuple[str, ...] = ("count", "zero_rows")
+    if whole:
+        errors |= {name: _relative(found[name], truth[name], spread) for name in ("mean", "std")}
+        exact = EXACT
+    worst = max(errors.values())
+    equal = all(found[name] == truth[name] for name in exact)
+    return worst, equal and worst <= (TOLERANCE if whole else SUMMED)
+
+
+def _relative(found: float, truth: float, floor: float) -> float:
+    return 0.0 if found == truth else float(abs(found - truth) / max(abs(truth), floor))
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+def timed(engines: dict[str, Launch], device: torch.device) -> dict[str, dict[str, float]]:
     """Milliseconds and GB/s of each way to look at the gradients of one step."""
-    shapes = SMALL if device.type == "cpu" else GPT2
     figures: dict[str, dict[str, float]] = {}
     for dtype in TYPES[:2]:
-        label = str(dtype).removeprefix("torch.")
+        shapes = SMALL if device.type == "cpu" else GPT2
         tensors = [(torch.randn(shape, device=device) * 1e-3).to(dtype) for shape in shapes]
         size = sum(tensor.nbytes for tensor in tensors)
-        for what, action in _ways(engines, tensors, device):
+        label = str(dtype).removeprefix("torch.")
+        for what, action in _ways(engines, tensors):
             seconds = _seconds(action, device)
             figures[f"{label} {what}"] = {"ms": seconds * 1e3, "GB/s": size / seconds / 1e9}
-        if (cost := _wandb(tensors, device)) is not None:
-            figures[f"{label} wandb.watch"] = {"ms": cost * 1e3}
     return figures
 
 
 def _ways(
-    engines: Sequence[Engine], tensors: Sequence[Tensor], device: torch.device
+    engines: dict[str, Launch], tensors: list[Tensor]
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     flat = torch.cat([tensor.view(-1) for tensor in tensors])
     yield "floor: one read", flat.sum
     del flat
     yield "torch._foreach_norm", lambda: torch._foreach_norm(tensors)
-    for engine in engines:
-        for what, wanted in _steps(tensors, device):
-            yield f"{engine.name}: {what}", _measuring(engine, tensors, wanted)
-
-
-def _steps(tensors: Sequence[Tensor], device: torch.device) -> list[tuple[str, Wanted]]:
-    rows = RowTimes([t.shape[0] if t.dim() > 1 else 0 for t in tensors], device)
-    return [
-        ("gradients", Wanted(rows=rows)),
-        ("gradients, sketches", Wanted(rows=rows, sketches=True)),
-        ("gradients, sketches, histograms", Wanted(rows=rows, sketches=True, histograms=True)),
-        ("weights, histograms", Wanted(hashes=True, histograms=True)),
-    ]
-
-
-def _measuring(engine: Engine, tensors: Sequence[Tensor], wanted: Wanted) -> Callable[[], object]:
-    """A recorded step: what is launched, and the copy of its numbers to the host."""
-    count = len(tensors)
-    sizes = np.array([tensor.numel() for tensor in tensors], np.int64)
-    places = Places(np.arange(count, dtype=np.uint64), np.zeros(count, np.int64), sizes)
-    return lambda: Transfer(engine.measure(tensors, places, wanted).parts)
+    for name, engine in engines.items():
+        for rows, what in ((False, "gradients"), (True, "gradients, rows")):
+            yield f"{name}: {what}", lambda e=engine, r=rows: Transfer(e(tensors, rows=r)[0])
 
 
 def _seconds(action: Callable[[], object], device: torch.device) -> float:
     """Median of several, the device's queue empty before and after."""
     wait = torch.accelerator.synchronize if device.type != "cpu" else lambda: None
-    rounds = 20 if device.type != "cpu" else 1
     times = []
-    for turn in range(rounds + 2 * (rounds > 1)):  # the first ones compile and claim memory
+    for _ in range(22 if device.type != "cpu" else 3):
         wait()
         start = time.perf_counter()
         action()
         wait()
-        if turn >= 2 or rounds == 1:
-            times.append(time.perf_counter() - start)
-    return float(np.median(times))
-
-
-class _Sum(nn.Module):
-    """A model whose backward costs little beside what watches it."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.parts = nn.ParameterList([nn.Parameter(tensor.clone()) for tensor in tensors])
-
-    def forward(self) -> Tensor:
-        return torch.stack([part.float().sum() for part in self.parts]).sum()
-
-
-def _wandb(tensors: Sequence[Tensor], device: torch.device) -> float | None:
-    """Seconds that `wandb.watch` adds to a backward; None where it is not installed."""
-    try:
-        import wandb
-    except ImportError:
-        return None
-    model = _Sum(tensors)
-
-    def backward() -> None:
-        model.zero_grad()
-        model().backward()
-
-    bare = _seconds(backward, device)
-    with tempfile.TemporaryDirectory() as folder:
-        run = wandb.init(mode="offline", dir=folder, settings=wandb.Settings(silent=True))
-        wandb.watch(model, log="gradients", log_freq=1)
-        watched = _seconds(backward, device)
-        wandb.unwatch(model)
-        run.finish()
-    return watched - bare
+        times.append(time.perf_counter() - start)
+    return float(np.median(times[2:]))  # the first ones compile and claim memory
 
 
 def _name(device: torch.device) -> str:
@@ -180,12 +184,3 @@ def _name(device: torch.device) -> str:
         return "CPU, through Triton's interpreter"
     module = getattr(torch, device.type)
     return str(module.get_device_name()) if hasattr(module, "get_device_name") else str(device)
-
-
-def _versions() -> dict[str, Any]:
-    versions = {"torch": str(torch.__version__), "python": platform.python_version()}
-    try:
-        import triton
-    except ImportError:
-        return versions
-    return versions | {"triton": triton.__version__}

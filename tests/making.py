@@ -38,9 +38,8 @@ def make_run(
         )
     given = {Stat(stat): np.asarray(table, np.uint8) for stat, table in (states or {}).items()}
     for stat, table in values.items():
-        plain = table if stat.width == 1 else table[..., 0]
         given.setdefault(
-            stat, np.where(np.isnan(plain), State.NOT_SAMPLED, State.MEASURED).astype(np.uint8)
+            stat, np.where(np.isnan(table), State.NOT_SAMPLED, State.MEASURED).astype(np.uint8)
         )
     return Run(
         MemorySource(

@@ -38,8 +38,8 @@ PAGES = ROOT / "src/gradwatch/checks/pages.json"
 GALLERY = ROOT / "docs/gallery"
 QUIET = {"OMP_NUM_THREADS": "1", "GRADWATCH_MODE": "quiet"}
 WHOLE = """import runpy
-from gradwatch.record import clock
-clock.ALLOWANCE = 1e9
+from gradwatch.record import schedule
+schedule.ALLOWANCE = 1e9
 runpy.run_path("program.py", run_name="__main__")"""
 """A slow or busy machine would record less than the whole run, and the page would differ."""
 MARK = "# fix:"

@@ -84,16 +84,25 @@ _STATES = {
 _ACCELERATORS = """\
 ## On accelerators
 
-What lives on a GPU is measured there, by Triton's kernels or torch's operations ([which, and how
-far they are proven](gpu.md)). The training never waits for a number: what was measured is sent when
-the optimizer steps, and written as rows of its step when it has arrived, a step or a few later. The
+What lives on a GPU is measured there, by a few operations of torch's ([which, and how far they are
+proven](gpu.md)). The training never waits for a number: what was measured is sent when the
+optimizer steps, and written as rows of its step when it has arrived, a step or a few later. The
 numbers are those of the CPU, but:
 
-- Updates are compared at 4,096 fixed coordinates per tensor (state *sampled* where it has more)
-  where copies of all weights would take more than 120 MB (torch's operations: 60 MB).
-- With torch's operations, tensors take turns where all of them would need more than 500 launches:
-  those that are left out are *not sampled* on this step and the first on the next. The mean
-  magnitude of numbers above 3e35 is not known there.
+- Norm, mean magnitude and largest magnitude are exact, and so is whether an element is NaN or
+  infinite. Everything else of a tensor of more than 4,096 elements is told by at most that many
+  evenly spread ones (state *sampled*): counts are extrapolated, histograms show the sample's shape.
+  Where an element is not finite, norms describe the finite part of the sample.
+- Of a model of more than 256 tensors the mean magnitude of gradients is taken on one recorded step
+  of four.
+- Rows of gradients are looked at on one recorded step of four; between them the last counts stand,
+  and a dead row is one that was zero on the last 64 looks. The spread of a weight's rows is told by
+  17 of them and 64 columns.
+- Updates, Adam's ratio and cosines are taken from the samples.
+- No hash of weights is taken (0 stands there). What compares weights takes norm, mean magnitude and
+  largest magnitude, to the bit.
+- Clipping by value is known only where a sampled gradient shows it.
+- Sparse and complex gradients are *unsupported*.
 - Probes look at 4,096 elements of each output and of each first input. That one of them is not
   finite is written as 1, how many are is not known; the state is *sampled*. They look at the first
   micro-batch of a step and, between the steps that record activations, at the repeated blocks of
@@ -105,16 +114,14 @@ numbers are those of the CPU, but:
 - The time that devices work for us is measured too; the overhead and the cadence go by the larger
   of both times.
 - Inputs of more than 16,384 elements are read at that many evenly spread ones.
-- Triton reads outputs whole. With torch's operations, activations of more than 4,194,304 elements
-  are read at that many evenly spread ones (*sampled*). The shares of relu, tanh and sigmoid are
-  counted; entropies of softmax and attention are not.
-- Histograms of clipped gradients are made raw there, by the factor found in the samples.
-  Where the whole of the samples tells another one they are left out.
-- Sparse gradients cannot be read, and the kind of the loss is known only from a logged tensor.
+- Activations of more than 4,194,304 elements are read at that many evenly spread ones (*sampled*).
+  The shares of relu, tanh and sigmoid are counted; entropies of softmax and attention are not.
+- The kind of the loss is known only from a logged tensor.
 
-Memory kept on the device: 4 bytes per row of a gradient; with Triton what its programs leave, 8 MB
-for GPT-2, 34 MB for 7 billion parameters. For a moment a step takes up to 120 MB more.
+Nothing is kept on the device; for a moment a step takes a few megabytes: 2 for GPT-2, 3 for 7
+billion parameters. On the host the last samples are kept, up to 32 KB per tensor.
 """
+
 
 
 def page() -> str:

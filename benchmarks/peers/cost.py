@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
+import gradwatch.record.schedule as pace
 import torch
 
 import gradwatch.kernel as kernel
-import gradwatch.record.clock as pace
 from benchmarks.models import Bench, gpt, mlp, resnet
 from benchmarks.peers.diagnosers import quiet
 from benchmarks.peers.watchers import CYCLE, Folder, Make, Ours, Watching, available
-from gradwatch.record.tensors import gather
+from benchmarks.timing import read_once
 
 MODELS: dict[str, Callable[[], Bench]] = {"mlp": mlp, "gpt": gpt, "resnet": resnet}
 WARM_UP = 2
@@ -93,7 +93,7 @@ def measure(bench: Bench, folder: Path, rounds: int) -> list[str]:
     for turn in range(turns):
         if turn in due:
             bare.step()
-            floors.append(read(bare))
+            floors.append(read_once(bare.model))
             for lane in peers.values():
                 lane.step()
         spent = ours.watching.spent
@@ -119,14 +119,6 @@ def measure(bench: Bench, folder: Path, rounds: int) -> list[str]:
     if hooks > BUDGET * bare.usual >= BUDGET * SMALL:
         out.append("default budget: stretches the cadence; steps too long to let it settle here")
     return out + [f"{name} left out: {why}" for name, why in missing.items()]
-
-
-def read(lane: Lane) -> float:
-    """The floor: reading every gradient once."""
-    gathered = gather([p.grad for p in lane.model.parameters()])
-    began = time.thread_time()
-    kernel.read(gathered.batch)
-    return time.thread_time() - began
 
 
 def budgeted(bench: Bench, folder: Path, bare: float) -> float:

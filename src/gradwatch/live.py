@@ -163,12 +163,15 @@ MOST_JUDGED = 2_000_000
 """Values of one statistic up to which it is tried: these alone take half of that time."""
 
 
-def say_where(run_dir: Path) -> None:
-    """One line on standard error, or a card in a notebook: the run, the verdict, what to type."""
+def say_where(run_dir: Path, ended: bool = True) -> None:
+    """One line on standard error, or a card in a notebook: the run, the verdict, what to type.
+
+    Where an exception ended the training nothing is judged: the line comes at once.
+    """
     home = Path("runs")
     inside = run_dir.parent == home.absolute()
     name = run_dir.name if inside else _shortest(run_dir)
-    diagnosis = _judged(run_dir)
+    diagnosis = _judged(run_dir) if ended else None
     verdict = f"{diagnosis.verdict}, {diagnosis.counted}" if diagnosis is not None else ""
     place = plain(str(home / name if inside else name))
     command = f"gradwatch diagnose {plain(shlex.quote(name))}"

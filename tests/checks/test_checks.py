@@ -56,8 +56,7 @@ def odd_runs(draw: st.DrawFn) -> Run:
     series, states = {}, {}
     for stat in chosen:
         count = {Kind.PARAMETER: width, Kind.LAYER: width, Kind.GROUP: 0}[stat.kind]
-        shape = (steps, count) if stat.width == 1 else (steps, count, stat.width)
-        series[stat] = random.choice(palette, shape)
+        series[stat] = random.choice(palette, (steps, count))
         states[stat] = random.integers(0, len(State), (steps, count))
     names = draw(st.sets(st.sampled_from(["loss", "val_loss", "stale", "skipped", "input_rms"])))
     return make_run(

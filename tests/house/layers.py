@@ -2,8 +2,8 @@
 
 LAYERS = [
     {"errors", "version", "text", "mode"},
-    {"jsonio", "files", "isolated", "notebook", "kernel"},
-    {"stats"},
+    {"jsonio", "files", "isolated", "notebook", "stats"},
+    {"kernel"},
     {"graph", "finding", "result"},
     {"run"},
     {"store", "checkpoints", "original", "forward"},

@@ -66,30 +66,6 @@ def exponent(v: float) -> int:
     return int(power) - 4 * (position + 1) + int(digits[position], 16).bit_length() - 1
 
 
-def places(values: np.ndarray, exponent: int) -> tuple[Counter[int], int]:
-    """Counts per floor(x / 2^exponent), in whole numbers, and how many elements are not finite."""
-    counts: Counter[int] = Counter()
-    nonfinite = 0
-    for v in (float(v) for v in values.ravel()):
-        if not math.isfinite(v):
-            nonfinite += 1
-            continue
-        above, below = v.as_integer_ratio()
-        counts[
-            above // (below << exponent) if exponent >= 0 else (above << -exponent) // below
-        ] += 1
-    return counts, nonfinite
-
-
-def beyond(values: np.ndarray, low: float, high: float) -> list[int]:
-    """Where finite elements are at or beyond a limit."""
-    return [
-        i
-        for i, v in enumerate(values.ravel().tolist())
-        if math.isfinite(v) and (v <= low or v >= high)
-    ]
-
-
 def zero_rows(table: np.ndarray) -> list[bool]:
     """Which rows hold nothing but zeros."""
     return [all(v == 0 for v in row.ravel()) for row in table]

@@ -71,13 +71,13 @@ def test_more_than_a_million(instruction_set: str) -> None:
     ],
 )
 def test_what_must_not_be_read_is_refused(
-    instruction_set: str, wrong: tuple[int, int, int, int]
+    compiled_set: str, wrong: tuple[int, int, int, int]
 ) -> None:
     with pytest.raises(ValueError):
         kernel.nonfinite(*wrong)
 
 
-def test_only_whole_numbers(instruction_set: str) -> None:
+def test_only_whole_numbers(compiled_set: str) -> None:
     with pytest.raises(TypeError):
         kernel.nonfinite(AT, 6.0, 0, 1)  # type: ignore[arg-type]
     with pytest.raises(TypeError):

@@ -223,33 +223,6 @@ def test_update_where_squares_leave_the_range_of_float(instruction_set: str, sca
         )
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    ["before alone", "after alone", "second alone", "nothing", "short second", "short eps"],
-)
-def test_the_c_side_checks_a_step(wrong: str) -> None:
-    if len(kernel.available()) < 2:
-        pytest.skip("numpy only")
-    from gradwatch.kernel import _native
-
-    x = np.ones(6, np.float32)
-    good, short = (Batch.of([x.ctypes.data], [n], [0]) for n in (6, 5))
-    a, b = ((y.pointers, y.counts, y.dtypes, y.rows) for y in (good, short))
-    one, updates, ratios = np.ones(1), np.zeros(1, kernel.UPDATE), np.zeros(1, kernel.ADAM)
-    outputs = (one, one, updates, ratios)
-    arguments = {
-        "before alone": (a, None, None, None, *outputs),
-        "after alone": (None, a, a, None, *outputs),
-        "second alone": (a, a, None, a, *outputs),
-        "nothing": (None, None, None, None, *outputs),
-        "short second": (a, a, a, b, *outputs),
-        "short eps": (a, a, a, a, one, one[:0], updates, ratios),
-    }
-    with pytest.raises(ValueError):
-        _native.step(*arguments[wrong])  # type: ignore[arg-type]
-    _native.step(a, a, a, a, *outputs)
-
-
 def test_copy(instruction_set: str) -> None:
     rng = np.random.default_rng(3)
     sources = [

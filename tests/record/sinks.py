@@ -19,17 +19,35 @@ class MemorySink:
 
     def __init__(self) -> None:
         self.subjects: list[Subject] = []
-        self.rows: dict[tuple[Family, int, str], tuple[np.void, State]] = {}
-        self.logged: dict[int, dict[str, float]] = {}
+        self._rows: dict[tuple[Family, int, str], tuple[np.void, State]] = {}
+        self._logged: dict[int, dict[str, float]] = {}
+        self._bins: dict[tuple[Family, int, str], Histogram] = {}
         self.events: list[Event] = []
         self.info: dict[str, Any] = {}
         self.graphs: list[Graph] = []
-        self.bins: dict[tuple[Family, int, str], Histogram] = {}
         self.closed = False
         self.background = 0.25
-        self.backlog = 0.0
         """Seconds of processor time, as if a thread had used them."""
+        self.backlog = 0.0
+        self.source: Any = lambda: None
         self._ids: dict[tuple[Kind, str], int] = {}
+
+    # Whoever reads takes what the recorder still holds, as the writer's thread does.
+
+    @property
+    def rows(self) -> dict[tuple[Family, int, str], tuple[np.void, State]]:
+        self.source()
+        return self._rows
+
+    @property
+    def logged(self) -> dict[int, dict[str, float]]:
+        self.source()
+        return self._logged
+
+    @property
+    def bins(self) -> dict[tuple[Family, int, str], Histogram]:
+        self.source()
+        return self._bins
 
     def declare(self, subjects: Sequence[Subject]) -> NDArray[np.uint32]:
         ids = []
@@ -49,26 +67,24 @@ class MemorySink:
         ids: NDArray[np.uint32],
         rows: NDArray[np.void],
         states: NDArray[np.uint8],
-        *,
-        owned: bool = False,
     ) -> None:
         for number, row, state in zip(ids, rows, states, strict=True):
             key = (family, step, self.subjects[number].name)
-            assert key not in self.rows, f"recorded twice: {key}"
-            self.rows[key] = (row.copy(), State(int(state)))
+            assert key not in self._rows, f"recorded twice: {key}"
+            self._rows[key] = (row.copy(), State(int(state)))
 
     def histogram_table(
         self, family: Family, step: int, ids: NDArray[np.uint32], table: HistogramTable
     ) -> None:
         for number, histogram in zip(ids, table, strict=True):
-            self.bins[family, step, self.subjects[number].name] = histogram
+            self._bins[family, step, self.subjects[number].name] = histogram
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        self.logged.setdefault(step, {}).update(values)
+        self._logged.setdefault(step, {}).update(values)
 
     def numbers(self, items: Sequence[tuple[int, str, float]]) -> None:
         for step, name, value in items:
-            self.logged.setdefault(step, {})[name] = value
+            self._logged.setdefault(step, {})[name] = value
 
     def event(self, event: Event) -> None:
         self.events.append(event)
@@ -78,6 +94,9 @@ class MemorySink:
 
     def note(self, info: Mapping[str, Any]) -> None:
         self.info.update(info)
+
+    def wake(self) -> None:
+        self.source()
 
     def flush(self, timeout: float = 30.0) -> bool:
         return True
@@ -103,10 +122,9 @@ def watch_into(
     exclude: Any = None,
     step: int = 0,
     scaler: Any = None,
-    signals: Any = (),
     monitor: StepMonitor | None = None,
 ) -> Watcher:
-    """A watcher without files and, unless given, without signals."""
+    """A watcher without files."""
     return Watcher(
         model,
         optimizers,
@@ -116,6 +134,5 @@ def watch_into(
         ),
         first_step=step,
         scaler=scaler,
-        signals=signals,
         monitor=monitor,
     )

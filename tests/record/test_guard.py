@@ -39,24 +39,21 @@ def _broken(*_: Any, **__: Any) -> Any:
 
 
 SEAMS = {
-    "weights": "gradwatch.record.backend_cpu.CpuBackend.weights",
-    "gradients": "gradwatch.kernel.measure",
-    "threads": "gradwatch.kernel.set_threads",
+    "weights": "gradwatch.record.cpu.CpuMeter.weights",
+    "gradients": "gradwatch.record.cpu.CpuMeter.gradients",
     "copy": "gradwatch.kernel.copy",
     "step": "gradwatch.kernel.step",
-    "divisors": "gradwatch.record.backend_cpu.divisors",
-    "gather": "gradwatch.record.backend_cpu.gather",
-    "rows": "gradwatch.record.backend_cpu.gradient_rows",
-    "judge": "gradwatch.record.clipping.GradientSampler.transform",
-    "sample": "gradwatch.record.clipping.sample",
-    "numbers": "tests.record.sinks.MemorySink.numbers",
+    "divisors": "gradwatch.record.cpu.Divisors.of",
+    "gather": "gradwatch.record.cpu.gather",
+    "room": "gradwatch.record.cpu.CpuMeter._room",
+    "sample": "gradwatch.record.sampler.GradientSampler._keep",
+    "outside": "gradwatch.record.cpu.CpuMeter.keep_weights",
+    "take": "gradwatch.record.recorder.Recorder.take",
+    "layers": "gradwatch.record.forward.Forward.collect",
     "parameters": "gradwatch.record.parameters.TrackedParameters.refresh",
-    "pace": "gradwatch.record.clock.Pace.after",
-    "clock": "gradwatch.record.clock.StepClock.enter",
-    "cadence": "gradwatch.record.steps.families_due",
-    "sink": "tests.record.sinks.MemorySink.put",
-    "declare": "tests.record.sinks.MemorySink.scalars",
-    "event": "tests.record.sinks.MemorySink.histogram_table",
+    "pace": "gradwatch.record.schedule.Pace.after",
+    "clock": "gradwatch.record.schedule.StepClock.enter",
+    "cadence": "gradwatch.record.schedule.Schedule.plan",
 }
 
 

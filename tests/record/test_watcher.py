@@ -416,20 +416,20 @@ def test_a_step_that_fails_half_way_is_not_recorded_as_made() -> None:
     assert sink.steps(Family.UPDATE) == [0, 1, 3, 4]
 
 
-def test_events_tell_what_changed_within_four_recorded_steps() -> None:
+def test_events_tell_what_changed_within_sixteen_recorded_steps() -> None:
     model = mlp()
     optimizer: Any = torch.optim.SGD(model.parameters(), 0.1)
     sink = MemorySink()
     watch_into(sink, model, optimizer)
-    train(model, optimizer, 4)
+    train(model, optimizer, 16)
     model[0].weight.requires_grad_(False)
-    train(model, optimizer, 4)
+    train(model, optimizer, 16)
     model[0].weight.requires_grad_(True)
     model.extra = nn.Linear(3, 3)
-    train(model, optimizer, 4)
+    train(model, optimizer, 16)
     del model.extra
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
-    train(model, optimizer, 4)
+    train(model, optimizer, 16)
     told = [(event.kind, event.subject) for event in sink.events]
     assert (EventKind.FROZEN, "0.weight") in told
     assert (EventKind.UNFROZEN, "0.weight") in told
@@ -466,13 +466,13 @@ def test_overhead_is_the_time_inside_us(monkeypatch: pytest.MonkeyPatch) -> None
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     sink = MemorySink()
     watcher = watch_into(sink, model, optimizer)
-    inner = watcher.controller.recorder.before
+    inner = watcher.controller.recorder.take
 
-    def slow(frame: Any) -> None:
+    def slow(found: Any) -> None:
         time.sleep(0.02)
-        inner(frame)
+        inner(found)
 
-    monkeypatch.setattr(watcher.controller.recorder, "before", slow)
+    monkeypatch.setattr(watcher.controller.recorder, "take", slow)
     train(model, optimizer, 10)
     assert watcher.guard.timer.spent >= 0.2
     assert 0.0 < watcher.overhead <= 1.0

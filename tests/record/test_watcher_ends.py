@@ -16,7 +16,7 @@ from torch import nn
 
 from gradwatch.live import watch
 from gradwatch.record import Disabled, Watcher
-from gradwatch.record.clock import families_due
+from gradwatch.record.schedule import Schedule
 from gradwatch.run import Run
 from gradwatch.stats import Family, Stat
 from gradwatch.store import open_run
@@ -55,7 +55,8 @@ def check_whole(run: Run, every: int | None) -> None:
     """Every family that has a schedule on each of its steps, and every logged number."""
     families = frozenset(OF_FAMILY)
     for family, stat in OF_FAMILY.items():
-        due = {s for s in range(STEPS) if family in families_due(s, families, k=1, every=every)}
+        schedule = Schedule(families, 0, every)
+        due = {s for s in range(STEPS) if family in schedule.plan(s, 1).due}
         assert measured(run, stat) - {STEPS} == due, family
     assert np.isfinite(run.scalars["loss"][:STEPS]).all()
     assert run.info["complete"] is True
@@ -148,4 +149,4 @@ def test_a_closed_watcher_keeps_nothing_that_is_logged() -> None:
     del model, optimizer
     gc.collect()
     assert not watcher.controller.clock.idle_left
-    assert not watcher.controller.scalar_buffer.take({"loss": 1.0})
+    assert not watcher.controller.logs.keep({"loss": 1.0})

@@ -1,4 +1,4 @@
-"""Arrays measured like a recording: sketches, rows without gradient, updates, hashes."""
+"""Arrays measured like a recording: cosines, rows without gradient, updates, hashes."""
 
 import math
 
@@ -41,22 +41,33 @@ def test_rows_without_gradient_are_followed() -> None:
     assert 0 < run.series[Stat.GRAD_DEAD_ROWS][-1, 0] < 30
 
 
-def test_sketches_keep_angles() -> None:
-    first, second = RNG.normal(size=(2, 40, 50))
+@pytest.mark.parametrize(("size", "unit"), [((40, 50), 1.0), ((7, 9), 1e-200), ((700, 800), 1e200)])
+def test_cosines_are_those_of_whole_gradients(size: tuple[int, ...], unit: float) -> None:
+    first, second = RNG.normal(size=(2, *size))
     mixed = first + second
-    run = Run.from_arrays({"a": [first, first * 2, None, -first, mixed]})
+    given = [first, first * 2, None, -first, mixed]
+    run = Run.from_arrays({"a": [None if x is None else x * unit for x in given]})
     cosines = run.column("grad_cosine", "a")
     assert math.isnan(cosines[0])
     assert cosines[1] == pytest.approx(1.0)
     assert math.isnan(cosines[2])
     assert cosines[3] == pytest.approx(-1.0)
     true = -np.vdot(first, mixed) / np.linalg.norm(first) / np.linalg.norm(mixed)
-    assert cosines[4] == pytest.approx(true, abs=0.5)  # 32 numbers stand for 2,000
-    sketches = run.series["grad_sketch"]
-    assert sketches.shape == (5, 1, 32)
-    assert sketches.dtype == np.float64
-    np.testing.assert_allclose(sketches[1], 2 * sketches[0], rtol=1e-6)
-    assert np.isnan(sketches[2]).all()
+    assert cosines[4] == pytest.approx(true, rel=1e-6)
+
+
+def test_there_is_no_cosine_where_none_is_defined() -> None:
+    ones, zeros = np.ones((3, 4), np.float32), np.zeros((3, 4), np.float32)
+    odd = np.where(np.eye(3, 4), np.nan, ones)
+    run = Run.from_arrays({"a": [ones, zeros, ones, odd, ones, np.ones(5), np.ones(5)]})
+    assert np.isnan(run.column("grad_cosine", "a")).tolist() == [True] * 6 + [False]
+
+
+def test_cosines_do_not_depend_on_the_order_in_memory() -> None:
+    first, second = RNG.normal(size=(2, 30, 20)).astype(np.float16)
+    plain = Run.from_arrays({"a": [first, second]}).column("grad_cosine", "a")
+    turned = Run.from_arrays({"a": [first, np.asfortranarray(second)]}).column("grad_cosine", "a")
+    assert turned[1] == plain[1]
 
 
 def test_updates_between_steps_that_follow_one_another() -> None:

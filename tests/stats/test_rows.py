@@ -1,25 +1,25 @@
-"""Rows filled in C against numpy's; the memory of rows against lists of everything seen."""
+"""Rows made of records, field by field; and the memory of rows against lists of everything seen."""
 
-from typing import Any
+import math
 
 import numpy as np
 import pytest
 
-import gradwatch.kernel as kernel
-from gradwatch.stats import HAS_VALUE, SKETCH_WIDTH, Family, State, row_dtype
-from gradwatch.stats.rows import WINDOW, RowMemory, SketchMemory, gradient_rows, moment_rows
+from gradwatch import kernel
+from gradwatch.stats import Family, State
+from gradwatch.stats.rows import WINDOW, RowMemory, mirrored, moment_rows, update_rows
 
 
 def test_the_window_of_dead_rows_is_exact() -> None:
     generator = np.random.default_rng(0)
     sizes = [5, 0, 17, 1]
     memory = RowMemory(sizes)
-    rows = np.array(sizes)
-    history: list[list[np.ndarray[Any, Any]]] = []
-    for _ in range(3 * WINDOW):
-        marks = [generator.random(size) < 0.02 for size in sizes]
+    history: list[list[np.ndarray]] = []
+    for step in range(3 * WINDOW):
+        now = np.array(sizes) - (step % 7 == 3)  # at times tensors of another shape: not remembered
+        marks = [generator.random(size) < (0.02 if step % 7 != 3 else 0.0) for size in sizes]
         history.append(marks)
-        for view, mark in zip(memory.fresh(rows), marks, strict=True):
+        for view, mark in zip(memory.fresh(now), marks, strict=True):
             if view is not None:
                 view[:] = mark
         dead, untouched = memory.remember()
@@ -30,90 +30,63 @@ def test_the_window_of_dead_rows_is_exact() -> None:
             assert untouched[index] == (~ever).sum()
 
 
-def _records(count: int, generator: np.random.Generator) -> np.ndarray[Any, Any]:
-    arrays = [generator.normal(0, 10.0**i, (4, 5)) for i in range(-3, count - 3)]
-    arrays[1][2] = 0.0
-    arrays[2][0, :3] = [np.nan, np.inf, -np.inf]
-    arrays[3][:] = 0.25
-    arrays[4] = arrays[4].clip(-0.5, 0.5)
-    return kernel.measure_arrays(arrays)
+ARRAYS = [
+    np.array([[1.0, -2.0, 0.0, 5.0], [0.0, 0.0, 0.0, 0.0]]),
+    np.array([[np.nan, np.inf, -np.inf, 3.0]]),
+    np.array([[0.5, -0.5]]),
+    np.zeros((2, 0)),
+]
 
 
-@pytest.mark.parametrize("factor", [1.0, 0.125, 3.7])
-@pytest.mark.parametrize("sketched", [None, "first", "with cosines"])
-def test_rows_filled_in_c_are_those_of_numpy(factor: float, sketched: str | None) -> None:
-    """Several steps, with rows that die, gradients that are missing and a state of every kind."""
-    if kernel.fill_rows is None:
-        pytest.skip("there is no C here")
-    generator, native = np.random.default_rng(5), kernel.instruction_set
-    sizes = [4, 4, 0, 4, 4, 0, 4, 4]
-    memories = [RowMemory(sizes), RowMemory(sizes)]
-    lasts = [np.full((8, SKETCH_WIDTH), np.nan, np.float32) for _ in memories]
-    for step in range(WINDOW + 3):
-        records = _records(8, generator)
-        states = generator.choice(len(State), 8).astype(np.uint8) if step % 2 else np.zeros(8, "u1")
-        counts = np.where(states == State.NO_GRADIENT, 0, 20).astype(np.int64)
-        now = generator.normal(size=(8, SKETCH_WIDTH)).astype(np.float32)
-        marks = generator.random(sum(sizes)) < 0.01
-        made = []
-        for name, memory, last in zip((native, "none"), memories, lasts, strict=True):
-            for view, mark in zip(
-                memory.fresh(np.array(sizes)), np.split(marks, np.cumsum(sizes)[:-1]), strict=True
-            ):
-                if view is not None:
-                    view[:] = mark
-            kernel.select(name)
-            sketches = SketchMemory(now.copy(), last, counts, sketched == "with cosines")
-            made.append(
-                gradient_rows(records, states, factor, memory, sketches if sketched else None)
-            )
-        kernel.select(native)
-        (filled, mirrored), (expected, also) = made
-        assert mirrored == also
-        for name in filled.dtype.names:
-            tolerance = 1e-6 if name == "grad_cosine" else 0.0
-            np.testing.assert_allclose(filled[name], expected[name], rtol=tolerance, err_msg=name)
-        np.testing.assert_array_equal(*lasts)
+@pytest.mark.parametrize("family", [Family.GRAD, Family.WEIGHT])
+@pytest.mark.parametrize("factor", [1.0, 0.25])
+def test_rows_are_the_records_times_the_factor(family: Family, factor: float) -> None:
+    states = np.array([State.MEASURED, State.CLIPPED, State.SAMPLED, State.PARTIAL], np.uint8)
+    rows = moment_rows(family, kernel.measure_arrays(ARRAYS), states, factor)
+    first, odd, _, empty = ({n.partition("_")[2]: row[n] for n in row.dtype.names} for row in rows)
+    scaled = np.array(ARRAYS[0]) * factor
+    assert first["count"] == 8
+    assert first["zero_rows"] == 1
+    assert first["zero_fraction"] == np.float32(5 / 8)
+    assert (first["nan"], first["inf"]) == (0, 0)
+    assert first["norm"] == pytest.approx(np.linalg.norm(scaled))
+    assert first["mean"] == pytest.approx(scaled.mean())
+    assert first["std"] == pytest.approx(scaled.std())
+    assert first["abs_mean"] == pytest.approx(np.abs(scaled).mean())
+    assert (first["min"], first["max"], first["abs_max"]) == (-2 * factor, 5 * factor, 5 * factor)
+    deviations = (scaled - scaled.mean()) / scaled.std()
+    assert first["skewness"] == pytest.approx((deviations**3).mean(), rel=1e-6)
+    assert first["kurtosis"] == pytest.approx((deviations**4).mean() - 3, rel=1e-6)
+    assert (odd["nan"], odd["inf"], odd["norm"]) == (1, 2, 3 * factor)
+    assert empty["count"] == 0
+    assert math.isnan(empty["norm"])
+    assert math.isnan(empty["zero_fraction"])
 
 
-def test_rows_of_weights_filled_in_c_are_those_of_numpy() -> None:
-    records, native = _records(8, np.random.default_rng(1)), kernel.instruction_set
-    states = np.array([0, 5, 6, 7, 1, 2, 3, 4], np.uint8)
-    filled = moment_rows(Family.WEIGHT, records, states, 0.5)
-    kernel.select("none")
-    expected = moment_rows(Family.WEIGHT, records, states, 0.5)
-    kernel.select(native)
-    for name in filled.dtype.names:
-        np.testing.assert_array_equal(filled[name], expected[name], err_msg=name)
+def test_where_the_state_says_there_is_none_there_is_no_value() -> None:
+    states = np.array([State.NO_GRADIENT, State.UNSUPPORTED, 0, State.SKIPPED_STEP], np.uint8)
+    rows = moment_rows(Family.GRAD, kernel.measure_arrays(ARRAYS), states)
+    for name in rows.dtype.names:
+        silent = rows[name][states != 0]
+        assert not silent.any() if silent.dtype.kind == "u" else np.isnan(silent).all()
+    assert rows["grad_count"][2] == 2
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"rows": np.zeros(2, row_dtype(Family.GRAD))},
-        {"states": np.zeros(4, np.uint8)},
-        {"records": np.zeros(2, kernel.MOMENTS)},
-        {"empty": np.zeros(8, np.uint8)},
-        {"has_value": np.zeros(8, np.uint8)},
-        {"memory": (np.array([1, -1, 0]), *(np.zeros(0, t) for t in ("u1", "u8", "u1")))},
-        {"memory": (np.array([1, 1, 1]), *(np.zeros(2, t) for t in ("u1", "u8", "u1")))},
-        {"sketches": (np.zeros((3, 31), "f4"), np.zeros((3, 32), "f4"), np.zeros(3, "i8"), True)},
-    ],
-    ids=str,
-)
-def test_what_does_not_fit_is_refused(wrong: dict[str, Any]) -> None:
-    if kernel.fill_rows is None:
-        pytest.skip("there is no C here")
-    given: dict[str, Any] = {
-        "rows": np.zeros(3, row_dtype(Family.GRAD)),
-        "empty": np.zeros(1, row_dtype(Family.GRAD)),
-        "has_value": HAS_VALUE,
-        "records": np.zeros(3, kernel.MOMENTS),
-        "states": np.zeros(3, np.uint8),
-        "factor": 1.0,
-        "memory": None,
-        "sketches": None,
-    }
-    kernel.fill_rows(*given.values())
-    with pytest.raises(ValueError):
-        kernel.fill_rows(*(given | wrong).values())
+def test_mirrored() -> None:
+    arrays = [[0.5, 0.1, -0.5], [0.5, -0.4], [-0.5, 0.4], [0.0, 0.0], [np.nan], [-1.0, -1.0]]
+    records = kernel.measure_arrays([np.array(x) for x in arrays])
+    rows = moment_rows(Family.GRAD, records, np.zeros(6, np.uint8))
+    assert mirrored(rows).tolist() == [True, False, False, False, False, False]
+
+
+def test_rows_of_updates() -> None:
+    records = np.zeros(3, kernel.UPDATE)
+    records["update_norm"], records["before_norm"] = [1.0, 1.0, 1.0], [4.0, 0.0, 4.0]
+    records["lost"], records["with_gradient"] = [1, 0, 1], [4, 0, 4]
+    rows = update_rows(records, np.array([0, 0, State.NO_GRADIENT], np.uint8))
+    assert rows["update_norm"].tolist()[:2] == [1.0, 1.0]
+    assert rows["update_ratio"][0] == 0.25
+    assert rows["update_lost_fraction"][0] == 0.25
+    assert np.isnan(rows["update_ratio"][1:]).all()
+    assert np.isnan(rows["update_lost_fraction"][1:]).all()
+    assert np.isnan(rows["update_norm"][2])

@@ -10,7 +10,7 @@ from tests.store.trial import VALUED, WAIT, Trial, finishing_at, kept, random_ro
 from gradwatch.graph import Graph
 from gradwatch.run import Event, EventKind, Histogram, Run, Subject
 from gradwatch.run.subject import HistogramTable
-from gradwatch.stats import Family, Kind, Stat, State, family_stats, row_dtype
+from gradwatch.stats import Family, Kind, State, family_stats, row_dtype
 from gradwatch.store import Writer, open_run
 
 PARAMETERS = (Family.GRAD, Family.WEIGHT, Family.UPDATE, Family.OPTIM)
@@ -53,7 +53,7 @@ def test_every_family_with_every_state(tmp_path: Path, family: Family, close: bo
     assert writer.close(WAIT) if close else writer.flush(WAIT)
     run = open_run(tmp_path / "run")
     assert run.steps.tolist() == list(range(0, 60, 3))
-    assert run.recorded == {stat for stat in family_stats(family) if stat.width == 1}
+    assert run.recorded == set(family_stats(family))
     for stat in run.recorded:
         true = np.array([kept(rows[stat]) for rows in truth])
         true[:, ~np.isin(states, VALUED)] = np.nan
@@ -119,13 +119,6 @@ def test_steps_may_be_far_apart_negative_and_late(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     assert run.steps.tolist() == sorted(steps)
     assert run.series["update_norm"][:, 0].tolist() == [step % 1000 for step in sorted(steps)]
-
-
-def test_sketches_are_measured_but_not_stored(tmp_path: Path) -> None:
-    run = open_run(Trial(tmp_path / "run").steps(range(5)).close())
-    assert Stat.GRAD_SKETCH not in run.recorded
-    assert run.series[Stat.GRAD_SKETCH].shape[:2] == (5, 4)
-    assert np.isnan(run.series[Stat.GRAD_SKETCH]).all()
 
 
 def test_everything_that_is_no_row(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from gradwatch.checks.tensors import last_weights
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.kernel import Batch, batch_of, count_cells, list_beyond
 from gradwatch.run import Run, Subject, as_array
 from gradwatch.run.given import as_real, by_name
 
@@ -228,10 +227,24 @@ class ValueGrid:
             counts[begin : begin + len(grid.counts)] += grid.counts
         return cls(grids[0].exponent, first, counts)
 
-    def add(self, batch: Batch) -> None:
-        """Count the finite elements of one tensor, all of which lie on the grid."""
-        cells = count_cells(batch, [self.exponent], [self.first], cells=len(self.counts))
-        self.counts += cells.counts[0].astype(np.int64)
+    def add(self, part: NDArray[Any]) -> None:
+        """Count the finite elements of one piece, all of which lie on the grid.
+
+        A product with a power of two, a floor and the difference of two whole numbers are all
+        exact where the result is a cell, also in 32 bits where the power is a number of 32 bits.
+        """
+        part = floating(part)
+        narrow = part.dtype == np.float32 and -126 <= self.exponent <= 0
+        kind = np.float32 if narrow else np.float64
+        with np.errstate(all="ignore"):  # elements that are not finite are taken out below
+            cells = np.multiply(part, kind(2.0**-self.exponent), dtype=kind)
+            if self.exponent > 0:  # a negative element lies under 0 even if its product does not
+                cells[(cells == 0) & (part < 0)] = -1
+            np.floor(cells, out=cells)
+            cells -= kind(self.first)
+        finite = np.isfinite(cells)
+        cells = cells if finite.all() else cells[finite]
+        self.counts += np.bincount(cells.astype(np.intp), minlength=len(self.counts))
 
     def coarser(self, exponent: int) -> "ValueGrid":
         """The same values on a grid of wider cells."""
@@ -314,14 +327,16 @@ class Outliers:
         reach = self.limit * self._scale
         return self._scale > 0 and (low < self._centre - reach or high > self._centre + reach)
 
-    def add(self, batch: Batch, part: NDArray[Any], begin: int) -> None:
+    def add(self, part: NDArray[Any], begin: int) -> None:
         """Look through one piece, whose first element is number `begin` of the tensor."""
         # The bounds are rounded inwards: what lies beyond them is decided in 64 bits below.
         with np.errstate(over="ignore"):
             reach = self.limit * self._scale
             low = np.nextafter(np.float32(self._centre - reach), np.float32(np.inf))
             high = np.nextafter(np.float32(self._centre + reach), np.float32(-np.inf))
-        at = list_beyond(batch, [low], [high], most=len(part)).indices[0]
+        part = floating(part)
+        at = np.flatnonzero((part <= low) | (part >= high))
+        at = at[np.isfinite(part[at])]
         if not len(at):
             return
         z = part[at].astype(np.float64)
@@ -360,9 +375,9 @@ def scan(
     outliers = Outliers(spread, tensor.finite, kept)
     possible = outliers.possible(low, high)
     for begin in range(0, len(tensor.values), PIECE):
-        batch, owners = batch_of([tensor.values[begin : begin + PIECE]])
-        grid.add(batch)
+        part = tensor.values[begin : begin + PIECE]
+        grid.add(part)
         if possible:
-            outliers.add(batch, owners[0], begin)
+            outliers.add(part, begin)
     outliers.trim()
     return grid, outliers

@@ -111,7 +111,7 @@ def _all_squares(
 def _largest_squares(
     tables: Callable[[], _Tables], rows: int, columns: int
 ) -> tuple[NDArray[np.float64], float] | None:
-    """Randomised: a Gaussian sketch of the range, sharpened by one power step, then projected."""
+    """Randomised: a Gaussian sample of the range, sharpened by one power step, then projected."""
     width = KEPT + _OVERSAMPLED
     probe = np.random.default_rng(0).standard_normal((columns, width))
     total = 0.0

@@ -184,26 +184,22 @@ def _engine(torch: Any) -> SystemFact:
     if torch is None:
         return SystemFact("device engine", "none without torch")
     try:
-        choice = import_module("gradwatch.record.device.choice")
-        forced = choice.forced()
+        device = import_module("gradwatch.record.device")
+        forced = device.forced()
     except Exception as error:  # whatever a torch that is too old lacks, or a wrong variable
         return SystemFact(
             "device engine", "cannot be chosen", f"Recording cannot start: {error}", True
         )
-    kinds = [kind for kind in choice.DEVICES if getattr(torch, kind).is_available()]
-    if not kinds:
-        other = "MPS" if torch.backends.mps.is_available() else ""
-        value = f"{choice.TORCH} on {other}" if other else "no accelerator: the kernel measures"
-        return SystemFact("device engine", value)
-    why = choice.hindrance(torch.device(kinds[0]))
-    if forced == choice.TRITON and why:
-        trouble = f"{choice.VARIABLE} asks for {choice.TRITON}, which cannot be had: {why}."
+    kind = next((kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_available()), None)
+    kind = kind or ("mps" if torch.backends.mps.is_available() else "cpu" if forced else None)
+    if kind is None:
+        return SystemFact("device engine", "no accelerator: the kernel measures")
+    if forced == device.TRITON and (why := device.hindrance(torch.device(kind))):
+        trouble = f"{device.VARIABLE} asks for {device.TRITON}, which cannot be had: {why}."
         return SystemFact("device engine", "cannot be chosen", trouble, True)
-    if forced or why:
-        reason = f"{choice.VARIABLE} asks for it" if forced else why
-        return SystemFact("device engine", f"{forced or choice.TORCH} on {kinds[0]}: {reason}")
+    reason = f": {device.VARIABLE} asks for it" if forced else ""
     return SystemFact(
-        "device engine", f"{choice.TRITON} on {kinds[0]}, once it has proved itself there"
+        "device engine", f"{device.engine_name(torch.device(kind))} on {kind}{reason}"
     )
 
 

@@ -229,7 +229,7 @@ def _series(
     """The tool's result: as many points and subjects as one answer holds."""
     if not len(run.steps):
         raise GradwatchError("This run has no steps.")
-    recorded = {str(item): item for item in run.recorded if item.width == 1}
+    recorded = {str(item): item for item in run.recorded}
     scalars = {clean(name): name for name in run.scalars}
     if stat in recorded:
         names = [clean(subject.name) for subject in run.by_kind[recorded[stat].kind]]

@@ -1,558 +1,366 @@
 """The kernel in numpy: slower, needs no compiler, and gives the same answers.
 
-The functions without an underscore are those of `_native` (its .pyi says what they take), so that
-either module can stand behind the functions of `gradwatch.kernel`.
+The functions without an underscore are those of `_native`, so that either module can stand behind
+the functions of `gradwatch.kernel`.
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from math import ldexp, nan, sqrt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from math import frexp, nan, prod
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.linalg import norm
 from numpy.typing import NDArray
 
-from gradwatch.kernel.batch import (
-    DOUBLE_BINS,
-    FLOAT_BINS,
-    MOMENTS,
-    SKETCH_WIDTH,
-    Arrays,
-    Batch,
-    Dtype,
-    blank,
-    merge,
-    row,
-    scaled,
-    sparse_bins,
-)
+from gradwatch.kernel.batch import DOUBLE_BINS, MOMENTS, Arrays, Dtype, joined, merge
+from gradwatch.stats import Family, State
+from gradwatch.stats.rows import RowMemory, blank, mirrored, moment_rows
 
-PIECE = 1 << 20
-"""Elements handled at a time, so that temporaries stay small beside the tensors."""
-SPREAD_ROWS = 16
+PIECE, RUN = 1 << 20, 4
+"""Elements handled at a time, and of a sample that lie together: it takes time to reach them."""
+SAMPLED, COMPARED = 64, 1024
+"""Elements of a gradient that are kept to find clipping, and to take cosines."""
+NONE, SCALED, CHANGED, UNKNOWN = range(4)
+"""What has become of the gradients since the end of backward."""
+TOLERANCE, LEAST_FACTOR = 1e-5, 2.0**-10
 
-_BITS: dict[int, np.dtype[np.unsignedinteger]] = {
-    2: np.dtype(np.uint16),
-    4: np.dtype(np.uint32),
-    8: np.dtype(np.uint64),
-}
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
-_EVERY_GROUP_UP_TO, _BUNCH = 65_536, 8
-_Words = NDArray[np.uint64]
-_Bins = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]
+_GOLDEN, _FIRST = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
+_FLOATS: dict[int, str] = {Dtype.F32: "f4", Dtype.F64: "f8", Dtype.F16: "f2"}
+_EPSILON: dict[int, float] = dict(zip(Dtype, (2.0**-23, 2.0**-52, 2.0**-7, 2.0**-10), strict=True))
+_NO_SHAPE: dict[str, Any] = {"std": 0.0, "skewness": 0.0, "kurtosis": -3.0}
+Refs = Sequence[Callable[[], Any]]
+_Reals = NDArray[np.float64]
+_Bins = tuple[NDArray[Any], ...]
 """First exponents and sizes of the stretches, and the counts: the first of them are filled."""
 _Touched = Sequence[NDArray[np.uint8] | None] | None
-_Sketches = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 
 
 # -- raw memory ----------------------------------------------------------------------------------
 
 
-def _bits(batch: Batch, index: int) -> NDArray[np.unsignedinteger]:
-    """The elements of one tensor as unsigned integers of their size, without a copy."""
-    # As integers, equal means equal bits; as floats a NaN differs from itself and −0 equals 0.
-    count, size = int(batch.counts[index]), Dtype(int(batch.dtypes[index])).itemsize
-    kind = _BITS[size]
-    if count == 0:
-        return np.zeros(0, kind)
-    memory = (ctypes.c_uint8 * (count * size)).from_address(int(batch.pointers[index]))
-    return np.ctypeslib.as_array(memory).view(kind)
+class Tensor(NamedTuple):
+    """The elements as unsigned integers of their size (equal means equal bits), and their type."""
+
+    raw: NDArray[np.unsignedinteger]
+    dtype: int
+    rows: int = 0
+
+    @classmethod
+    def at(cls, pointer: int, count: int, dtype: int, rows: int = 0) -> "Tensor":
+        """What lies in memory there, without a copy."""
+        size = Dtype(dtype).itemsize
+        if (count and not pointer) or pointer % size or rows < 0 or count % max(rows, 1):
+            raise ValueError("what is said of a tensor's memory cannot be true")
+        memory = (ctypes.c_uint8 * (count * size)).from_address(pointer)
+        return cls(np.ctypeslib.as_array(memory).view(f"u{size}"), dtype, rows)
+
+    def values(self, part: Any = slice(None)) -> _Reals:
+        """The elements as float64, exactly."""
+        raw, dtype = self.raw[part], self.dtype
+        if dtype == Dtype.BF16:  # the upper half of a float32
+            raw, dtype = raw.astype(np.uint32) << np.uint32(16), Dtype.F32
+        reals: _Reals = raw.view(_FLOATS[dtype]).astype(np.float64)
+        return reals
+
+    def pieces(self) -> Iterator[_Reals]:
+        """The elements in stretches, so that temporaries stay small beside the tensor."""
+        return (self.values(slice(at, at + PIECE)) for at in range(0, len(self.raw), PIECE))
+
+    def sample(self, most: int) -> "Tensor":
+        """A copy of at most so many elements, always the same.
+
+        Runs of them, one from each of as many equal stretches, at a place in it that follows the
+        golden ratio: a plain stride would fall into step with the rows of a matrix.
+        """
+        if len(self.raw) <= most:
+            return self._replace(raw=self.raw.copy())
+        runs = np.arange(most // RUN, dtype=np.uint64)
+        places = runs + (runs * _GOLDEN >> np.uint64(11)) * 2.0**-53
+        starts = (places * (len(self.raw) // RUN / len(runs))).astype(np.int64) * RUN
+        return self._replace(raw=self.raw[(starts[:, None] + np.arange(RUN)).ravel()])
+
+    def fits(self, other: "Tensor") -> bool:
+        """Whether the other has as many elements of the same type."""
+        return self.dtype == other.dtype and len(self.raw) == len(other.raw)
 
 
-def _values(raw: NDArray[np.unsignedinteger], dtype: int) -> NDArray[np.float64]:
-    """The bits as float64, exactly."""
-    match Dtype(int(dtype)):
-        case Dtype.F32:
-            return raw.view(np.float32).astype(np.float64)
-        case Dtype.F64:
-            return raw.view(np.float64)
-        case Dtype.BF16:
-            # A bfloat16 is the upper half of a float32.
-            return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-        case Dtype.F16:
-            return raw.view(np.float16).astype(np.float64)
+_NOTHING = Tensor(np.zeros(0, np.uint32), Dtype.F32)
 
 
-def _pieces(batch: Batch, index: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """One tensor's elements in order: the flat index of each piece's start, and the piece."""
-    raw = _bits(batch, index)
-    for start in range(0, len(raw), PIECE):
-        yield start, _values(raw[start : start + PIECE], int(batch.dtypes[index]))
+def tensors(arrays: Arrays) -> list[Tensor]:
+    """The tensors of a batch."""
+    return [Tensor.at(*where) for where in zip(*(array.tolist() for array in arrays), strict=True)]
 
 
 def copy(source: Arrays, target: Arrays, /) -> None:
     """Copy the bytes of every tensor."""
-    into, of = Batch(*target), Batch(*source)
-    _check_twins(of, into)
-    for index in range(len(of)):
-        _bits(into, index)[:] = _bits(of, index)
-
-
-def read(arrays: Arrays, /) -> float:
-    """Touch every byte once: the least any statistic can cost."""
-    batch = _checked(arrays)
-    return sum(float(_bits(batch, i).sum(dtype=np.uint64)) for i in range(len(batch)))
+    for old, new in zip(tensors(source), tensors(target), strict=True):
+        new.raw[:] = old.raw
 
 
 def nonfinite(pointer: int, count: int, dtype: int, stride: int, /) -> int:
     """How many of the elements 0, stride, 2·stride … are NaN or infinite."""
-    _check_stride(pointer, count, dtype, stride)
-    raw = _bits(Batch.of([pointer], [count], [dtype]), 0)[::stride]
-    return sum(
-        int(np.count_nonzero(~np.isfinite(_values(np.ascontiguousarray(part), dtype))))
-        for part in (raw[start : start + PIECE] for start in range(0, len(raw), PIECE))
-    )
+    seen = Tensor.at(pointer, count, dtype).values(slice(None, None, stride))
+    return int(np.count_nonzero(~np.isfinite(seen)))
+
+
+def hashes(arrays: Arrays, offsets: NDArray[np.int64], sums: NDArray[np.uint64], /) -> None:
+    """Sum of the scrambled (bits, flat index) of every tensor's elements, modulo 2^64."""
+    sums[:] = 0
+    for i, (tensor, offset) in enumerate(zip(tensors(arrays), offsets.view("u8"), strict=True)):
+        for start in range(0, len(tensor.raw), PIECE):
+            part = tensor.raw[start : start + PIECE]
+            # The index is mixed in, so that the hashes of shards add up to that of the whole.
+            places = np.arange(start, start + len(part), dtype=np.uint64) + offset
+            word = part + places * _GOLDEN
+            word = (word ^ (word >> np.uint64(32))) * _FIRST
+            sums[i : i + 1] += (word ^ (word >> np.uint64(29))).sum(dtype=np.uint64)
 
 
 # -- moments, histograms, rows ------------------------------------------------------------------
 
 
 def measure(
-    arrays: Arrays,
-    records: NDArray[np.void],
-    touched: _Touched,
-    bins: _Bins | None,
-    sketches: _Sketches | None,
-    /,
+    arrays: Arrays, records: NDArray[np.void], touched: _Touched, bins: _Bins | None, /
 ) -> None:
-    """Fill the record of every tensor, and histograms, sketches and touched rows where asked to."""
-    batch = _checked(arrays)
-    _check_touched(touched, batch)
-    for index in range(len(batch)):
-        parts = [_piece_moments(piece) for _, piece in _pieces(batch, index)]
-        records[index] = (
-            merge(np.array(parts, MOMENTS)) if parts else row(blank(np.zeros(1, MOMENTS)))
-        )
-        _note_rows(batch, index, records[index], touched[index] if touched is not None else None)
+    """Fill the record of every tensor, and histograms and touched rows where asked to."""
+    records[:] = _measure(tensors(arrays), touched)
     if bins is not None:
-        _fill_bins(batch, bins)
-    if sketches is not None:
-        sketch(arrays, sketches)
+        _fill_bins(tensors(arrays), bins, 1.0)
 
 
-def _piece_moments(x: NDArray[np.float64]) -> np.void:
-    """The record of float64 values at hand; rows are not looked at."""
-    record = np.zeros(1, MOMENTS)
-    record["count"] = x.size
-    record["zeros"] = np.count_nonzero(x == 0.0)
-    record["nan"] = np.count_nonzero(np.isnan(x))
-    record["pos_inf"] = np.count_nonzero(x == np.inf)
-    record["neg_inf"] = np.count_nonzero(x == -np.inf)
-    finite = x[np.isfinite(x)]
-    if finite.size == 0:
-        return row(blank(record))
-    _fill(row(record), finite)
-    return row(record)
+def _measure(tensors: list[Tensor], touched: _Touched) -> NDArray[np.void]:
+    records = np.array([_record(tensor.pieces()) for tensor in tensors], MOMENTS)
+    for i, tensor in enumerate(tensors):
+        if tensor.rows and len(tensor.raw):
+            table = tensor.raw.reshape(tensor.rows, -1)
+            parts = np.array_split(table, 1 + table.size // PIECE)
+            # A double of the bits drops the sign, so that −0 is zero too.
+            marks = np.concatenate([(part << 1).any(axis=1) for part in parts])
+            records["zero_rows"][i] = np.count_nonzero(~marks)
+            if touched is not None and (known := touched[i]) is not None:
+                known |= marks
+    return records
 
 
-def _fill(record: np.void, x: NDArray[np.float64]) -> None:
-    low, high = float(x.min()), float(x.max())
-    largest = max(abs(low), abs(high))
-    record["min"], record["max"], record["abs_max"] = low, high, largest
-    # In units of a power of two near the largest element no power leaves the range of float64.
-    exponent = int(np.frexp(largest)[1])
-    x = np.ldexp(x, -exponent)
-    mean = float(x.mean())
-    centred = x - mean
-    mean += float(centred.mean())  # what the first rounding left
-    squares = centred * centred
-    variance = float(squares.mean())
-    flat = low == high or variance == 0.0  # what is left of the powers is rounding
-    record["mean"] = low if low == high else np.ldexp(mean, exponent)
-    record["std"] = 0.0 if flat else np.ldexp(sqrt(variance), exponent)
-    record["skewness"] = nan if flat else (squares * centred).mean() / (variance * sqrt(variance))
-    record["kurtosis"] = nan if flat else (squares * squares).mean() / (variance * variance) - 3.0
-    record["norm"] = scaled(sqrt(float((x * x).sum())), exponent)
-    record["abs_mean"] = np.ldexp(float(np.abs(x).mean()), exponent)
+def _record(pieces: Iterator[_Reals]) -> np.void:
+    """The record of everything in the pieces; rows are not looked at."""
+    return merge(np.array([_moments(x) for x in pieces], MOMENTS))
 
 
-def _note_rows(batch: Batch, index: int, record: np.void, marks: NDArray[np.uint8] | None) -> None:
-    if batch.rows[index] == 0 or batch.counts[index] == 0:
-        return
-    touched = _touched_rows(batch, index)
-    record["zero_rows"] = np.count_nonzero(~touched)
-    if marks is not None:
-        marks |= touched
+def _moments(x: _Reals) -> tuple[float, ...]:
+    some = x[np.isfinite(x)]
+    odd = x == 0.0, np.isnan(x), x == np.inf, x == -np.inf
+    counts = x.size, *(int(np.count_nonzero(which)) for which in odd), 0
+    parts = dict.fromkeys(("min", "max", "mean"), some) | {"abs_mean": np.abs(some)} | _NO_SHAPE
+    return *counts, *(joined(1.0, parts) if some.size else [nan] * 9)
 
 
-def _fill_bins(batch: Batch, bins: _Bins) -> None:
-    lowest, width = DOUBLE_BINS if (batch.dtypes == Dtype.F64).any() else FLOAT_BINS
-    dense = np.zeros((len(batch), 2, width), np.uint64)
-    for index, counts in enumerate(dense):
-        for _, piece in _pieces(batch, index):
-            x = piece[np.isfinite(piece) & (piece != 0.0)]
-            # frexp gives a mantissa in [½, 1), one power of two below the bin's convention.
-            exponents = np.frexp(x)[1] - 1 - lowest
-            for sign, side in ((0, x < 0), (1, x > 0)):
-                counts[sign] += np.bincount(exponents[side], minlength=width).astype(np.uint64)
-    table = sparse_bins(dense, lowest)
-    bins[0][:], bins[1][:] = table.first_exponents, table.sizes
-    bins[2][: len(table.counts)] = table.counts
-
-
-def _touched_rows(batch: Batch, index: int) -> NDArray[np.bool_]:
-    """Which rows of a tensor hold an element that is not zero (NaN and Inf are not)."""
-    rows = int(batch.rows[index])
-    table = _bits(batch, index).reshape(rows, -1)
-    touched = np.zeros(rows, bool)
-    if table.shape[1] == 0:
-        return touched
-    at_once = max(1, PIECE // table.shape[1])
-    for start in range(0, rows, at_once):
-        # A double of the bits drops the sign, so that −0 is zero too.
-        touched[start : start + at_once] = ((table[start : start + at_once] << 1) != 0).any(axis=1)
-    return touched
-
-
-def spread_rows(rows: int) -> list[int]:
-    """The rows compared with row 0: at most 16, evenly spread, the same for the same shape."""
-    others = min(SPREAD_ROWS, rows - 1)
-    return [1 + k * (rows - 1) // others for k in range(others)]
-
-
-def row_spread(arrays: Arrays, spreads: NDArray[np.float32], /) -> None:
-    """Largest distance of those rows from row 0, relative to the largest norm among them all.
-
-    0 where all are equal; NaN with fewer than two rows, without elements, or with a non-finite one.
-    """
-    batch = _checked(arrays)
-    spreads[:] = np.nan
-    for index, rows in enumerate(batch.rows):
-        if rows >= 2 and batch.counts[index] > 0:
-            table = _bits(batch, index).reshape(int(rows), -1)
-            chosen = np.ascontiguousarray(table[[0, *spread_rows(int(rows))]])
-            spreads[index] = _spread(_values(chosen, int(batch.dtypes[index])))
-
-
-def _spread(table: NDArray[np.float64]) -> float:
-    largest = float(np.abs(table).max())
-    if not np.isfinite(largest):
-        return float("nan")
-    if largest == 0.0:
-        return 0.0
-    # Only the quotient counts: scaled by a power of two its squares stay in range, exactly.
-    table = np.ldexp(table, -int(np.frexp(largest)[1]))
-    distance = np.sqrt(((table[1:] - table[0]) ** 2).sum(axis=1)).max()
-    return float(distance / np.sqrt((table**2).sum(axis=1)).max())
-
-
-# -- sketches and hashes: what stands for a tensor's content in a few numbers --------------------
-
-
-def scramble(word: _Words) -> _Words:
-    """splitmix64's finisher: every output bit depends on every input bit."""
-    # Products wrap modulo 2^64, as in C.
-    word = (word ^ (word >> np.uint64(30))) * _FIRST
-    word = (word ^ (word >> np.uint64(27))) * _SECOND
-    return word ^ (word >> np.uint64(31))
-
-
-def sketch(arrays: Arrays, sketches: _Sketches, /) -> None:
-    """32 signed sums of every tensor's finite elements.
-
-    32 consecutive elements are a group, 8 groups of a large tensor or one of a small one a bunch. A
-    bunch has one scrambled word: 3 bits say which of its groups is taken, 32 are the signs, and 5
-    say by how much the lanes are turned before they are added to the buckets. So every element has
-    a sign of its own, and a column of a matrix does not always fall into the same bucket. Times
-    the root of the bunch's size, inner products are on average what they are without a choice.
-    """
-    batch = _checked(arrays)
-    seeds, offsets, wholes, sums = sketches
-    for index in range(len(batch)):
-        with np.errstate(over="ignore", invalid="ignore"):  # sums of huge doubles may be Inf
-            bunch = np.uint64(_BUNCH if wholes[index] > _EVERY_GROUP_UP_TO else 1)
-            total = np.zeros(SKETCH_WIDTH)
-            for start, x in _pieces(batch, index):
-                position = _positions(int(offsets[index]) + start, len(x))
-                total += _signed_sums(
-                    position, np.where(np.isfinite(x), x, 0.0), seeds[index], bunch
-                )
-            sums[index] = total * np.sqrt(float(bunch))
-
-
-def _signed_sums(
-    position: _Words, x: NDArray[np.float64], seed: np.uint64, bunch: np.uint64
-) -> NDArray[np.float64]:
-    group = position >> np.uint64(5)
-    word = scramble(seed + group // bunch * _GOLDEN)
-    taken = group % bunch == (word >> np.uint64(37)) % bunch
-    position, word, x = position[taken], word[taken], x[taken]
-    lane = position & np.uint64(31)
-    sign = 1.0 - 2.0 * ((word >> lane) & np.uint64(1)).astype(np.float64)
-    bucket = (lane + (word >> np.uint64(32))) & np.uint64(31)
-    total = np.zeros(SKETCH_WIDTH)
-    # Several elements share a bucket: `total[bucket] += …` would keep only the last of them.
-    np.add.at(total, bucket.astype(np.int64), sign * x)
-    return total
-
-
-def hashes(arrays: Arrays, offsets: NDArray[np.int64], sums: NDArray[np.uint64], /) -> None:
-    """Sum of the scrambled (bits, flat index) of every tensor's elements, modulo 2^64."""
-    batch = _checked(arrays)
-    for index in range(len(batch)):
-        raw, total = _bits(batch, index), np.uint64(0)
-        for start in range(0, len(raw), PIECE):
-            part = raw[start : start + PIECE].astype(np.uint64)
-            # The index is mixed in, so that the hashes of shards add up to that of the whole.
-            word = part + _positions(int(offsets[index]) + start, len(part)) * _GOLDEN
-            word = (word ^ (word >> np.uint64(32))) * _FIRST
-            total = np.add(total, (word ^ (word >> np.uint64(29))).sum(dtype=np.uint64))
-        sums[index] = total
-
-
-def _positions(first: int, count: int) -> _Words:
-    return np.arange(count, dtype=np.uint64) + np.uint64(first & 0xFFFFFFFFFFFFFFFF)
-
-
-# -- uniform grids and limits --------------------------------------------------------------------
-
-
-def count_cells(
-    arrays: Arrays,
-    grids: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint64]],
-    cells: int,
-    /,
-) -> None:
-    """Counts on uniform grids; exact, see `native/grid.h`."""
-    batch = _checked(arrays)
-    exponents, firsts, counts, outside = grids
-    _check_grids(exponents, firsts, cells)
-    counts[:], outside[:] = 0, 0
-    for index in range(len(batch)):
-        for _, x in _pieces(batch, index):
-            finite = x[np.isfinite(x)]
-            place = _cells_of(finite, int(exponents[index]), firsts[index])
-            inside = place[(place >= 0) & (place < cells)].astype(np.intp)
-            counts[index] += np.bincount(inside, minlength=cells).astype(np.uint64)
-            below, above = np.count_nonzero(place < 0), np.count_nonzero(place >= cells)
-            outside[index] += np.array([below, above, len(x) - len(finite)], np.uint64)
-
-
-def _cells_of(x: NDArray[np.float64], exponent: int, first: np.float64) -> NDArray[np.float64]:
-    """Cells counted from the first."""
-    with np.errstate(over="ignore", under="ignore"):
-        scaled = x * np.ldexp(1.0, -exponent)
-        # A negative element whose product is too small to be told from zero lies under it.
-        scaled[(scaled == 0) & (x < 0)] = -0.5
-        places: NDArray[np.float64] = np.floor(scaled) - first
-    return places
-
-
-def list_beyond(
-    arrays: Arrays,
-    limits: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint64], NDArray[np.int64]],
-    most: int,
-    /,
-) -> None:
-    """The elements at or beyond limits, in their order."""
-    batch = _checked(arrays)
-    lows, highs, totals, indices = limits
-    _check_limits(lows, highs, most)
-    totals[:] = 0
-    for index in range(len(batch)):
-        for start, x in _pieces(batch, index):
-            at = np.flatnonzero(((x <= lows[index]) | (x >= highs[index])) & np.isfinite(x))
-            so_far = int(totals[index])
-            room = indices[index, so_far : so_far + len(at)]
-            room[:] = at[: len(room)] + start
-            totals[index] += np.uint64(len(at))
+def _fill_bins(tensors: list[Tensor], bins: _Bins, multiplier: float) -> None:
+    """Histograms of all elements times the multiplier; no product is out of range."""
+    (mantissa, shift), end = frexp(multiplier), 0
+    for i, tensor in enumerate(tensors):
+        dense = np.zeros((DOUBLE_BINS[1] + 1, 2), np.int64)
+        for x in tensor.pieces():
+            halves, exponents = np.frexp(x[np.isfinite(x) & (x != 0.0)])
+            places = exponents + np.frexp(halves * mantissa)[1] - DOUBLE_BINS[0]
+            found = np.bincount(2 * places + (halves > 0), minlength=dense.size)
+            dense += found.reshape(dense.shape)
+        at = np.flatnonzero(dense.any(axis=1))
+        used = dense[at[0] : at[-1] + 1] if len(at) else dense[:0]
+        # frexp gives mantissas in [½, 1), one power of two below the convention of bins.
+        bins[0][i] = at[0] + DOUBLE_BINS[0] + shift - 1 if len(at) else 0
+        bins[1][i], begin, end = len(used), end, end + used.size
+        bins[2][begin:end] = used.T.ravel()
 
 
 # -- what an optimizer's step did ----------------------------------------------------------------
 
 
-def step(
-    before: Arrays | None,
-    after: Arrays | None,
-    grads: Arrays | None,
-    second_moments: Arrays | None,
-    correction: NDArray[np.float64] | None,
-    eps: NDArray[np.float64] | None,
-    updates: NDArray[np.void] | None,
-    ratios: NDArray[np.void] | None,
-    /,
-) -> None:
-    """Updates, Adam's ratios, or both."""
-    gradients = None if grads is None else Batch(*grads)
-    if before is not None and after is not None and updates is not None:
-        _update(Batch(*before), Batch(*after), gradients, updates)
-    if second_moments is None or gradients is None or ratios is None:
-        return
-    if correction is None or eps is None:
-        raise ValueError("Adam's ratio needs the correction and the ε of every tensor")
-    seconds = Batch(*second_moments)
-    if before is None:
-        _check_pair(gradients, seconds)
-    else:
-        _check_pair(Batch(*before), seconds, may_lack=True)
-        both = np.where(seconds.counts == 0, 0, gradients.counts)
-        gradients, seconds = replace(gradients, counts=both), replace(seconds, counts=both)
-    _adam(gradients, seconds, correction, eps, ratios)
+def step(*arguments: Any) -> None:
+    """Updates, Adam's ratios, or both; `_native.pyi` says of what."""
+    *batches, correction, eps, updates, ratios = arguments
+    nothing = [_NOTHING] * next(len(batch[0]) for batch in batches if batch is not None)
+    known = (nothing if batch is None else tensors(batch) for batch in batches)
+    for i, (old, new, gradient, second) in enumerate(zip(*known, strict=True)):
+        if updates is not None:
+            updates[i] = _update(old, new, gradient)
+        if ratios is not None:
+            ratios[i] = _adam(gradient, second, correction[i], eps[i])
 
 
-def _update(before: Batch, after: Batch, grads: Batch | None, updates: NDArray[np.void]) -> None:
-    """Norms and counts of the change of every tensor; a gradient of count 0 is no gradient."""
-    _check_twins(before, after)
-    if grads is not None:
-        _check_pair(before, grads, may_lack=True)
-    updates[:] = np.zeros((), updates.dtype)
-    for index in range(len(before)):
-        record = updates[index]
-        old, new = _bits(before, index), _bits(after, index)
-        same = old == new
-        record["changed"] = np.count_nonzero(~same)
-        if grads is not None and grads.counts[index] > 0:
-            with_gradient = (_bits(grads, index) << 1) != 0  # without the sign: −0 is zero
-            record["with_gradient"] = np.count_nonzero(with_gradient)
-            record["lost"] = np.count_nonzero(with_gradient & same)
-        change, weight = _Norm(), _Norm()
-        for start in range(0, len(old), PIECE):
-            part = slice(start, start + PIECE)
-            x = _values(old[part], int(before.dtypes[index]))
-            weight.add(x)
-            # Inf − Inf and the difference of two giants: `_Norm` leaves both out.
-            with np.errstate(invalid="ignore", over="ignore"):
-                change.add(_values(new[part], int(after.dtypes[index])) - x)
-        record["update_norm"], record["before_norm"] = change.value, weight.value
+def _update(old: Tensor, new: Tensor, gradient: Tensor) -> tuple[float, ...]:
+    same = old.raw == new.raw
+    moved = (gradient.raw << 1) != 0  # without the sign: −0 is zero
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is left out
+        change = _record(b - a for a, b in zip(old.pieces(), new.pieces(), strict=True))
+    norms = np.nan_to_num([change["norm"], _record(old.pieces())["norm"]], posinf=np.inf)
+    counts = map(np.count_nonzero, (~same, moved & same if len(moved) else (), moved))
+    return *norms, *counts
 
 
-def _adam(
-    grads: Batch,
-    second_moments: Batch,
-    correction: NDArray[np.float64],
-    eps: NDArray[np.float64],
-    ratios: NDArray[np.void],
-) -> None:
-    """How the step's ratio g/(√v̂+ε) is distributed, with v̂ = v / correction."""
-    for index, count in enumerate(grads.counts):
-        norm, under, finite = _Norm(), 0, 0
-        g_bits, v_bits = _bits(grads, index), _bits(second_moments, index)
-        for start in range(0, int(count), PIECE):
-            part = slice(start, start + PIECE)
-            g = _values(g_bits[part], int(grads.dtypes[index]))
-            v = _values(v_bits[part], int(second_moments.dtypes[index]))
-            # A fresh second moment is 0, a damaged one may be negative: Inf and NaN are left out.
-            with np.errstate(all="ignore"):
-                root = np.sqrt(v / correction[index])
-                ratio = g / (root + eps[index])
-            norm.add(ratio)
-            finite += int(np.count_nonzero(np.isfinite(ratio)))
-            under += int(np.count_nonzero(root < eps[index]))
-        ratios[index]["ratio_rms"] = norm.value / sqrt(finite) if finite else nan
-        ratios[index]["eps_fraction"] = under / count if count else nan
+def _adam(gradient: Tensor, second: Tensor, correction: float, eps: float) -> tuple[float, float]:
+    """How g/(√v̂+ε) is distributed, with v̂ = v / correction; NaN where one of them is missing."""
+    if not len(gradient.raw) or not len(second.raw):
+        return nan, nan
+    pairs = zip(gradient.pieces(), second.pieces(), strict=True)
+    with np.errstate(all="ignore"):  # a fresh second moment is 0, a damaged one negative
+        record = _record(g / (np.sqrt(v / correction) + eps) for g, v in pairs)
+        under = sum(np.count_nonzero(np.sqrt(v / correction) < eps) for v in second.pieces())
+    return np.hypot(record["mean"], record["std"]), under / len(gradient.raw)
 
 
-class _Norm:
-    """Euclidean norm of the finite values added so far, over the whole range of float64."""
-
-    def __init__(self) -> None:
-        # Squares are kept in units of 2^(2·exponent), the largest seen: none leaves the range.
-        self._exponent = -(1 << 20)
-        self._squares = 0.0
-
-    def add(self, x: NDArray[np.float64]) -> None:
-        x = x[np.isfinite(x)]
-        if x.size == 0 or not x.any():
-            return
-        exponent = int(np.frexp(np.abs(x).max())[1])
-        if exponent > self._exponent:
-            # Not below −5000, where everything is 0 anyway: ldexp takes a C int.
-            self._squares = ldexp(self._squares, max(2 * (self._exponent - exponent), -5000))
-            self._exponent = exponent
-        scaled = np.ldexp(x, -self._exponent)
-        self._squares += float((scaled * scaled).sum())
-
-    @property
-    def value(self) -> float:
-        return scaled(sqrt(self._squares), self._exponent) if self._squares else 0.0
+# -- the gradients of a step ---------------------------------------------------------------------
 
 
-# -- what must hold before raw memory is read; C makes the same checks by itself -----------------
+class Gradients:
+    """Looks at the gradients of an optimizer's parameters, and remembers what it needs to.
 
+    Tensors are known by `types` and `dtypes` (those of the kernel, in its order), so that nothing
+    here imports torch. Everything of the user's is held weakly.
+    """
 
-def _checked(arrays: Arrays) -> Batch:
-    """The batch, or ValueError where it must not be read."""
-    batch = Batch(*arrays)
-    fields = (batch.pointers, batch.counts, batch.dtypes, batch.rows)
-    if any(field.ndim != 1 or len(field) != len(batch) for field in fields):
-        raise ValueError("pointers, counts, dtypes and rows must be flat and equally long")
-    if (batch.counts < 0).any():
-        raise ValueError("a count is negative")
-    if ((batch.pointers == 0) & (batch.counts > 0)).any():
-        raise ValueError("a pointer is null although its count is not zero")
-    if (batch.dtypes > max(Dtype)).any():
-        raise ValueError("a dtype is none of the kernel's")
-    uneven = batch.counts % np.maximum(batch.rows, 1) != 0
-    if (batch.rows < 0).any() or uneven.any():
-        raise ValueError("the rows of a tensor must divide its count")
-    return batch
+    def __init__(self, refs: Refs, rows: Sequence[int], types: Any, dtypes: Any) -> None:
+        self._refs, self._types = refs, types
+        self._dtypes = {dtype: kind for kind, dtype in enumerate(dtypes)}
+        self._memory = RowMemory(rows)
+        self._last: dict[int, Tensor] = {}
+        self._kept: dict[int, tuple[int, Tensor]] = {}
+        self.forget()
 
+    def sample(self, index: int) -> bool:
+        """Keep elements of this parameter's gradient as backward has left it."""
+        tensor = self._look(getattr(self._refs[index](), "grad", None))
+        if tensor is not _NOTHING:
+            self._samples[index] = tensor.sample(SAMPLED)
+        return tensor is not _NOTHING
 
-def _check_pair(first: Batch, second: Batch, *, may_lack: bool = False) -> None:
-    """Raise ValueError unless the two hold tensors of the same sizes (`may_lack`: or none)."""
-    _checked(first.arrays)
-    _checked(second.arrays)
-    if len(first) != len(second):
-        raise ValueError(f"two batches of {len(first)} and {len(second)} tensors do not match")
-    differ = first.counts != second.counts
-    if (differ & (second.counts != 0) if may_lack else differ).any():
-        raise ValueError("the tensors of two batches differ in their counts")
+    def forget(self) -> None:
+        """Drop these samples: the optimizer has stepped."""
+        self._samples: dict[int, Tensor] = {}
+        self._transform = NONE, 1.0, True
 
+    def keep_weights(self, first: int, count: int, most: int) -> None:
+        """Keep at most `most` elements of so many parameters, the first again after the last."""
+        places = range(first, first + min(count, len(self._refs)))
+        seen = (
+            (i % len(self._refs), self._look(self._refs[i % len(self._refs)]())) for i in places
+        )
+        self._kept = {i: (most, x.sample(most)) for i, x in seen if x is not _NOTHING}
 
-def _check_twins(first: Batch, second: Batch) -> None:
-    """Raise ValueError unless the tensors of the two can be compared or copied bit by bit."""
-    _check_pair(first, second)
-    if (first.dtypes != second.dtypes).any():
-        raise ValueError("the tensors of two batches differ in their dtypes")
+    @np.errstate(all="ignore")
+    def changed_weights(self) -> list[tuple[int, float]] | None:
+        """Which kept weights have other bits now and how far they are off; None without any kept.
 
+        The distance is the norm of the difference in parts of the larger norm: 0 to 2.
+        """
+        kept, self._kept = self._kept, {}
+        changes = []
+        for i, (most, was) in kept.items():
+            now = self._look(self._refs[i]()).sample(most)
+            if was.fits(now) and (was.raw != now.raw).any():
+                x, y = was.values(), now.values()
+                distance = norm(x - y) / max(norm(x), norm(y))
+                changes.append((i, float(np.nan_to_num(distance, posinf=0.0))))
+        return changes if kept else None
 
-def _check_touched(touched: Sequence[NDArray[np.uint8] | None] | None, batch: Batch) -> None:
-    """Raise ValueError unless every given mark array has one writable byte per row."""
-    if touched is None:
-        return
-    if len(touched) != len(batch):
-        raise ValueError(f"expected {len(batch)} arrays of touched rows, got {len(touched)}")
-    for marks, rows in zip(touched, batch.rows, strict=True):
-        if marks is not None and not (
-            marks.itemsize == 1
-            and marks.shape == (rows,)
-            and marks.flags.c_contiguous
-            and marks.flags.writeable
-        ):
-            raise ValueError("touched rows need one writable byte per row, without gaps")
+    def record(
+        self,
+        rows: NDArray[np.void],
+        states: NDArray[np.uint8],
+        bins: _Bins | None,
+        given: Mapping[int, Any] | None,
+        multiplier: float | None,
+        scale: float,
+        cosines: bool,
+    ) -> tuple[bool, list[int] | None, int, float, bool, int, list[tuple[int, float]] | None]:
+        """Measure all gradients, as they were before they were scaled: rows and states.
 
+        (measured, others, kind, factor, exact, mirrored, outside). Nothing is measured where
+        tensors that are not ordinary (`others`) are not `given` in a form that is, and where a
+        factor was found that the caller has to judge and give as `multiplier`.
+        """
+        outside = self.changed_weights()
+        gradients = [getattr(ref(), "grad", None) for ref in self._refs]
+        seen = [self._look(gradient) for gradient in gradients]
+        others = [i for i, g in enumerate(gradients) if g is not None and seen[i] is _NOTHING]
+        if others and given is None:
+            return False, others, *self._transform, 0, outside
+        states[:] = [State.NO_GRADIENT if g is None else State.MEASURED for g in gradients]
+        for i in others:
+            seen[i] = self._look((given or {}).get(i))
+            states[i] = State.UNSUPPORTED if seen[i] is _NOTHING else State.MEASURED
+        if multiplier is None:
+            self._transform = kind, factor, exact = self._compare(seen)
+            usable = scale > 0.0 and factor >= LEAST_FACTOR and not (exact and factor < 1.0)
+            if kind == SCALED and not usable:
+                return False, None, *self._transform, 0, outside
+            if kind == CHANGED:
+                states[states == State.MEASURED] = State.CLIPPED
+            multiplier = 1.0 / (factor * (scale or 1.0))
+        records = _measure(seen, self._memory.fresh(np.array([tensor.rows for tensor in seen])))
+        rows[:] = moment_rows(Family.GRAD, records, states, multiplier)
+        rows["grad_dead_rows"], rows["grad_untouched_rows"] = self._memory.remember()
+        if cosines:
+            rows["grad_cosine"] = [self._cosine(i, tensor) for i, tensor in enumerate(seen)]
+        if bins is not None:
+            _fill_bins(seen, bins, multiplier)
+            for column, name in enumerate(("zeros", "nan", "pos_inf", "neg_inf")):
+                bins[3].reshape(-1, 4)[:, column] = records[name]
+        cut = np.count_nonzero(mirrored(blank(Family.GRAD, rows, states)))
+        return True, None, *self._transform, int(cut), outside
 
-def _check_grids(exponents: NDArray[np.int64], firsts: NDArray[np.float64], cells: int) -> None:
-    """Raise ValueError unless cells can be told apart in float64 and their numbers are bytes."""
-    if not 1 <= cells <= 256:
-        raise ValueError("a grid has 1 to 256 cells")
-    if (abs(exponents) > 1023).any():
-        raise ValueError("the cells are too narrow or too wide for float64")
-    if not np.isfinite(firsts).all() or (np.floor(firsts) != firsts).any():
-        raise ValueError("the first cell is not a whole number")
+    def _look(self, tensor: Any) -> Tensor:
+        """The memory of an ordinary tensor, or of the plain one in a distributed one, or nothing.
 
+        Ordinary: on the CPU, of a type the kernel reads, dense with dimension 0 outermost, and in
+        memory that is there.
+        """
+        with suppress(Exception):  # None, or a tensor that answers otherwise
+            if type(tensor) not in self._types:
+                tensor = tensor._local_tensor
+            shape, strides = tuple(tensor.shape), tensor.stride()
+            count, dtype, at = prod(shape), self._dtypes[tensor.dtype], tensor.data_ptr()
+            # From the innermost dimension; each begins where those inside it end.
+            dims = sorted(zip(strides[1:], shape[1:], strict=True))
+            dims.extend(zip(strides[:1], shape[:1], strict=True))
+            whole = (n == 1 or by == prod(m for _, m in dims[:i]) for i, (by, n) in enumerate(dims))
+            end = (tensor.storage_offset() + count) * Dtype(dtype).itemsize
+            lies = not count or (at and end <= tensor.untyped_storage().nbytes() and all(whole))
+            if lies and tensor.is_cpu and type(tensor) in self._types:
+                return Tensor.at(at, count, dtype, shape[0] if count and len(shape) > 1 else 0)
+        return _NOTHING
 
-def _check_limits(lows: NDArray[np.float64], highs: NDArray[np.float64], most: int) -> None:
-    """Raise ValueError where a comparison would mean nothing."""
-    if most < 0:
-        raise ValueError("the length of the lists is negative")
-    if np.isnan(lows).any() or np.isnan(highs).any():
-        raise ValueError("a limit is NaN")
+    def _compare(self, tensors: list[Tensor]) -> tuple[int, float, bool]:
+        """How gradients differ from what backward left: kind, factor, whether that is exact."""
+        both = ((was, tensors[i].sample(SAMPLED)) for i, was in self._samples.items())
+        pairs = [(was, now) for was, now in both if was.fits(now)]
+        if all(np.array_equal(x.values(), y.values(), equal_nan=True) for x, y in pairs):
+            return (NONE if pairs or not self._samples else UNKNOWN), 1.0, True
+        factors, tolerance, exact = [], TOLERANCE, True
+        for was, by_now in pairs:
+            a, b = was.values(), by_now.values()
+            x, y = (z[np.isfinite(a) & np.isfinite(b)] for z in (a, b))
+            if not x.any() and not y.any():
+                continue
+            factor = float(x @ y) / (float(x @ x) or np.inf)
+            own = max(TOLERANCE, 2.0 * _EPSILON[was.dtype])
+            if factor <= 0.0 or norm(y - factor * x) > own * norm(y):
+                return CHANGED, 1.0, False
+            factors.append(factor)
+            tolerance = max(tolerance, own)
+            exact = exact and frexp(factor)[0] == 0.5 and np.array_equal(y, factor * x)
+        if factors and max(factors) / min(factors) - 1.0 > tolerance:
+            return CHANGED, 1.0, False
+        return (SCALED, float(np.median(factors)), exact) if factors else (UNKNOWN, 1.0, True)
 
-
-def _check_stride(pointer: int, count: int, dtype: int, stride: int) -> None:
-    """Raise ValueError for elements that must not be read."""
-    if any(not isinstance(number, int) for number in (pointer, count, dtype, stride)):
-        raise TypeError("expected whole numbers")
-    if not 0 <= dtype <= max(Dtype):
-        raise ValueError("the dtype is none of the kernel's")
-    if not 0 <= count < 1 << 56:
-        raise ValueError("the count is negative or larger than any memory")
-    if not 0 <= pointer < 1 << 64 or (pointer == 0 and count > 0):
-        raise ValueError("the pointer is null or none")
-    if pointer % Dtype(dtype).itemsize:
-        raise ValueError("the pointer is not aligned")
-    if not 1 <= stride < 1 << 64:
-        raise ValueError("the stride is not positive")
+    def _cosine(self, index: int, tensor: Tensor) -> float:
+        """To the last gradient of this tensor, whose place it takes."""
+        now, last = tensor.sample(COMPARED), self._last.get(index, _NOTHING)
+        if len(tensor.raw):
+            self._last[index] = now
+        x, y = now.values(), last.values()
+        with np.errstate(all="ignore"):
+            return float(x @ y / (norm(x) * norm(y))) if now.fits(last) else nan

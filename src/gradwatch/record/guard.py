@@ -35,14 +35,11 @@ class Overhead(float):
 
 
 class OverheadTimer:
-    """Adds up the time spent inside our code, or on a device for it where that is longer."""
+    """Adds up the time spent inside our code."""
 
     def __init__(self) -> None:
         self.spent = 0.0
         """Seconds so far; hooks too frequent for `ErrorGuard.run` add to them themselves."""
-        self.on_devices = 0.0
-        """Seconds that devices have worked for us; `Pace` adds to `spent` what exceeds ours."""
-        self.clock = time.perf_counter
         self.started = time.perf_counter()
 
     @property
@@ -69,16 +66,14 @@ class ErrorGuard:
         """Call `action` and time it; None where it failed or recording is off."""
         if self.off or capturing():
             return None
-        timer = self.timer
-        clock = timer.clock
-        start = clock()
+        start = time.perf_counter()
         try:
             return action(*args)
         except Exception as error:
             self.fail(error)
             return None
         finally:
-            timer.spent += clock() - start
+            self.timer.spent += time.perf_counter() - start
 
     def switch_off(self) -> None:
         """From now on `run` does nothing."""

@@ -18,8 +18,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from gradwatch.record.clock import StepClock
 from gradwatch.record.guard import ErrorGuard
+from gradwatch.record.schedule import StepClock
 
 StepHook = Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]
 

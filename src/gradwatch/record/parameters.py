@@ -3,22 +3,19 @@
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from gradwatch.record.clipping import GradientSampler
-from gradwatch.record.tensors import flat_offset, local, on_accelerator, placement
+from gradwatch.record.recorder import Meter
+from gradwatch.record.sampler import GradientSampler
+from gradwatch.record.tensors import flat_offset, local, placement
 from gradwatch.run import Event, EventKind, Subject
-from gradwatch.stats import SKETCH_WIDTH, Kind
-from gradwatch.stats.rows import name_seed
-from gradwatch.store import Writer
+from gradwatch.stats import Kind
 
 WRAPPERS = {
     "OptimizedModule": "_orig_mod",
@@ -140,12 +137,9 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-if TYPE_CHECKING:
-    from gradwatch.record.backend import Backend
-
-_GLANCE, _SCAN = 4, 16
-"""Of so many turns one takes a glance, or looks at everything whatever a glance says."""
-Declared = Callable[[Sequence[Subject], NDArray[np.uint32]], None]
+_SCAN = 16
+"""Steps after which the model is looked at anew, on a step that records everything."""
+Declare = Callable[[Sequence[Subject]], NDArray[np.uint32]]
 
 
 class TrackedOptimizer:
@@ -154,37 +148,34 @@ class TrackedOptimizer:
     Holds neither optimizer nor parameters alive.
     """
 
+    meter: Meter
+    """Measures these parameters where they lie: on the CPU or on an accelerator."""
+
     def __init__(
         self,
         optimizer: Optimizer | None,
         sampler: GradientSampler,
-        make_backend: Callable[[bool], "Backend"],
+        make_meter: Callable[["TrackedOptimizer"], Meter],
     ) -> None:
         self._ref = weakref.ref(optimizer) if optimizer is not None else None
         self.sampler = sampler
-        self._make_backend = make_backend
-        self._on_device = False
-        self.backend = make_backend(False)
-        """Measures these parameters where they lie: on the CPU or on an accelerator."""
-        self.devices: tuple[torch.device, ...] = ()
-        """The accelerators they lie on."""
+        self._make_meter = make_meter
         self.has_stepped = False
         self.groups: list[int] = []
         """The run's numbers of the optimizer's parameter groups."""
         self.group_ids = np.zeros(0, np.uint32)
         self.parameters: tuple[ParameterInfo, ...] = ()
-        self._refs: list[Callable[[], Tensor | None]] = []
+        self.refs: list[Callable[[], Tensor | None]] = []
         self.is_whole = True
         """Whether no parameter has died since they were taken over."""
         # One entry per parameter, in the same order:
         self.ids = np.zeros(0, np.uint32)
         self.rows: list[int] = []
         """Rows (dimension 0) of each; 0 for one that is no matrix."""
-        self.seeds = np.zeros(0, np.uint64)
         self.offsets = np.zeros(0, np.int64)
         """Where this rank's piece begins in the flattened whole."""
-        self.wholes = np.zeros(0, np.int64)
-        self.last_sketch = np.zeros((0, SKETCH_WIDTH), np.float32)
+        self._sizes: list[int] = []
+        self.meter = make_meter(self)
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -193,39 +184,29 @@ class TrackedOptimizer:
 
     def tensors(self) -> list[Tensor | None]:
         """The parameters now; None where one is gone or, in a lazy module, has no shape yet."""
-        return [ref() for ref in self._refs]
+        return [ref() for ref in self.refs]
 
     def gradients(self) -> list[Tensor | None]:
         """Their gradients now; None where there is none."""
-        return [None if (p := ref()) is None else p.grad for ref in self._refs]
+        return [None if (p := ref()) is None else p.grad for ref in self.refs]
 
     def take_over(self, parameters: Sequence[ParameterInfo], ids: Sequence[int]) -> None:
         """From now on these; what is remembered of them is kept where nothing has changed."""
-        owned = [info.ref() for info in parameters]
+        tensors = [None if (p := i.ref()) is None or is_lazy(p) else p for i in parameters]
         self.is_whole = True
-        self._refs = [
-            _gone if tensor is None or is_lazy(tensor) else weakref.ref(tensor, self._lose)
-            for tensor in owned
-        ]
-        del owned
-        tensors = self.tensors()
-        rows = [_rows(tensor) for tensor in tensors]
-        remote = [tensor for tensor in tensors if tensor is not None and on_accelerator(tensor)]
-        on_device, self.devices = bool(remote), tuple(dict.fromkeys(t.device for t in remote))
-        sizes = [0 if tensor is None else tensor.numel() for tensor in tensors]
-        same = (list(ids), rows, sizes) == (self.ids.tolist(), self.rows, self.wholes.tolist())
+        rows = [0 if t is None else _rows(local(t)) for t in tensors]
+        sizes = [0 if t is None else local(t).numel() for t in tensors]
+        same = (list(ids), rows, sizes) == (self.ids.tolist(), self.rows, self._sizes)
+        same = same and all(ref() is t for ref, t in zip(self.refs, tensors, strict=True))
         self.parameters = tuple(parameters)
-        if same and on_device is self._on_device:
+        if same:
             return
-        self.ids, self.rows, self._on_device = np.array(ids, np.uint32), rows, on_device
-        self.seeds = np.array([name_seed(info.name) for info in parameters], np.uint64)
+        self.refs = [_gone if t is None else weakref.ref(t, self._lose) for t in tensors]
+        self.ids, self.rows, self._sizes = np.array(ids, np.uint32), rows, sizes
         self.offsets = np.array(
             [0 if t is None else flat_offset(placement(t)) for t in tensors], np.int64
         )
-        self.wholes = np.array(sizes, np.int64)
-        self.last_sketch = np.full((len(ids), SKETCH_WIDTH), np.nan, np.float32)
-        self.backend = self._make_backend(on_device)
-        self.backend.prepare(self)
+        self.meter = self._make_meter(self)
 
     def _lose(self, _: object) -> None:
         self.is_whole = False
@@ -233,25 +214,15 @@ class TrackedOptimizer:
     def number_groups(self, count: int) -> int:
         """Number its new parameter groups, from `count` on; the number after the last."""
         groups = len(self.optimizer.param_groups) if self.optimizer is not None else 0
-        while len(self.groups) < groups:
-            self.groups.append(count)
-            count += 1
-        return count
-
-
-def _is_lazy(info: ParameterInfo) -> bool:
-    tensor = info.ref()
-    return tensor is not None and is_lazy(tensor)
+        self.groups += range(count, count + groups - len(self.groups))
+        return max([count, *(number + 1 for number in self.groups)])
 
 
 def _gone() -> None:
     """Stands for the reference to a tensor that is not there."""
 
 
-def _rows(tensor: Tensor | None) -> int:
-    if tensor is None:
-        return 0
-    tensor = local(tensor)
+def _rows(tensor: Tensor) -> int:
     return tensor.shape[0] if tensor.dim() > 1 and tensor.numel() else 0
 
 
@@ -264,23 +235,21 @@ class TrackedParameters:
     def __init__(
         self,
         model: Module,
-        sink: Writer,
         wanted: Callable[[str], bool],
         track: Callable[[Optimizer | None], TrackedOptimizer],
-        declared: Declared,
+        declare: Declare,
     ) -> None:
         self._model = weakref.ref(model)
-        self._sink = sink
         self._wanted = wanted
         self._track = track
-        self._declared = declared
+        self._declare = declare
         self._groups = 0
         self._seen: dict[str, tuple[int, bool]] = {}
-        self._order: dict[str, int] = {}
+        self._order: Mapping[str, int] = {}
         self._last: Hashable = None
-        self._modules: list[weakref.ref[Module]] = []
-        self._glanced: Hashable = None
-        self._turn = 0
+        self._next_scan = 0
+        self._held: list[int] = []
+        """How many parameters each group of each optimizer had."""
         self._by_id: dict[int, TrackedOptimizer] = {}
         self.optimizers: list[TrackedOptimizer] = []
         self.has_lazy = False
@@ -306,15 +275,15 @@ class TrackedParameters:
     def are_stepped_by(self, optimizer: Optimizer) -> bool:
         """Whether this optimizer steps a parameter of the model."""
         ours = {id(info.ref()) for tracked in self.all for info in tracked.parameters}
-        return not ours.isdisjoint(_parameter_ids(optimizer))
+        return not ours.isdisjoint(parameter_ids(optimizer))
 
     def add(self, optimizer: Optimizer) -> tuple[TrackedOptimizer, list[TrackedOptimizer]]:
         """Track this optimizer; also gives those it takes the place of."""
-        mine = _parameter_ids(optimizer)
+        mine = set(parameter_ids(optimizer))
         replaced = [
             tracked
             for tracked in self.optimizers
-            if (other := tracked.optimizer) is None or _parameter_ids(other) <= mine
+            if (other := tracked.optimizer) is None or set(parameter_ids(other)) <= mine
         ]
         for old in replaced:
             self._remove(old)
@@ -324,58 +293,52 @@ class TrackedParameters:
         self._by_id[id(optimizer)] = tracked
         return tracked, replaced
 
-    def learn_order(self, order: dict[str, int]) -> None:
-        """Forward order of the layers; the next scan stores it with the parameters."""
-        self._order, self._glanced = order, None
+    def learn_order(self, order: Mapping[str, int]) -> None:
+        """Forward order of the layers; the next scan, soon, stores it with the parameters."""
+        self._order, self._next_scan = dict(order), 0
 
     def refresh(self, step: int) -> list[Event]:
-        """Scan if something may have changed: seen at a glance every few times, or by turns."""
-        self._turn += 1
-        if (
-            self._glanced is None
-            or self._turn % _SCAN == 0
-            or not all(tracked.is_whole for tracked in self.all)
-            or (self._turn % _GLANCE == 0 and self._glance() != self._glanced)
-        ):
-            return self.scan(step)
-        return []
+        """Look at the model again, if the last time was long ago.
+
+        And where something must have changed: a parameter has died, has got its shape, or was handed
+        to an optimizer.
+        """
+        held = [
+            len(group["params"])
+            for tracked in self.optimizers
+            if (optimizer := tracked.optimizer) is not None
+            for group in optimizer.param_groups
+        ]
+        changed = held != self._held or self.has_lazy or not all(t.is_whole for t in self.all)
+        self._held = held
+        return self.scan(step) if changed or step >= self._next_scan else []
 
     def scan(self, step: int) -> list[Event]:
         """Look at model and optimizers anew; what has changed since the last time."""
         model = self._model()
         if model is None:
             return []
+        self._next_scan = step + _SCAN
         infos = [info for info in named_parameters(model) if self._wanted(info.name)]
-        signature = self._signature(infos)
-        self._modules = [weakref.ref(module) for _, module in bare_modules(model)]
         events: list[Event] = []
+        signature = self._signature(infos)
         if signature != self._last:
             self._last = signature
-            events += self._changes(step, infos)
+            events = self._changes(step, infos)
             self._take_over(infos)
-        self.has_lazy = any(map(_is_lazy, infos))
-        # A lazy one becomes another under the same id: no glance would show it.
-        self._glanced = None if self.has_lazy else self._glance()
+        self.has_lazy = any((p := info.ref()) is not None and is_lazy(p) for info in infos)
         return events
 
-    def _glance(self) -> Hashable:
-        """What a change of the model or of an optimizer would hardly leave as it is."""
-        optimizers = [optimizer for tracked in self.optimizers if (optimizer := tracked.optimizer)]
-        return (
-            [
-                (*map(id, module._parameters.values()), *map(id, module._modules.values()))
-                for ref in self._modules
-                if (module := ref()) is not None
-            ],
-            [p is not None and p.requires_grad for tracked in self.all for p in tracked.tensors()],
-            [
-                id(p)
-                for optimizer in optimizers
-                for g in optimizer.param_groups
-                for p in g["params"]
-            ],
-            [len(optimizer.param_groups) for optimizer in optimizers],
-        )
+    def settle(self, tracked: TrackedOptimizer, *, with_gradient: bool = False) -> None:
+        """Choose the parameters that carry hooks: of those that have a gradient, once one can see.
+
+        Where there are optimizers, what none of them steps tells nothing about steps.
+        """
+        sampled = tracked is not self.unowned or not self.optimizers
+        tensors = tracked.tensors() if sampled else []
+        if with_gradient:
+            tensors = [None if p is None or p.grad is None else p for p in tensors]
+        tracked.sampler.choose(tensors, getattr(tracked.meter, "kernel", None))
 
     def _take_over(self, infos: list[ParameterInfo]) -> None:
         """Hand every parameter to the optimizers that step it."""
@@ -384,31 +347,20 @@ class TrackedParameters:
         groups: list[int | None] = []
         for index, info in enumerate(infos):
             owners = owners_by_id.get(id(info.ref()), [])
-            groups.append(owners[-1][1] if owners else None)
-            for tracked, _ in owners or [(self.unowned, 0)]:
-                shares[id(tracked)].append(index)
+            # One that several optimizers step is measured with the last of them.
+            tracked, group = owners[-1] if owners else (self.unowned, None)
+            groups.append(group)
+            shares[id(tracked)].append(index)
         ids = self._declare([self._subject(i, g) for i, g in zip(infos, groups, strict=True)])
         for tracked in self.all:
             share = shares[id(tracked)]
             tracked.take_over([infos[i] for i in share], [int(ids[i]) for i in share])
-            self._settle(tracked)
-
-    def _settle(self, tracked: TrackedOptimizer) -> None:
-        """Its parameters are known: choose those that carry hooks, declare its groups."""
-        # Where there are optimizers, what none of them steps tells nothing about steps.
-        sampled = tracked is not self.unowned or not self.optimizers
-        able = [p for p in tracked.tensors() if p is not None]
-        tracked.sampler.choose(able if sampled else [])
-        if (optimizer := tracked.optimizer) is not None:
-            numbers = tracked.groups[: len(optimizer.param_groups)]
-            tracked.group_ids = self._declare(
-                [Subject(Kind.GROUP, f"group {number}", group=number) for number in numbers]
-            )
-
-    def _declare(self, subjects: Sequence[Subject]) -> NDArray[np.uint32]:
-        ids = self._sink.declare(subjects)
-        self._declared(subjects, ids)
-        return ids
+            self.settle(tracked)
+            if (optimizer := tracked.optimizer) is not None:
+                numbers = tracked.groups[: len(optimizer.param_groups)]
+                tracked.group_ids = self._declare(
+                    [Subject(Kind.GROUP, f"group {number}", group=number) for number in numbers]
+                )
 
     def _subject(self, info: ParameterInfo, group: int | None) -> Subject:
         tensor = info.ref()
@@ -452,25 +404,22 @@ class TrackedParameters:
             for info in infos
             if (tensor := info.ref()) is not None
         }
+        was, self._seen = self._seen, now
         events = []
-        for name, (identity, trainable) in now.items() if self._seen else ():
-            if name not in self._seen:
-                events.append(Event(step, EventKind.PARAMETER_ADDED, "a new parameter", name))
-                continue
-            was, was_trainable = self._seen[name]
-            if was != identity:
-                text = "replaced by another tensor"
+        for name, (identity, trainable) in now.items() if was else ():
+            before = was.get(name)
+            if before is None or before[0] != identity:
+                text = "a new parameter" if before is None else "replaced by another tensor"
                 events.append(Event(step, EventKind.PARAMETER_ADDED, text, name))
-            if was_trainable and not trainable:
-                events.append(Event(step, EventKind.FROZEN, "requires no gradient now", name))
-            elif trainable and not was_trainable:
-                events.append(Event(step, EventKind.UNFROZEN, "requires a gradient now", name))
-        events.extend(
+            if before is not None and before[1] is not trainable:
+                kind = EventKind.UNFROZEN if trainable else EventKind.FROZEN
+                text = f"requires {'a' if trainable else 'no'} gradient now"
+                events.append(Event(step, kind, text, name))
+        events += [
             Event(step, EventKind.PARAMETER_REMOVED, "no longer in the model", name)
-            for name in self._seen
+            for name in was
             if name not in now
-        )
-        self._seen = now
+        ]
         return events
 
     def _signature(self, infos: list[ParameterInfo]) -> Hashable:
@@ -479,11 +428,11 @@ class TrackedParameters:
         tensors = [(info.name, tensor) for info in infos if (tensor := info.ref()) is not None]
         return (
             tuple(
-                (name, id(p), p.requires_grad, p.dtype, None if is_lazy(p) else p.shape)
+                (name, id(p), p.requires_grad, p.dtype, p.device, None if is_lazy(p) else p.shape)
                 for name, p in tensors
             ),
             tuple(
-                (id(tracked), tuple(tuple(map(id, g["params"])) for g in o.param_groups))
+                (id(tracked), len(o.param_groups), tuple(parameter_ids(o)))
                 if (o := tracked.optimizer) is not None
                 else None
                 for tracked in self.optimizers
@@ -497,5 +446,6 @@ class TrackedParameters:
         self._by_id = {key: other for key, other in self._by_id.items() if other is not tracked}
 
 
-def _parameter_ids(optimizer: Optimizer) -> set[int]:
-    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+def parameter_ids(optimizer: Optimizer) -> list[int]:
+    """The identities of the parameters it steps, in order."""
+    return [id(p) for group in optimizer.param_groups for p in group["params"]]

@@ -1,44 +1,33 @@
 """The states of a training step; the hooks of the training end here."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
+import numpy as np
+import torch
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from gradwatch.record.backend import OptimizerStep, SentRows
-from gradwatch.record.clipping import GradientSampler
-from gradwatch.record.clock import (
-    ALLOWANCE,
-    Pace,
-    StepClock,
-    families_due,
-    idle_steps,
-    takes_histograms,
-    takes_sketches,
-)
+import gradwatch.kernel as kernel
+from gradwatch.record.cpu import CpuMeter
+from gradwatch.record.device import DeviceMeter, forced
+from gradwatch.record.forward import Forward
 from gradwatch.record.guard import ErrorGuard
-from gradwatch.record.metadata import (
-    LoggedScalar,
-    LogPlacement,
-    RunMetadata,
-    ScalarBuffer,
-    flattened,
-)
-from gradwatch.record.optimizers import LossScaling
+from gradwatch.record.logs import LoggedNumber, Logs, flattened
+from gradwatch.record.notes import LossNotes, OptimizerNotes, UnansweredPasses
 from gradwatch.record.options import Options, Record
-from gradwatch.record.outside import OutsideChanges
-from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters
-from gradwatch.record.passes import UnansweredPasses, silent_optimizers
-from gradwatch.record.recorder import Recorder
-from gradwatch.record.rows import StepMonitor
-from gradwatch.record.signal import Signal
-from gradwatch.record.tensors import number
+from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters, named_parameters
+from gradwatch.record.recorder import Call, Found, Meter, Recorder, StepMonitor, StepRows
+from gradwatch.record.sampler import GradientSampler, LossScaling
+from gradwatch.record.schedule import ALLOWANCE, Pace, Schedule, StepClock, StepPlan
+from gradwatch.record.tensors import number, on_accelerator
 from gradwatch.run import Event, EventKind
-from gradwatch.stats import Family
+from gradwatch.stats import Family, State
+from gradwatch.stats.rows import empty_rows
 from gradwatch.store import Writer
 
 SHORTEST_IDLE = 4
@@ -68,34 +57,17 @@ _WAITING, _BACKWARD, _STEPPING, _CLOSURE, _IDLE, _ENDED = StepState
 _HAS_GRADIENTS = (_BACKWARD, _STEPPING)
 
 
-class StepPlan(NamedTuple):
-    """What is to be measured on a step."""
-
-    step: int
-    due: frozenset[Family]
-    full: bool
-    """Also histograms, and a look at the model's parameters."""
-    sketches: bool
-    cosines: bool
-
-
-_NO_PLAN = StepPlan(-1, frozenset(), full=False, sketches=False, cosines=False)
-
-
 class StepController:
-    """Follows the steps of a training and tells the recorder what to measure when.
+    """Turns what the hooks see into steps, each recorded as far as it is due.
 
-    One per watcher. Every public method is called inside the error guard, by the hooks on the
-    optimizers, the sampled parameters and the user's own calls::
-
-                      backward ran               pre-hook
-           WAITING ─────────────────► BACKWARD ─────────────► STEPPING ──┐
-            ▲ │ ▲                        │                       ▲       │
-            │ │ └── skipped by a scaler ─┘          backward ran │       │
-            │ │                                                  │       │
-            │ └────────────── pre-hook ──────────────────────► CLOSURE   │
-            │                                                    │       │
-            ├────────────────── post-hook ◄──────────────────────┴───────┘
+                        backward                       backward
+            ┌─────────────────────────► BACKWARD      ┌──────────┐
+            │                             │ pre-hook  │          │
+            │                             ▼           │          ▼
+         WAITING ◄──── post-hook ────  STEPPING    CLOSURE ── STEPPING
+            │ │                                       ▲          │
+            │ └────────────── pre-hook ───────────────┘          │
+            ├────────────────── post-hook ◄──────────────────────┘
             │
             │ the step is complete, the next SHORTEST_IDLE or more record
             │ nothing, and there is one optimizer
@@ -116,7 +88,6 @@ class StepController:
         clock: StepClock,
         guard: ErrorGuard,
         scaling: LossScaling,
-        signals: Sequence[Signal],
         monitor: StepMonitor | None,
     ) -> None:
         self.state = _WAITING
@@ -124,36 +95,39 @@ class StepController:
         self.options = options
         self.clock = clock
         self.guard = guard
-        self.recorder = Recorder(sink, options, scaling, signals, monitor)
+        self.scaling = scaling
+        self.schedule = Schedule(options.families, clock.first, options.every)
+        self.recorder = Recorder(sink, guard.timer, monitor)
+        self.recorder.histograms = Record.HISTOGRAMS in options.record
         self.parameters = TrackedParameters(
-            model, sink, options.wanted, self._track, self.recorder.declared
+            model, options.wanted, self._track, self.recorder.declare
         )
+        layers = {info.layer for info in named_parameters(model) if options.wanted(info.name)}
+        self.forward = Forward(model, layers, options.record, self.recorder)
         self.pace = Pace(guard.timer, options.budget, lambda: sink.backlog)
-        self.metadata = RunMetadata(self.recorder, self.parameters)
-        self.manual = ManualSteps(self.recorder, self.parameters)
-        self.placement = LogPlacement()
-        self.scalar_buffer = ScalarBuffer(
-            guard, self._log_steps, self.placement.early, self._logged
-        )
-        self._unanswered: UnansweredPasses | None = UnansweredPasses(
-            self.recorder, self.parameters, self.scalar_buffer.drain
-        )
+        self.logs = Logs(guard, self.recorder, self._log_steps, self._logged)
+        self.loss_notes = LossNotes(self.recorder, self.parameters)
+        self.optimizer_notes = OptimizerNotes(self.recorder, self.parameters)
+        self._unanswered: UnansweredPasses | None = UnansweredPasses(self.recorder, self.parameters)
         """Until the first step."""
-        self._silent: list[dict[str, Any]] = []
-        self._outside = OutsideChanges(self.recorder, self.parameters)
-        self._calls: list[OptimizerStep] = []
+        self._calls: list[Call] = []
         """Calls of `optimizer.step` that have begun, the innermost last."""
+        self._before: Found | None = None
+        """Without an optimizer: the weights before the update that only the user announces."""
         self._inside: TrackedOptimizer | None = None
         self._wrappers: WeakSet[Optimizer] = WeakSet()
         """Optimizers that only pass on to another, which is tracked instead."""
         self._strangers: WeakSet[Optimizer] = WeakSet()
         """Optimizers that step no parameter of the model."""
+        self._graph: object = None
+        self._rates: dict[int, tuple[list[Any], Any]] = {}
         self._hooked = True
-        self._plan = _NO_PLAN
-        """Of the coming step: what the signals were armed for."""
+        self._plan = StepPlan(-1, frozenset(), full=False)
+        """Of the coming step."""
         self._ended_at = time.perf_counter()
         self._finished = clock.first - 1
         self._logs_early = True
+        self._threads = 0
 
     # -- the run ---------------------------------------------------------------------------------
 
@@ -165,29 +139,26 @@ class StepController:
         self.parameters.scan(step)
         self.clock.expect(self.parameters.optimizers)
         self.sink.event(Event(step, EventKind.STARTED, "recording starts"))
-        for signal in self.recorder.signals:
-            signal.attach()
-        self.metadata.audit(step, optimizers)
+        self.optimizer_notes.audit(step, optimizers)
         self._arm(step)
-        if not optimizers:
-            self.manual.prepare(step, self.due(step))
 
     def end(self, text: str) -> None:
         """The last sample of the weights: they are those before the step that will not come."""
-        self.scalar_buffer.drain()
+        self.logs.drain()
         clock = self.clock
         step = clock.coming
         there = self.parameters.model is not None
         if there and step > clock.first and Family.WEIGHT in self.options.families:
-            self.recorder.weights(step, self.parameters.all)
+            self.recorder.take(self._weights(step))
         self.recorder.deliver(wait=True)
-        self._settle(step + 1)
         if self._unanswered is not None:
             self._unanswered.end(clock.first, self._strangers)
         else:
-            self._look_for_silent()
+            self.optimizer_notes.look_for_silent()
         self.state = _ENDED
-        self.metadata.end()
+        self._read_notes()
+        if batches := self.logs.batches.info():
+            self.recorder.note(batches)
         self.sink.event(Event(clock.made, EventKind.CLOSED, text))
         timer, overhead = self.guard.timer, self.pace.overhead
         cost = {
@@ -197,32 +168,26 @@ class StepController:
             "allowance": ALLOWANCE,
             "background": self.sink.background / max(timer.wall, 1e-9),
         }
-        if timer.on_devices:
-            cost["device_seconds"] = timer.on_devices
         self.sink.note({"complete": True, **cost})
+        self.recorder.hand_over()
 
     def detach(self) -> None:
         """Take away every hook but those on the optimizers; what is logged is kept no more."""
         self.clock.end_idle()
         for tracked in self.parameters.all:
             tracked.sampler.remove()
-        for signal in self.recorder.signals:
-            signal.detach()
+        self.forward.detach()
 
     def plan(self, step: int) -> StepPlan:
-        """What is to be measured on this step: on the first, everything."""
-        if step == self._plan.step:
-            return self._plan
-        if step == self.clock.first:
-            return StepPlan(step, self.options.families, full=True, sketches=True, cosines=True)
-        k, every = self.pace.k, self.options.every
-        due = families_due(step, self.options.families, k=k, every=every)
-        full = takes_histograms(step, k=k, every=every)
-        return StepPlan(step, due, full, *takes_sketches(step, k=k, every=every))
+        """What is to be measured on this step."""
+        return self._plan if step == self._plan.step else self.schedule.plan(step, self.pace.k)
 
-    def due(self, step: int) -> frozenset[Family]:
-        """The families to record on this step."""
-        return self.plan(step).due
+    def _make_meter(self, tracked: TrackedOptimizer) -> Meter:
+        """What measures parameters on an accelerator, or on the CPU."""
+        tensors = [p for p in tracked.tensors() if p is not None and not is_lazy(p)]
+        if any(map(on_accelerator, tensors)) or (forced() and tensors):
+            return DeviceMeter(tracked, self.recorder)
+        return CpuMeter(tracked, self.recorder)
 
     # -- the hooks on optimizers -----------------------------------------------------------------
 
@@ -246,30 +211,78 @@ class StepController:
             self.state = _CLOSURE
         self._inside = tracked
         plan = self.plan(self.clock.number)
-        if plan.due:
-            self._outside.compare(plan.step)
-            self._begin_call(tracked, plan, begins, _has_closure(args, kwargs))
-
-    def _begin_call(
-        self, tracked: TrackedOptimizer, plan: StepPlan, begins: bool, closure: bool
-    ) -> None:
+        if not plan.due:
+            return
         if plan.full:
             self._report(self.parameters.refresh(plan.step))
         if self._calls:
             self._supersede_wrappers(tracked)
-        call = OptimizerStep(
-            tracked,
-            plan.step,
-            plan.due,
-            histograms=plan.full and self.recorder.histograms,
-            closure=closure,
-            unowned=self.parameters.unowned if begins else None,
-            collects=self.clock.complete,
-            sketches=plan.sketches,
-            cosines=plan.cosines,
-        )
+        call = Call(tracked, plan, Found(plan.step), _has_closure(args, kwargs))
+        call.unowned, call.collects = begins, self.clock.complete
         self._calls.append(call)
-        self.recorder.before(call)
+        self._measure_before(call)
+
+    def _measure_before(self, call: Call) -> None:
+        """Everything that is lost once the weights have changed."""
+        tracked, found, due = call.tracked, call.found, call.plan.due
+        meter = tracked.meter
+        if (threads := torch.get_num_threads()) != self._threads:
+            self._threads = threads
+            kernel.set_threads(threads)  # as many as the training itself uses
+        if call.unowned:  # the first of the step: nobody has stepped since the last
+            for other in self.parameters.optimizers:
+                if other is not tracked or call.closure:
+                    other.meter.compare_weights(found)
+        call.skipped = meter.is_skipped()
+        if Family.WEIGHT in due:
+            histograms = call.plan.full and self.recorder.histograms
+            meter.weights(found, histograms=histograms)
+            if call.unowned and self.parameters.unowned.parameters:
+                self.parameters.unowned.meter.weights(found, histograms=histograms)
+        if not call.closure:
+            self._measure_gradients(call)
+        if Family.UPDATE in due:
+            meter.snapshot()
+
+    def _measure_gradients(self, call: Call) -> None:
+        """What the backward passes of this step have left, and what the layers showed."""
+        found, unowned = call.found, self.parameters.unowned
+        if Family.GRAD in call.plan.due:
+            call.tracked.meter.gradients(call)
+            if call.unowned and unowned.parameters and unowned is not call.tracked:
+                unowned.meter.gradients(call)
+        call.tracked.sampler.scalars(found.scalars)
+        if call.skipped or self.scaling.known:
+            found.scalars["skipped"] = float(call.skipped)
+        if call.collects:
+            self.forward.collect(found)
+
+    def _measure_after(self, call: Call) -> None:
+        """Everything the step itself has made, and off with the rows."""
+        if call.closure:
+            self._measure_gradients(call)
+        if Family.UPDATE in call.plan.due:
+            call.tracked.meter.updates(call)
+        if Family.GROUP in call.plan.due:
+            self._learning_rates(call)
+        self.recorder.take(call.found)
+
+    def _learning_rates(self, call: Call) -> None:
+        """One row per parameter group, made anew where a rate has changed."""
+        tracked = call.tracked
+        if (optimizer := tracked.optimizer) is None:
+            return
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        last, rows = self._rates.get(id(tracked), (None, None))
+        if rates != last or rows is None or torch.is_tensor(rates[0]):
+            rows = empty_rows(Family.GROUP, len(rates))
+            rows["lr"] = [number(rate) for rate in rates]
+            self._rates[id(tracked)] = rates, rows
+        if len(rates) == len(tracked.group_ids):
+            states = np.zeros(len(rates), np.uint8)
+            call.found.rows.append(
+                StepRows(Family.GROUP, call.plan.step, tracked.group_ids, rows, states)
+            )
 
     def _supersede_wrappers(self, tracked: TrackedOptimizer) -> None:
         """Record nothing of calls around this one that step the same parameters.
@@ -278,10 +291,13 @@ class StepController:
         the inner one counts. A call of this very optimizer was left open by an error in the user's
         step.
         """
+        kept = []
         for outer in self._calls:
-            if outer.tracked is tracked or not set(outer.tracked.ids).isdisjoint(tracked.ids):
-                outer.supersede()
-        self._calls = [outer for outer in self._calls if outer.tracked is not tracked]
+            if set(outer.tracked.ids).isdisjoint(tracked.ids):
+                kept.append(outer)
+            else:
+                outer.tracked.meter.drop_snapshot()
+        self._calls = kept
 
     def after_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -294,12 +310,15 @@ class StepController:
         while self._calls:
             call = self._calls.pop()
             if call.tracked is tracked:
-                self.recorder.after(call)
+                self._measure_after(call)
                 if call.skipped:
-                    self.recorder.report_skipped(call.step)
+                    self.recorder.report_skipped(call.plan.step)
                 break
+        if not tracked.has_stepped:
+            tracked.has_stepped = True
+            if tracked.sampler.missed:
+                self.parameters.settle(tracked, with_gradient=True)
         tracked.sampler.stepped()
-        tracked.has_stepped = True
         self._wait()
         if self.clock.complete:
             self._finish(self.clock.number)
@@ -329,16 +348,16 @@ class StepController:
         tracked.sampler.prepare(sampling=Family.GRAD in self._plan.due, hooked=True)
         text = f"{type(optimizer).__name__} steps watched parameters and is watched from now on"
         self.sink.event(Event(step, EventKind.OPTIMIZER_ADOPTED, text))
-        self.metadata.describe()
-        self.manual.forget()
+        self.optimizer_notes.describe()
+        self._before = None
+        self.parameters.unowned.meter.drop_snapshot()
         return tracked
 
     # -- the hooks on sampled parameters ---------------------------------------------------------
 
     def _track(self, optimizer: Optimizer | None) -> TrackedOptimizer:
-        scale = self.recorder.scaling.now
-        sampler = GradientSampler(self.guard, self._backward_ran, self._thrown_away, scale)
-        return TrackedOptimizer(optimizer, sampler, self.recorder.make_backend)
+        sampler = GradientSampler(self.guard, self.scaling, self._backward_ran, self._thrown_away)
+        return TrackedOptimizer(optimizer, sampler, self._make_meter)
 
     def _backward_ran(self) -> None:
         if self.state is _WAITING:
@@ -347,12 +366,11 @@ class StepController:
             self.state = _STEPPING
         if self._unanswered is not None:
             self._unanswered.backward()
-        self.recorder.backward()
+        self.forward.backward()
 
     def _thrown_away(self, scale: float | None) -> None:
         """A backward starts although the last one was neither used nor kept."""
-        scaling = self.recorder.scaling
-        if self.state in _HAS_GRADIENTS and scaling.search() and scaling.has_backed_off(scale):
+        if self.state in _HAS_GRADIENTS and self.scaling.has_backed_off(scale):
             self._skip(self.clock.coming)
 
     def _skip(self, step: int) -> None:
@@ -360,13 +378,29 @@ class StepController:
         self._answer()
         if self.clock.complete:
             self.clock.advance()
-        self.recorder.skipped(step, self.due(step), self.parameters.all)
+        plan = self.plan(step)
+        # The weights are still those before the step: nothing was updated.
+        found = self._weights(step) if Family.WEIGHT in plan.due else Found(step)
+        for family in {Family.GRAD, Family.UPDATE, Family.OPTIM} & plan.due:
+            for tracked in self.parameters.all:
+                if tracked.parameters:
+                    found.nothing(family, tracked.ids, State.SKIPPED_STEP)
+        found.scalars["skipped"] = 1.0
+        self.forward.skipped(found)
+        self.recorder.take(found)
         self.recorder.report_skipped(step)
         for tracked in self.parameters.all:
             tracked.sampler.stepped()
         self.state = _WAITING
         self.clock.advance()
         self._finish(step)
+
+    def _weights(self, step: int) -> Found:
+        found = Found(step)
+        for tracked in self.parameters.all:
+            if tracked.parameters:
+                tracked.meter.weights(found, histograms=self.recorder.histograms)
+        return found
 
     # -- the user's calls ------------------------------------------------------------------------
 
@@ -378,41 +412,56 @@ class StepController:
         step = self.clock.number
         if not self.clock.begun:
             has_gradients = self.state in _HAS_GRADIENTS
-            if has_gradients and self.parameters.optimizers and self.recorder.scaling.known:
+            if has_gradients and self.parameters.optimizers and self.scaling.known:
                 self._skip(step)
                 return
             plan = self.plan(step)
             if self.parameters.has_lazy:
                 self._report(self.parameters.scan(step))
-            self.manual.measure(step, plan.due, plan.full and self.recorder.histograms)
+            if plan.due:
+                self._measure_manual(plan)
             if plan.full:
                 self._report(self.parameters.refresh(step))
         self._wait()
         self.clock.advance()
         self._finish(step)
-        if not self.parameters.optimizers:
-            self.manual.prepare(step + 1, self.due(step + 1))
+
+    def _measure_manual(self, plan: StepPlan) -> None:
+        """An update that only the user announces is done: nobody called us before it."""
+        before, self._before = self._before, None
+        if before is not None and before.step == plan.step:
+            self.recorder.take(before)
+        for tracked in self.parameters.all:
+            if tracked.parameters:
+                call = Call(tracked, plan, Found(plan.step), closure=True)
+                call.collects = tracked is self.parameters.unowned
+                self._measure_after(call)
+                tracked.sampler.stepped()
+
+    def _prepare_manual(self, plan: StepPlan) -> None:
+        """Between two steps: the weights as they are before the update of the coming one."""
+        unowned = self.parameters.unowned
+        self._before = None
+        unowned.meter.drop_snapshot()
+        if unowned.parameters and Family.WEIGHT in plan.due:
+            self._before = self._weights(plan.step)
+        if unowned.parameters and Family.UPDATE in plan.due:
+            unowned.meter.snapshot()
 
     def log(self, given: Any, named: Mapping[str, Any]) -> None:
-        """Numbers from the user."""
-        self.scalar_buffer.drain()
-        values = self.metadata.numbers_in({**flattened(given), **flattened(named)}, self.clock.made)
-        coming, made = self._log_steps()
-        if self._logs_early:
-            self.placement.learn(values)
-            plain = self.metadata.log(coming, values)
-        else:
-            untouched = self.clock.number == self.clock.first and not self.clock.begun
-            before, after = self.placement.split(values, before_all=untouched)
-            plain = self.metadata.log(coming, before) | self.metadata.log(made, after)
-        self.scalar_buffer.learn(plain)
-        if self._unanswered is not None:
-            self._unanswered.logged([(coming, name, number(v)) for name, v in values.items()])
+        """Numbers from the user, that are not of the usual kind."""
+        self.logs.drain()
+        values = {**flattened(given), **flattened(named)}
+        untouched = self.clock.number == self.clock.first and not self.clock.begun
+        ran = self.state in _HAS_GRADIENTS
+        self.logs.log(values, before_all=untouched, backward_ran=ran)
+        self.loss_notes.look(values)
+        if self.loss_notes.looks and isinstance(values.get("loss"), torch.Tensor):
+            self.logs.look_closely("loss")
 
-    def _logged(self, items: Sequence[LoggedScalar]) -> None:
+    def _logged(self, items: Sequence[LoggedNumber]) -> None:
         if self._unanswered is not None:
             self._unanswered.logged(items)
-        self.recorder.numbers(items)
 
     def _log_steps(self) -> tuple[int, int]:
         """The steps that numbers logged now belong to: those logged early, and others."""
@@ -430,24 +479,31 @@ class StepController:
             return
         self._finished = step
         now = time.perf_counter()
-        self.scalar_buffer.drain()
+        self.logs.drain()
         self.recorder.deliver()
         recorded = bool(self._plan.due)
         if recorded:
-            self.recorder.scalars(step, {"step_seconds": now - self._ended_at})
+            self.recorder.numbers([(step, "step_seconds", now - self._ended_at)])
             self.recorder.finish(step)
-            self.metadata.read()
+            self._read_notes()
             if step == self.clock.first + STEPS_WITHOUT_LOSS:
-                self.metadata.ask_for_a_loss(step)
+                self.loss_notes.ask_for_a_loss(step)
             if len(self.parameters.optimizers) > 1 and step & (step - 1) == 0:
-                self._look_for_silent()
-            # the time of their own hooks is ours too
-            self.guard.timer.spent += sum([s.take_spent() for s in self.recorder.signals])
+                self.optimizer_notes.look_for_silent()
         self._ended_at = now
-        self._settle(step)
         if self.pace.after(step, recorded):
             self._report_stretched(step)
         self._arm(step + 1)
+
+    def _read_notes(self) -> None:
+        """What the forward passes have shown meanwhile: the graph of the layers, the loss."""
+        graph = self.forward.graph
+        if graph is not None and graph is not self._graph:
+            self._graph = graph
+            self.sink.graph(graph)
+            self.parameters.learn_order(graph.order)
+        if self.forward.loss_guess:
+            self.loss_notes.note(self.forward.loss_guess)
 
     def _answer(self) -> None:
         """A step is made."""
@@ -455,41 +511,30 @@ class StepController:
             self._unanswered.answered()
             self._unanswered = None
 
-    def _look_for_silent(self) -> None:
-        silent = silent_optimizers(self.parameters.optimizers)
-        if silent != self._silent:
-            self._silent = silent
-            self.recorder.note({"silent_optimizers": silent})
-
-    def _settle(self, before: int) -> None:
-        """What devices took for steps that they have finished counts too."""
-        for step, seconds in self.recorder.launch_times.settled(before):
-            self.pace.on_device(step, seconds)
-
     def _arm(self, step: int) -> None:
         """Put up the hooks that the coming step needs, or begin a stretch of idle steps."""
-        before, self._plan = self._plan.due, _NO_PLAN
-        self._plan = self.plan(step)
-        due = self._plan.due
-        idle = 0 if due else idle_steps(step, k=self.pace.k, every=self.options.every)
-        self._hooked = idle < SHORTEST_IDLE or self.recorder.scaling.known
+        self._plan = plan = self.schedule.plan(step, self.pace.k)
+        idle = 0 if plan.due else self.schedule.idle(step, self.pace.k)
+        self._hooked = idle < SHORTEST_IDLE or self.scaling.known
+        optimizers = self.parameters.optimizers
         for tracked in self.parameters.all:
-            tracked.sampler.prepare(sampling=Family.GRAD in due, hooked=self._hooked)
-        if due and Record.WEIGHTS in self.options.record:
-            self._outside.keep()
-        if due or before:  # signals without hooks need not be disarmed again
-            for signal in self.recorder.signals:
-                signal.arm(step, due)
+            tracked.sampler.prepare(sampling=Family.GRAD in plan.due, hooked=self._hooked)
+        if plan.due and Record.WEIGHTS in self.options.record:
+            for tracked in optimizers:
+                tracked.meter.keep_weights()
+        self.forward.arm(plan)
+        if not optimizers:
+            self._prepare_manual(plan)
         # With several optimizers the clock must see who steps, so those steps are not idle.
-        if not self._hooked and self.clock.complete and len(self.parameters.optimizers) == 1:
-            optimizer = self.parameters.optimizers[0].optimizer
+        if not self._hooked and self.clock.complete and len(optimizers) == 1:
+            optimizer = optimizers[0].optimizer
             if optimizer is not None:
                 self.clock.begin_idle(optimizer, idle)
                 self.state = _IDLE
 
     def end_idle(self) -> None:
         """The idle steps are over, or something needs us earlier."""
-        self.scalar_buffer.drain()
+        self.logs.drain()
         passed = self.clock.end_idle()
         self._finished, self._ended_at = self.clock.number, time.perf_counter()
         self.state = _WAITING
@@ -507,48 +552,10 @@ class StepController:
         """Parameters that have come, gone or changed since the model was last looked at."""
         for event in changes:
             self.sink.event(event)
-        self._strangers.clear()  # one of them may have been given parameters of the model since
-
-
-class ManualSteps:
-    """Steps that only the user can announce: an optimizer of another library, an update by hand.
-
-    Nobody calls us before such an update: what must be read before it is read a step early.
-    """
-
-    def __init__(self, recorder: Recorder, parameters: TrackedParameters) -> None:
-        self._recorder = recorder
-        self._parameters = parameters
-        self._weights: list[SentRows] = []
-
-    def prepare(self, step: int, due: frozenset[Family]) -> None:
-        """Between two steps: the weights as they are before the update of `step`."""
-        unowned, recorder = self._parameters.unowned, self._recorder
-        self.forget()
-        if Family.WEIGHT in due:
-            self._weights = recorder.send_weights(step, unowned, histograms=recorder.histograms)
-        if Family.UPDATE in due and unowned.parameters:
-            unowned.backend.snapshot(unowned)
-
-    def forget(self) -> None:
-        """A torch optimizer has turned up: its hooks will see to everything."""
-        self._weights = []
-        self._parameters.unowned.backend.drop_snapshot()
-
-    def measure(self, step: int, due: frozenset[Family], histograms: bool) -> None:
-        """The update of `step` is done: gradients, weights before it, what it changed."""
-        for tracked in self._parameters.all:
-            if tracked.parameters:
-                unowned = tracked is self._parameters.unowned
-                call = OptimizerStep(tracked, step, due, histograms, closure=True, collects=unowned)
-                if unowned:
-                    call.pending += self._weights
-                self._recorder.after(call)
-                tracked.sampler.stepped()
-        self._weights = []
+        if changes:
+            self._strangers.clear()  # one of them may have been given parameters of the model
 
 
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the optimizer was given a closure; `args[0]` is the optimizer itself."""
-    closure: Callable[[], Any] | None = args[1] if len(args) > 1 else kwargs.get("closure")
-    return callable(closure)
+    return callable(args[1] if len(args) > 1 else kwargs.get("closure"))

@@ -30,8 +30,9 @@ KERNEL_DTYPES = {
 DENSE_LIMIT = 1 << 22
 """Sparse gradients of at most this many elements are made dense to be measured."""
 
-_DTYPES = tuple(KERNEL_DTYPES)  # in the order of the kernel's own
-_PLAIN = (Tensor, Parameter)
+DTYPES = tuple(KERNEL_DTYPES)
+"""In the order of the kernel's own."""
+PLAIN = (Tensor, Parameter)
 kernel.use_exchange(getattr(Tensor, "__dlpack_c_exchange_api__", None))  # of torch 2.10 and later
 
 
@@ -62,14 +63,14 @@ def gather(tensors: Sequence[Tensor | None], room: Batch | None = None) -> Gathe
     if kernel.gather is None:
         others: Iterable[int] = range(len(kept))
     else:
-        others = kernel.gather(kept, _PLAIN, _DTYPES, batch.arrays)
+        others = kernel.gather(kept, PLAIN, DTYPES, batch.arrays)
     for index in others:
         tensor = kept[index]
         kept[index] = None
         batch.pointers[index] = batch.counts[index] = batch.rows[index] = 0
         if tensor is None:
             states[index] = State.NO_GRADIENT
-        elif (readable := _readable(tensor)) is None:
+        elif (readable := readable_here(tensor)) is None:
             states[index] = State.UNSUPPORTED
         else:
             kept[index] = readable
@@ -82,11 +83,6 @@ def _enter(batch: Batch, index: int, tensor: Tensor) -> None:
     batch.pointers[index], batch.counts[index] = tensor.data_ptr(), size
     batch.dtypes[index] = KERNEL_DTYPES[tensor.dtype]
     batch.rows[index] = tensor.shape[0] if size and tensor.dim() > 1 else 0
-
-
-def sample_bits(tensor: Tensor, most: int) -> bytes | None:
-    """The bits of at most so many elements, always the same ones; None where C cannot read them."""
-    return kernel.sample(tensor, _PLAIN, _DTYPES, most) or None if kernel.sample else None
 
 
 def only(batch: Batch, keep: NDArray[np.bool_]) -> Batch:
@@ -114,8 +110,8 @@ def aligned(tensor: Tensor | None, like: Tensor) -> Tensor | None:
     return fitting.copy_(tensor.detach())
 
 
-def _readable(tensor: Tensor) -> Tensor | None:
-    """The same numbers in memory the kernel can read, or None."""
+def readable_here(tensor: Tensor) -> Tensor | None:
+    """The same numbers in memory that the kernel can read; None where there is none."""
     tensor = local(tensor).detach()
     if tensor.device.type != "cpu" or tensor.is_quantized or tensor.is_nested:
         return None
@@ -171,7 +167,7 @@ def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """The memory of this rank: a sharded tensor's own piece, without any communication."""
-    if type(tensor) in _PLAIN:
+    if type(tensor) in PLAIN:
         return tensor
     piece = getattr(tensor, "_local_tensor", None)
     return piece if isinstance(piece, Tensor) else tensor
@@ -243,15 +239,12 @@ def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     return array
 
 
-@lru_cache(maxsize=256)
-def fixed_coordinates(count: int, wanted: int, device: torch.device) -> Tensor:
-    """At most `wanted` flat indices below `count`, the same every time, no two equal.
-
-    One from each of `wanted` equal stretches, at a place in it that follows the golden ratio: a
-    plain stride would fall into step with the rows of a matrix.
-    """
-    if count <= wanted:
-        return torch.arange(count, device=device)
-    stretch = count / wanted
-    picked = [int((i + (i * 0.6180339887498949) % 1.0) * stretch) for i in range(wanted)]
-    return torch.tensor(picked, dtype=torch.int64).to(device, non_blocking=True)
+def spread(tensor: Tensor, most: int) -> Tensor:
+    """At most `most` evenly spread elements, in memory order: a view where memory has no gaps."""
+    plain = local(tensor).detach()
+    size = plain.numel()
+    # An odd stride meets every column of a matrix whose width is even.
+    stride = 1 if size <= most else -(-size // most) | 1
+    if plain.is_contiguous() or is_dense(tuple(plain.shape), plain.stride()):
+        return plain.as_strided((-(-size // stride),), (stride,), plain.storage_offset())
+    return plain.reshape(-1)[::stride]

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,14 @@ from torch.optim import Optimizer
 
 from gradwatch.checks.logged import LossLevel
 from gradwatch.mode import Mode, doubt, mode
-from gradwatch.record.backend_cpu import cpu_engine
-from gradwatch.record.device.choice import check_forced
+from gradwatch.record.cpu import cpu_engine
+from gradwatch.record.device import check_forced
 from gradwatch.record.guard import log
 from gradwatch.record.hooks import bare_optimizer
-from gradwatch.record.options import ALL, Options, Patterns, Record, options, usage_error
+from gradwatch.record.options import ALL, Patterns, options, usage_error
 from gradwatch.record.parameters import Networks, named_parameters, unwrap
-from gradwatch.record.rows import StepMonitor
-from gradwatch.record.signals import make_signals
+from gradwatch.record.recorder import StepMonitor
 from gradwatch.record.watcher import Disabled, Watcher, close_previous
-from gradwatch.run import Event, EventKind
 from gradwatch.store import Writer
 from gradwatch.store.places import is_url
 from gradwatch.store.runs import folder_name, hold, next_attempt
@@ -38,6 +35,10 @@ _THERE = (
 _HELD = (
     "gradwatch: another training is recorded to %s at this moment; this one goes to %s. Give each "
     "training a name of its own"
+)
+_META = (
+    "The model is on the meta device, where it has no numbers. Give it memory first "
+    "(model.to_empty(device=...), then its weights), and watch it then."
 )
 
 
@@ -66,10 +67,12 @@ def watch(
     level = _level(loss)
     if scaler is not None and not hasattr(scaler, "get_scale"):
         raise usage_error(f"`scaler` must be a GradScaler, got {type(scaler).__name__}.")
-    names = [n.name for n in named_parameters(model) if chosen.wanted(n.name)]
-    if not names:
+    if not any(chosen.wanted(named.name) for named in named_parameters(model)):
         raise usage_error(_nothing(model, include, exclude))
-    check_forced(parameter for parameter in model.parameters() if not is_lazy(parameter))
+    there = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
+    if any(parameter.is_meta for parameter in there):
+        raise usage_error(_META)
+    check_forced(there)
     if mode() is Mode.OFF:
         return Disabled()
     if unknown := doubt():  # not by `warnings`: under -W error they raise
@@ -87,18 +90,14 @@ def watch(
     writer = Writer.create(path, name=name, rank=rank, world=world, info=info, keep=chosen.keep)
     writer.held = held
     writer.patient = every is not None  # who names the steps gets them all
-    kept, left_out = _without_compiled_activations(model, chosen, record is ALL)
-    if left_out:
-        writer.event(Event(first, EventKind.NOT_RECORDED, left_out))
     return Watcher(
         model,
         torch_optimizers,
         sink=writer,
-        options=kept,
+        options=chosen,
         first_step=first,
         scaler=scaler,
         run_dir=path,
-        signals=make_signals(model, names, kept.record, inputs=Record.ACTIVATIONS in chosen.record),
         monitor=monitor,
     )
 
@@ -174,19 +173,6 @@ def _optimizer(thing: Any) -> Optimizer:
             "each of its steps."
         )
     raise usage_error(f"Expected a torch optimizer, got {type(thing).__name__}. {hint}")
-
-
-def _without_compiled_activations(
-    model: Module, chosen: Options, by_default: bool
-) -> tuple[Options, str]:
-    """Hooks for activations change compiled arithmetic: not unless they were asked for by name."""
-    compiled = type(model).__name__ == "OptimizedModule" or any(
-        getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()
-    )
-    if not (compiled and by_default and Record.ACTIVATIONS in chosen.record):
-        return chosen, ""
-    kept = replace(chosen, record=chosen.record - {Record.ACTIVATIONS})
-    return kept, "activations are not recorded: the model is compiled (ask with record=)"
 
 
 def _place(run: str | os.PathLike[str] | None, what: str) -> tuple[str, Path]:

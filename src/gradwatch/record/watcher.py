@@ -8,6 +8,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,14 +17,13 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from gradwatch.record import hooks
-from gradwatch.record.clock import StepClock
 from gradwatch.record.guard import ErrorGuard, Overhead, log
 from gradwatch.record.hooks import OptimizerHooks
-from gradwatch.record.optimizers import LossScaling
 from gradwatch.record.options import Options
 from gradwatch.record.parameters import Networks, networks_of, unwrap
-from gradwatch.record.rows import StepMonitor
-from gradwatch.record.signal import Signal
+from gradwatch.record.recorder import StepMonitor
+from gradwatch.record.sampler import LossScaling
+from gradwatch.record.schedule import StepClock
 from gradwatch.record.steps import StepController
 from gradwatch.store import Writer
 
@@ -44,14 +44,13 @@ class Watcher:
         first_step: int = 0,
         scaler: Any = None,
         run_dir: Path = Path(),
-        signals: Sequence[Signal] = (),
         monitor: StepMonitor | None = None,
     ) -> None:
         self.run_dir = run_dir
         self._sink = sink
         self._monitor = monitor
-        self.on_closed: Callable[[], None] | None = None
-        """Called once the run is closed, unless by an error."""
+        self.on_closed: Callable[[bool], None] | None = None
+        """Called once the run is closed; told whether the training came to its end by itself."""
         self.guard = ErrorGuard(self._let_go)
         self.controller = StepController(
             model,
@@ -60,10 +59,9 @@ class Watcher:
             clock=StepClock(first_step),
             guard=self.guard,
             scaling=LossScaling(scaler),
-            signals=signals,
             monitor=monitor,
         )
-        self._keep = self.controller.scalar_buffer.take
+        self._keep = self.controller.logs.keep
         self._closed = False
         # Weak, so that watching keeps no model alive; its end is the end of the recording. Several
         # networks are held together by us alone, and weakly themselves.
@@ -132,7 +130,8 @@ class Watcher:
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything recorded so far survives the death of this process."""
         try:
-            self.controller.scalar_buffer.drain()
+            self.controller.logs.drain()
+            self.controller.recorder.hand_over()
             return self._sink.flush(timeout)
         except Exception as error:
             self.guard.fail(error)
@@ -142,7 +141,7 @@ class Watcher:
         """Record the weights a last time, take every hook away and finish the run's files."""
         if not self._closed:
             self._close("closed")
-            self._say()
+            self._say(ended=True)
 
     def __enter__(self) -> "Watcher":
         return self
@@ -155,8 +154,9 @@ class Watcher:
     ) -> None:
         if kind is None:
             self.close()
-        else:
+        elif not self._closed:
             self._close(f"closed by {kind.__name__}")
+            self._say(ended=False)
 
     def __repr__(self) -> str:
         state = "recording" if self.recording else "closed" if self._closed else "stopped"
@@ -173,13 +173,14 @@ class Watcher:
         self.guard.switch_off()
         self._let_go()
 
-    def _say(self) -> None:
+    def _say(self, *, ended: bool) -> None:
         if self.on_closed is not None:
-            _attempt(self.on_closed)
+            _attempt(partial(self.on_closed, ended))
 
     def _let_go(self) -> None:
         """Hooks away, files closed; each in its own right, since one of them may be what failed."""
-        for action in (self._hooks.stop, self.controller.detach, self._close_sink):
+        hand_over = self.controller.recorder.hand_over
+        for action in (self._hooks.stop, self.controller.detach, hand_over, self._close_sink):
             _attempt(action)
 
     def _close_sink(self) -> None:
@@ -201,6 +202,7 @@ class Watcher:
             lambda: self.controller.end("closed because the model is gone"),
             self._hooks.stop,
             self.controller.detach,
+            self.controller.recorder.hand_over,
             lambda: self._sink.close(0.0),
         ):
             _attempt(action)
@@ -272,8 +274,8 @@ def _close_all() -> None:
     for watcher in list(_live):
         if not watcher._closed:
             watcher._close("closed at the end of the process")
-            if not hasattr(sys, "last_value"):  # which Python sets when an exception ends a program
-                watcher._say()
+            # Python sets this when an exception, Ctrl-C too, ends a program.
+            watcher._say(ended=not hasattr(sys, "last_value"))
 
 
 def _silence_all() -> None:

@@ -11,7 +11,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwatch.kernel.batch import MomentSums
 from gradwatch.stats import Family, Kind, Stat
 
 Table = NDArray[np.float64]
@@ -117,30 +116,35 @@ def _moment(parts: Parts, stat: Stat) -> Table:
     # Fourth powers leave the range of float64; a common power of two (exact) keeps them inside.
     scale = reduce(np.fmax, map(np.abs, parts.of(Stat(f"{family}_abs_max"))))
     exponent = np.where(np.isfinite(scale), np.frexp(np.nan_to_num(scale))[1], 0)
-    sums = MomentSums(np.zeros(scale.shape))
+    sums, centre = np.zeros((5, *scale.shape)), np.full(scale.shape, np.nan)
     moments = (parts.of(Stat(f"{family}_{name}")) for name in _MOMENTS[: wanted + 1])
     for count, *known in zip(_finite(parts, family), *moments, strict=True):
         # Moments higher than the wanted one do not matter to it: any number will do.
         mean, std, skewness, kurtosis = (*known, *[np.zeros(())] * 3)[:4]
         n = np.where(count > 0, count, 0.0)
+        mean = np.ldexp(mean, -exponent)
+        centre = np.where(np.isnan(centre), np.where(n > 0, mean, np.nan), centre)
+        d = np.where(n > 0, mean - centre, 0.0)  # from the first part's mean
         std = np.ldexp(np.where(n > 0, std, 0.0), -exponent)
-        m2 = n * std * std
+        m2 = std * std
         m3 = np.nan_to_num(skewness) * m2 * std
-        m4 = np.nan_to_num(kurtosis + 3.0) * m2 * std * std
-        mean = np.where(n > 0, np.ldexp(mean, -exponent), sums.mean)
-        sums.mean = np.where(sums.n == 0, mean, sums.mean)  # the first part is taken as it is
-        sums.join(n, mean, m2, m3, m4)
+        m4 = np.nan_to_num(kurtosis + 3.0) * m2 * m2
+        third, fourth = (
+            m3 + 3 * d * m2 + d * d * d,
+            m4 + 4 * d * m3 + 6 * d * d * m2 + d * d * d * d,
+        )
+        sums += [n, n * d, n * (m2 + d * d), n * third, n * fourth]
     with np.errstate(invalid="ignore", divide="ignore"):
-        n = np.where(sums.n > 0, sums.n, np.nan)
-        variance = sums.m2 / n
+        d, m2, m3, m4 = sums[1:] / np.where(sums[0] > 0, sums[0], np.nan)
+        variance = np.maximum(m2 - d * d, 0.0)  # and from there to the mean of all
         spread = np.where(variance > 0, variance, np.nan)
         joined = (
-            np.ldexp(np.where(sums.n > 0, sums.mean, np.nan), exponent),
+            np.ldexp(centre + d, exponent),
             np.ldexp(np.sqrt(variance), exponent),
-            sums.m3 / n / (spread * np.sqrt(spread)),
-            sums.m4 / n / (spread * spread) - 3.0,
+            (m3 - 3 * d * m2 + 2 * d * d * d) / (spread * np.sqrt(spread)),
+            (m4 - 4 * d * m3 + 6 * d * d * m2 - 3 * d * d * d * d) / (spread * spread) - 3.0,
         )
-    return joined[wanted]
+    return np.asarray(joined[wanted])
 
 
 # -- relations -------------------------------------------------------------------------------------
@@ -160,7 +164,8 @@ def _ratio(parts: Parts, stat: Stat) -> Table:
 def _cosine(parts: Parts, stat: Stat) -> Table:
     """With the gradient measured before: inner products of parts add up to that of the whole.
 
-    A part's is its cosine × its norm × its norm before. A part without a cosine adds nothing.
+    A part's is its cosine × its norm × its norm before. Norms are exact, so only the samples of the
+    cosines make this an estimate. A part without a cosine adds nothing.
     """
     norms = Stat.GRAD_NORM
     now = _norm(parts, norms)
@@ -207,4 +212,4 @@ RULES: Mapping[Stat, Rule] = {
     for stat in Stat
     if _name(stat) in names.split() and stat.kind is not Kind.GROUP
 }
-"""Groups of an optimizer are only copied, and sketches are not recorded: they have no rule."""
+"""Groups of an optimizer are only copied: they have no rule."""

@@ -202,9 +202,8 @@ class Run:
 
     def _absent(self, stat: Stat) -> Loaded:
         """What was not recorded has no rows."""
-        columns, width = len(self.by_kind[stat.kind]), () if stat.width == 1 else (stat.width,)
-        values, states = np.empty((0, columns, *width)), np.empty((0, columns), np.uint8)
-        return Loaded(values, states, np.empty(0, np.intp))
+        shape = 0, len(self.by_kind[stat.kind])
+        return Loaded(np.empty(shape), np.empty(shape, np.uint8), np.empty(0, np.intp))
 
     def __repr__(self) -> str:
         name = self.info.get("name", "in memory")
@@ -241,9 +240,9 @@ class Run:
     ) -> "Run":
         """From arrays or torch tensors per name, one for each step; None means "no gradient".
 
-        Each name is a layer of its own. Measured is what a recording would hold: moments, sketches,
-        dead rows, and with both gradients and weights (as they are before the step) the updates
-        between steps that follow one another.
+        Each name is a layer of its own. Measured is what a recording would hold: moments, dead
+        rows, cosines (here of whole gradients), and with both gradients and weights (as they are
+        before the step) the updates between steps that follow one another.
         """
         return cls(source_from_arrays(gradients, weights, steps, scalars))
 

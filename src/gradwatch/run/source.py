@@ -17,7 +17,7 @@ ALL = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One statistic: values [row, subject of its kind(, width)], and a state byte for each.
+    """One statistic: values [row, subject of its kind], and a state byte for each.
 
     Rows are the steps of the run, or only those of them (`rows`, ascending) that were sampled: one
     in a hundred, often, so that a table of all would be nearly empty. The arrays become read-only,
@@ -44,8 +44,9 @@ class Loaded:
         """The same of all `count` rows of the run."""
         if self.rows is None:
             return self
-        values = np.full((count, *self.values.shape[1:]), np.nan)
-        states = np.full((count, *self.states.shape[1:]), State.NOT_SAMPLED, np.uint8)
+        shape = count, self.values.shape[1]
+        values = np.full(shape, np.nan)
+        states = np.full(shape, State.NOT_SAMPLED, np.uint8)
         values[self.rows], states[self.rows] = self.values, self.states
         return Loaded(values, states)
 

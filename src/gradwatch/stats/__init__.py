@@ -2,7 +2,6 @@
 
 from gradwatch.stats.catalogue import (
     HAS_VALUE,
-    SKETCH_WIDTH,
     Cadence,
     Family,
     Kind,
@@ -14,7 +13,6 @@ from gradwatch.stats.catalogue import (
 
 __all__ = [
     "HAS_VALUE",
-    "SKETCH_WIDTH",
     "Cadence",
     "Family",
     "Kind",

@@ -35,9 +35,6 @@ HAS_VALUE[[State.MEASURED, State.SAMPLED, State.PARTIAL, State.CLIPPED]] = True
 HAS_VALUE.setflags(write=False)
 
 
-SKETCH_WIDTH = 32
-
-
 class Kind(StrEnum):
     """What a series can belong to."""
 
@@ -85,9 +82,9 @@ _SHARE, _SINGLE, _DOUBLE = ("<f4", "fraction"), ("<f4", ""), ("<f8", "")
 class Stat(StrEnum):
     """Every series a run can have. `Stat("grad_norm")` turns a user's word into a member.
 
-    Each is one row of the catalogue: name, how it is stored, what it means and, where it is many
-    numbers, how many. In a family they stand in the order of its columns; those that gradients and
-    weights have in common in the order the kernel gives them.
+    Each is one row of the catalogue: name, how it is stored, what it means. In a family they stand
+    in the order of its columns; those that gradients and weights have in common in the order the
+    kernel gives them.
     """
 
     _value_: str
@@ -95,17 +92,14 @@ class Stat(StrEnum):
     dtype: str
     unit: str
     meaning: str
-    width: int
 
-    def __new__(
-        cls, name: str, stored: tuple[str, str] = _DOUBLE, meaning: str = "", width: int = 1
-    ) -> Self:
+    def __new__(cls, name: str, stored: tuple[str, str] = _DOUBLE, meaning: str = "") -> Self:
         """The name is the member's value; the rest of the row hangs on it as attributes.
 
         Every row gives them: the defaults let a type checker see that `Stat("lr")` finds a member.
         """
         stat = str.__new__(cls, name)
-        stat._value_, stat.meaning, stat.width = name, meaning, width
+        stat._value_, stat.meaning = name, meaning
         stat.dtype, stat.unit = stored
         stat.family = Family.GROUP if name == "lr" else Family(name.partition("_")[0])
         return stat
@@ -146,14 +140,8 @@ class Stat(StrEnum):
     GRAD_COSINE = (
         "grad_cosine",
         _SINGLE,
-        "cosine between this gradient's sketch and the one recorded before it",
-    )
-    GRAD_SKETCH = (
-        "grad_sketch",
-        _SINGLE,
-        "32 signed sums of the gradient (of more than 65,536 elements one in eight): "
-        "inner products between sketches estimate those between gradients",
-        SKETCH_WIDTH,
+        "cosine between this gradient and the one recorded before it, by a fixed sample of 1,024 "
+        "elements",
     )
 
     WEIGHT_COUNT = "weight_count", _COUNT, "elements of the weight, NaN and Inf included"
@@ -256,9 +244,4 @@ def family_stats(family: Family) -> tuple[Stat, ...]:
 @cache
 def row_dtype(family: Family) -> np.dtype[np.void]:
     """The packed record of one subject on one step: the recorder fills it, the ring copies it."""
-    return np.dtype(
-        [
-            (str(stat), stat.dtype) if stat.width == 1 else (str(stat), stat.dtype, stat.width)
-            for stat in family_stats(family)
-        ]
-    )
+    return np.dtype([(str(stat), stat.dtype) for stat in family_stats(family)])

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gradwatch.stats import HAS_VALUE, Family, row_dtype
-from gradwatch.store.layout import BUCKET, STEPS, drawn, schemas, stored
+from gradwatch.stats import HAS_VALUE, Family, family_stats, row_dtype
+from gradwatch.store.layout import BUCKET, STEPS, drawn, schemas
 from gradwatch.store.tables import as_numpy, parquet
 
 _LARGEST = np.finfo(np.float32).max
@@ -52,11 +52,11 @@ def _rows(items: Sequence[Item], family: Family) -> list[Any]:
     valued = HAS_VALUE[states]
     mask = None if valued.all() else pa.py_buffer(np.packbits(valued, bitorder="little"))
     columns = [np.concatenate([item.ids for item in items]).astype(np.uint32, copy=False), states]
-    reals = [stat for stat in stored(family) if stat.dtype == "<f8"]
+    reals = [stat for stat in family_stats(family) if stat.dtype == "<f8"]
     # All at once: a call of numpy costs more than the numbers of one column.
     short = dict(zip(reals, rounded(np.array([rows[stat] for stat in reals])), strict=True))
     time.sleep(YIELD)
-    values = (np.ascontiguousarray(short.get(stat, rows[stat])) for stat in stored(family))
+    values = (np.ascontiguousarray(short.get(stat, rows[stat])) for stat in family_stats(family))
     return [*columns, *(as_array(column, mask) for column in values)]
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradwatch.run.subject import Event, EventKind, Subject
-from gradwatch.stats import Family, Stat
-from gradwatch.store.layout import BITS, LOG, STEPS, Part, parts_of, read_log, schemas, stored
+from gradwatch.stats import Family, Stat, family_stats
+from gradwatch.store.layout import BITS, LOG, STEPS, Part, parts_of, read_log, schemas
 from gradwatch.store.places import Place
 from gradwatch.store.tables import Damaged, as_numpy, read_finished, read_stream
 
@@ -145,7 +145,7 @@ class Folder:
         tables = {table for table, parts in self.parts.items() if parts} | self.removed.keys()
         tables |= {file.rpartition("/")[0] for file in self._lost}  # was recorded all the same
         families = [Family(t.partition("/")[2]) for t in tables if t.startswith("rows/")]
-        return frozenset(stat for family in families for stat in stored(family))
+        return frozenset(stat for family in families for stat in family_stats(family))
 
     @cached_property
     def marks(self) -> tuple[Steps, NDArray[np.uint16]]:

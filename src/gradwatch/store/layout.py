@@ -52,14 +52,9 @@ def parts_of(files: Iterable[tuple[str, int]]) -> list[Part]:
     return [found[number] for number in sorted(found)]
 
 
-def stored(family: Family) -> list[Stat]:
-    """The statistics that rows have; a sketch is many numbers and not kept."""
-    return [stat for stat in family_stats(family) if stat.width == 1]
-
-
 def drawn(family: Family) -> list[Stat]:
     """The statistics that coarse rows have: all that have an order, so no hash."""
-    return [stat for stat in stored(family) if stat is not Stat.WEIGHT_HASH]
+    return [stat for stat in family_stats(family) if stat is not Stat.WEIGHT_HASH]
 
 
 @cache
@@ -70,7 +65,9 @@ def schemas() -> dict[str, pa.Schema]:
         SCALARS: pa.schema([("step", pa.int64()), ("name", pa.string()), ("value", pa.float64())]),
     }
     for family in Family:
-        stats = [(str(stat), pa.from_numpy_dtype(np.dtype(stat.dtype))) for stat in stored(family)]
+        stats = [
+            (str(stat), pa.from_numpy_dtype(np.dtype(stat.dtype))) for stat in family_stats(family)
+        ]
         tables[f"rows/{family}"] = pa.schema(_KEYS + stats)
         coarse = [(f"{stat}_{part}", pa.float32()) for stat in drawn(family) for part in EXTREMES]
         keys = [_KEYS[0], ("last_step", pa.int64()), *_KEYS[1:]]

@@ -12,7 +12,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,8 @@ class Writer(threading.Thread):
         """What keeps other trainings out of the run."""
         self.patient = False
         """Whether a step waits a moment where the thread does not keep up."""
+        self.source: Callable[[], None] | None = None
+        """Hands over what the recorder keeps: called by the thread before it writes."""
         self._subjects: dict[tuple[Kind, str], tuple[int, Subject]] = {}
         # The queue, under a lock that is held for a moment, never for a file. A model may be
         # collected, and its last logs come, inside it: the lock is one that a thread takes twice.
@@ -182,6 +184,10 @@ class Writer(threading.Thread):
         """Merge these keys into `run.info`."""
         self._line("note", dict(info))
 
+    def wake(self) -> None:
+        """Let the thread take what waits, and write it, now."""
+        self._ask()
+
     @property
     def backlog(self) -> float:
         """How full the queue is; above 1 rows come faster than the thread writes."""
@@ -275,6 +281,8 @@ class Writer(threading.Thread):
                     self._wake.wait(self._wait or FLUSH_SECONDS)
                 self._asked = False
             try:
+                if self.source is not None:
+                    self.source()
                 if time.monotonic() >= self._next_try:
                     self._turn()
             except OSError as error:

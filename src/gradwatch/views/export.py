@@ -35,8 +35,8 @@ _LINES = 20_000
 
 
 def exported(run: Run, wanted: Sequence[Stat] = ()) -> list[Stat]:
-    """The statistics to write: those asked for, or all that have one number per cell."""
-    return [*wanted] or [stat for stat in run.series if stat.width == 1]
+    """The statistics to write: those asked for, or all."""
+    return [*wanted] or [*run.series]
 
 
 # -- the long table --------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class RecordedValues:
 
 
 def _recorded(run: Run, stats: Sequence[Stat], tick: Tick) -> Iterator[RecordedValues]:
-    """Scalars first, then each statistic; wide ones as `name[0]`, `name[1]`, …"""
+    """Scalars first, then each statistic."""
     total = len(stats) + 1
     for name, values in run.scalars.items():
         rows = np.flatnonzero(~np.isnan(values))
@@ -67,23 +67,19 @@ def _recorded(run: Run, stats: Sequence[Stat], tick: Tick) -> Iterator[RecordedV
         yield RecordedValues(name, "scalar", [""], run.steps[rows], first, values[rows], measured)
     tick(1 / total)
     for number, stat in enumerate(stats, start=2):
-        yield from _recorded_stat(run, stat)
+        yield _recorded_stat(run, stat)
         tick(number / total)
 
 
-def _recorded_stat(run: Run, stat: Stat) -> Iterator[RecordedValues]:
+def _recorded_stat(run: Run, stat: Stat) -> RecordedValues:
     sampled = run.sampled(stat)
     states = run.states_at(stat, sampled)
     rows, columns = np.nonzero(states != State.NOT_SAMPLED)
     states, rows = states[rows, columns], sampled[rows]
     steps, subjects = run.steps[rows], [subject.name for subject in run.by_kind[stat.kind]]
-    exact = stat.dtype == "<u8" and stat.width == 1
-    cells = run.integers(stat)[rows, columns] if exact else run.at(stat, rows, columns)
-    parts = [(str(stat), cells)]
-    if stat.width > 1:
-        parts = [(f"{stat}[{part}]", cells[:, part]) for part in range(stat.width)]
-    for name, values in parts:
-        yield RecordedValues(name, str(stat.kind), subjects, steps, columns, values, states)
+    exact = stat.dtype == "<u8"
+    values = run.integers(stat)[rows, columns] if exact else run.at(stat, rows, columns)
+    return RecordedValues(str(stat), str(stat.kind), subjects, steps, columns, values, states)
 
 
 def write_csv(

@@ -1,12 +1,10 @@
-"""The fixture under which CPU tensors are measured as on an accelerator."""
+"""Torch without threads of its own: the machine has few cores."""
 
 import pytest
 import torch
-from tests.record.device.pretending import pretend_on_device
 
 
-@pytest.fixture
-def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parameters and what layers give count as remote; numbers take a while to come over."""
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GRADWATCH_DEVICE_ENGINE", raising=False)
     torch.set_num_threads(1)
-    pretend_on_device(monkeypatch)

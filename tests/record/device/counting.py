@@ -91,9 +91,26 @@ def _converts(given: Tensor, made: Tensor) -> bool:
 def _kernels(name: str, args: Any) -> int:
     if name in ("cat", "stack"):
         if len({one.dtype for one in args[0]}) > 1:
-            return len(args[0])  # of several types: copied one by one
-        return math.ceil(len(args[0]) / 128)
-    return 2 if name == "cumsum" else 1
+            return len(args[0])
+        # CatArrayBatchedCopy takes fewer inputs at once where some have gaps.
+        whole = all(one.is_contiguous() for one in args[0])
+        return math.ceil(len(args[0]) / (128 if whole else 64))
+    return _foreach_kernels(args[0]) if name == "_foreach_norm" else 1
+
+
+def _foreach_kernels(tensors: list[Tensor]) -> int:
+    """multi_tensor_apply: chunks of 65,536 elements, at most 320 of them and 110 tensors at once;
+    before them one that clears the results, behind them one that takes roots."""
+    launches = blocks = many = 0
+    for one in tensors:
+        many += 1
+        chunks = math.ceil(one.numel() / 65536)
+        for chunk in range(chunks):
+            blocks += 1
+            last = chunk == chunks - 1
+            if blocks == 320 or (many == 110 and last):
+                launches, blocks, many = launches + 1, 0, int(not last)
+    return launches + (blocks > 0) + 2
 
 
 def _touched(tensor: Tensor) -> int:

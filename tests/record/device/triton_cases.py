@@ -1,223 +1,203 @@
-"""Tensors of every kind for the Triton engine, and how far it is from float64 numpy on them."""
+"""The Triton kernel, through Triton's interpreter, against the kernel of the CPU.
 
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+Collected by `test_triton.py` in a process of its own, in which TRITON_INTERPRET is set.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
-from numpy.typing import NDArray
+from tests.record.device.fakes import Tracked, call, family, gradients, meter, parameters
 from tests.record.device.interpreting import quicken
+from tests.record.device.test_engine import assert_near, normal
 from torch import Tensor
 
 from gradwatch import kernel
-from gradwatch.kernel import Batch
-from gradwatch.record.device.engine import (
-    DeviceDivisors,
-    DeviceMeasurement,
-    DeviceSteps,
-    Engine,
-    Places,
-    RowTimes,
-    Sent,
-    Snapshot,
-    Wanted,
-)
-from gradwatch.record.device.triton_engine import TritonEngine
-from gradwatch.record.tensors import gather
+from gradwatch.record import triton
+from gradwatch.record.device import Measured
+from gradwatch.record.transfer import Transfer
+from gradwatch.run import EventKind
+from gradwatch.stats import Family, State
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's numpy
 quicken()
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_RANDOM = torch.Generator().manual_seed(0)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+COUNTS = ("count", "zeros", "nan", "pos_inf", "neg_inf", "zero_rows", "abs_max", "min", "max")
 
 
-def normal(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=_RANDOM, dtype=torch.float64)
+def scattered(x: Tensor) -> Tensor:
+    flat = x.clone().view(-1)
+    flat[:4] = torch.tensor([math.nan, math.inf, -math.inf, math.nan])[: len(flat)]
+    flat[len(flat) // 2] = math.nan
+    return flat.view(x.shape)
 
 
-def _scattered(x: Tensor) -> Tensor:
-    flat = x.view(-1).clone()
-    flat[0] = float("nan")
-    if len(flat) > 5:
-        middle = len(flat) // 2
-        flat[5], flat[middle], flat[middle + 1] = float("inf"), -float("inf"), -5.0
-    return flat.view(x.shape) + 5.0
-
-
-def _with_zero_rows(x: Tensor) -> Tensor:
-    rows = torch.arange(len(x)) % 2
-    return x * rows.view(-1, *[1] * (x.dim() - 1))
-
-
-def _every_third_zero(x: Tensor) -> Tensor:
-    return (x.view(-1) * (torch.arange(x.numel()) % 3 != 0)).view(x.shape)
-
-
-def _first_good(x: Tensor) -> Tensor:
-    bad = torch.full_like(x, float("inf"))
-    bad.view(-1)[0] = x.view(-1)[0]
-    return bad
-
-
-def _negative_with_zeros(x: Tensor) -> Tensor:
-    return -_every_third_zero(x).abs()
+def zero_rows(x: Tensor) -> Tensor:
+    return x * (torch.arange(len(x)) % 3 > 0).view(-1, *[1] * (x.dim() - 1))
 
 
 KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "gaussian": lambda x: x,
-    "offset": lambda x: 3.0 + 0.1 * x,
-    "far offset": lambda x: 1.0 + 0.001 * x,
-    "very far offset": lambda x: 1000.0 + 0.01 * x,
-    "farthest offset": lambda x: 1000.0 + 0.003 * x,
+    "far offset": lambda x: x * 0.01 + 1000,
     "tails": lambda x: x**5,
-    "zeros": _every_third_zero,
-    "zero rows": _with_zero_rows,
-    "negative with zeros": _negative_with_zeros,
-    "constant": lambda x: torch.full_like(x, 0.3),
-    "all zero": torch.zeros_like,
+    "zeros": lambda x: x.view(-1).where(torch.arange(x.numel()) % 3 > 0, 0).view(x.shape),
+    "zero rows": zero_rows,
+    "first tile zero": lambda x: x.view(-1).where(torch.arange(x.numel()) > 4200, 0).view(x.shape),
+    "all zero": lambda x: x * 0,
+    "constant": lambda x: torch.full_like(x, 0.7),
     "subnormal": lambda x: x * 1e-40,
-    "tiny": lambda x: x * 1e-30,
+    "small": lambda x: x * 1e-30,
     "huge": lambda x: x * 6e37,
-    "large": lambda x: x * 1e12,
-    "wide": lambda x: x * 10.0 ** torch.randint(-40, 30, x.shape, generator=_RANDOM),
-    "steps": lambda x: x + 1000.0 * (torch.arange(x.numel()).view(x.shape) // 300),
-    "all NaN": lambda x: torch.full_like(x, float("nan")),
-    "all infinite": lambda x: torch.full_like(x, -float("inf")),
-    "some bad": _scattered,
-    "one good": _first_good,
+    "wide": lambda x: x * torch.pow(10.0, x * 10).clamp(1e-30, 1e30),
+    "negative": lambda x: -x.abs(),
+    "some bad": scattered,
+    "all NaN": lambda x: x * math.nan,
+    "all -Inf": lambda x: torch.full_like(x, -math.inf),
 }
 
 
-def made(kind: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return KINDS[kind](normal(*shape)).to(dtype)
+def measured(tensors: list[Tensor], *, rows: bool = True, multiplier: float = 1.0) -> Measured:
+    parts, finish = triton.launch(tensors, rows=rows)
+    return finish(Transfer(parts).parts(), multiplier)
 
 
-class NoEngine(Engine):
-    """In the place of the engine that takes what Triton does not: here it takes everything."""
-
-    name = "none"
-
-    def measure(self, tensors: Sequence[Tensor | None], places: Places, wanted: Wanted) -> NoReturn:
-        raise AssertionError("a tensor was left to the other engine")
-
-    def snapshot(self, tensors: Sequence[Tensor | None]) -> NoReturn:
-        raise AssertionError("a tensor was left to the other engine")
-
-    def step(
-        self,
-        before: Snapshot | None,
-        after: Sequence[Tensor | None],
-        gradients: Sequence[Tensor | None],
-        divisors: DeviceDivisors | None,
-    ) -> NoReturn:
-        raise AssertionError("a tensor was left to the other engine")
-
-    def output(self, tensor: Tensor) -> NoReturn:
-        raise AssertionError("a tensor was left to the other engine")
+def truth(tensors: list[Tensor]) -> Any:
+    batch, owners = kernel.batch_of([x.double().numpy() for x in tensors])
+    marks = [np.zeros(len(x) if x.ndim > 1 else 0, np.uint8) for x in owners]
+    given = [mark if len(mark) else None for mark in marks]
+    records = kernel.measure(batch, touched=given).records
+    records["zero_rows"] = [int((mark == 0).sum()) for mark in marks]
+    return records
 
 
-def engine(*, tile: int = 512, programs: int = 64) -> TritonEngine:
-    return TritonEngine(NoEngine(), tile=tile, programs=programs)
+def assert_right(tensors: list[Tensor], found: Measured) -> None:
+    for at, (record, wanted) in enumerate(zip(found.records, truth(tensors), strict=True)):
+        assert_near(record, wanted, COUNTS, 0)
+        assert_near(record, wanted, ("norm", "abs_mean"), 1e-6)
+        spread = wanted["norm"] / math.sqrt(max(wanted["count"], 1))
+        for name in ("mean", "std"):
+            error = abs(record[name] - wanted[name])
+            assert not error > 1e-6 * max(abs(wanted[name]), spread), (at, name)
+        if wanted["std"] > 1e-5 * wanted["abs_max"]:
+            for name in ("skewness", "kurtosis"):
+                wide = pytest.approx(wanted[name], rel=1e-4, abs=1e-4, nan_ok=True)
+                assert record[name] == wide, (at, name)
 
 
-def arrived(parts: Sequence[Tensor]) -> list[NDArray[np.float64]]:
-    """As numbers come over from a device: flat, in float64."""
-    return [part.reshape(-1).to(torch.float64).numpy() for part in parts]
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_kind_of_tensor_is_measured_as_the_cpu_measures_it(dtype: torch.dtype) -> None:
+    shapes = [(37, 130), (3,), (4096,), (4097,), (5, 7, 11)]
+    for kind, make in KINDS.items():
+        some = shapes[:2] if kind != "gaussian" else shapes
+        tensors = [make(normal(*shape)).to(dtype) for shape in some]
+        assert_right(tensors, measured(tensors))
 
 
-def measured(sent: Sent[DeviceMeasurement]) -> DeviceMeasurement:
-    return sent.finish(arrived(sent.parts))
-
-
-def stepped(sent: Sent[DeviceSteps]) -> DeviceSteps:
-    return sent.finish(arrived(sent.parts))
-
-
-def places_of(tensors: Sequence[Tensor | None]) -> Places:
-    count = len(tensors)
-    with np.errstate(over="ignore"):
-        seeds = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
-    wholes = np.array([0 if t is None else t.numel() for t in tensors], np.int64)
-    return Places(seeds, np.zeros(count, np.int64), wholes)
-
-
-def row_times(tensors: Sequence[Tensor | None]) -> RowTimes:
-    rows = [t.shape[0] if t is not None and t.dim() > 1 else 0 for t in tensors]
-    return RowTimes(rows, torch.device("cpu"))
-
-
-def differences(
-    tensors: Sequence[Tensor | None], found: DeviceMeasurement, places: Places | None = None
-) -> list[str]:
-    """Where what was measured is not what the float64 kernel says, and by how much."""
-    places = places or places_of(tensors)
-    gathered = gather(tensors)
-    kernel.select("none")
-    truth = kernel.measure(
-        gathered.batch,
-        bins=True,
-        seeds=places.seeds,
-        offsets=places.offsets,
-        wholes=places.wholes,
-    )
-    wrong = []
-    for index, tensor in enumerate(tensors):
-        if tensor is not None:
-            where = f"{tuple(tensor.shape)} {tensor.dtype}"
-            found_record, true_record = found.records[index], truth.records[index]
-            wrong += [f"{where}: {text}" for text in _record_differs(found_record, true_record)]
-    wrong += _bins_differ(found, truth)
-    wrong += _sketches_differ(found, truth, gathered.batch)
-    if found.hashes is not None and found.spreads is not None:
-        same = found.hashes == kernel.hashes(gathered.batch, places.offsets)
-        wrong += [f"hash of {index}" for index in np.flatnonzero(~same)]
-        close = np.isclose(
-            found.spreads, kernel.row_spread(gathered.batch), rtol=1e-6, atol=0, equal_nan=True
-        )
-        wrong += [f"spread of {index}" for index in np.flatnonzero(~close)]
-    return wrong
-
-
-def _record_differs(found: np.void, true: np.void) -> list[str]:
-    std, largest = float(true["std"]), float(true["abs_max"])
-    allowed = dict.fromkeys(("count", "zeros", "nan", "pos_inf", "neg_inf", "zero_rows"), 0.0)
-    allowed |= dict.fromkeys(("min", "max", "abs_max"), 0.0)
-    allowed |= {"mean": 1e-6 * max(abs(float(true["mean"])), std)}
-    allowed |= {"std": 1e-6 * max(std, 1e-7 * largest)}
-    allowed |= {name: 1e-6 * float(true[name]) for name in ("norm", "abs_mean")}
-    # Of a width near the type's rounding of the offset the shape means nothing.
-    if std > 1e-5 * largest or std == 0 or np.isnan(std):
-        allowed |= {n: 1e-4 * max(1.0, abs(float(true[n]))) for n in ("skewness", "kurtosis")}
-    wrong = []
-    for name, tolerance in allowed.items():
-        got, want = float(found[name]), float(true[name])
-        if np.isnan(want) != np.isnan(got) or abs(got - want) > tolerance:
-            wrong.append(f"{name} {got!r} instead of {want!r}")
-    return wrong
-
-
-def _bins_differ(found: DeviceMeasurement, truth: kernel.Measurement) -> list[str]:
-    if found.bins is None:
-        return []
-    return [
-        f"bins of {index}"
-        for index, (mine, true) in enumerate(zip(found.bins, truth.bins, strict=True))
-        if mine.first_exponent != true.first_exponent
-        or not np.array_equal(mine.negative, true.negative)
-        or not np.array_equal(mine.positive, true.positive)
+def test_types_and_alignments_in_one_batch() -> None:
+    base = normal(5000)
+    tensors = [
+        *(
+            base[1:1302],
+            base[3:8].bfloat16(),
+            normal(40, 30).half()[1:],
+            normal(600).bfloat16()[1:],
+        ),
+        *(normal(9, 5).double(), normal(4, 3, 5, 5).to(memory_format=torch.channels_last)),
     ]
+    found = measured([*tensors, torch.zeros(0)])
+    assert found.records["count"][-1] == 0
+    assert found.whole.all()
+    shown = Measured(found.records[:-1], found.whole, [], [])
+    assert_right([x.contiguous() for x in tensors], shown)
+    assert not measured([normal(9000).double()]).whole[0]  # by torch's operations
 
 
-def _sketches_differ(
-    found: DeviceMeasurement, truth: kernel.Measurement, batch: Batch
-) -> list[str]:
-    if found.sketches is None or truth.sketches is None:
-        return []
-    wrong = []
-    for index, count in enumerate(batch.counts.tolist()):
-        want = truth.sketches[index].astype(float)
-        size = np.nan_to_num(float(truth.records["abs_mean"][index])) * count**0.5
-        error = np.abs(found.sketches[index].astype(float) - want)[np.isfinite(want)]
-        if count and error.max(initial=0.0) > 2e-6 * size + 1e-300:
-            wrong.append(f"sketch of {index}: {error.max() / size:.1e}")
-    return wrong
+def test_a_tensor_of_several_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [scattered(normal(130, 100) + 5), normal(70, 90), normal(4)]
+    for programs in (1, 2, 1000):
+        monkeypatch.setattr(triton, "PROGRAMS", programs)
+        monkeypatch.setattr(triton, "TILE", 1024)
+        assert_right(tensors, measured(tensors))
+
+
+def test_touched_rows_samples_and_the_multiplier() -> None:
+    tensors = [zero_rows(normal(50, 100)), normal(6), zero_rows(normal(7, 3))]
+    found = measured(tensors, multiplier=0.5)
+    shown = [None if one is None else np.flatnonzero(~one).tolist() for one in found.touched]
+    assert shown == [list(range(0, 50, 3)), None, [0, 3, 6]]
+    assert found.records["norm"] == pytest.approx(truth(tensors)["norm"] / 2, rel=1e-6)
+    assert found.samples[1] == pytest.approx(tensors[1].numpy() / 2)
+    assert len(found.samples[0]) <= 4096
+    assert measured(tensors, rows=False).touched == [None] * 3
+
+
+def test_the_same_bits_every_time_and_nothing_written() -> None:
+    tensors = [normal(130, 100), normal(70).bfloat16()]
+    copies = [x.clone() for x in tensors]
+    first, second = measured(tensors), measured(tensors)
+    assert first.records.tobytes() == second.records.tobytes()
+    assert all(torch.equal(*pair) for pair in zip(tensors, copies, strict=True))
+
+
+def test_launches_are_as_many_however_many_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And every element is read once, and nothing outside of them."""
+    launched, reads = [], []
+    monkeypatch.setattr(triton, "measure", Launches(triton.measure, launched))
+    store = triton.triton.runtime.interpreter.InterpreterBuilder  # type: ignore[attr-defined]
+    first = store.create_masked_load
+
+    def load(self: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
+        reads.append(ptrs.data[mask.data.astype(bool)].reshape(-1))
+        return first(self, ptrs, mask, *rest)
+
+    monkeypatch.setattr(store, "create_masked_load", load)
+    for count in (2, 20):
+        tensors = [normal(70, 90), normal(30)] * count
+        for rows in (False, True):
+            del launched[:], reads[:]
+            measured(tensors, rows=rows)
+            assert launched == [1]
+            addresses = np.concatenate(reads)
+            for x in {id(x): x for x in tensors}.values():
+                begin = x.data_ptr()
+                mine = addresses[(addresses >= begin) & (addresses < begin + x.nbytes)]
+                times = sum(other is x for other in tensors)
+                assert len(mine) == len(np.unique(mine)) * times == x.numel() * times
+
+
+class Launches:
+    """A kernel whose launches are counted."""
+
+    def __init__(self, kernel: Any, into: list[int]) -> None:
+        self.kernel, self.into = kernel, into
+
+    def __getitem__(self, grid: Any) -> Any:
+        self.into.append(1)
+        return self.kernel[grid]
+
+
+def test_a_meter_measures_with_it_and_goes_on_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADWATCH_DEVICE_ENGINE", "triton")
+    tracked = Tracked(parameters(normal(100, 90), normal(5)))
+    made, recorder = meter(tracked)
+    rows, states = family(gradients(made, tracked), Family.GRAD)
+    assert states == [State.MEASURED] * 2
+    assert rows["grad_std"] == pytest.approx(truth([normal(100, 90), normal(5)])["std"], rel=1e-6)
+    assert recorder.events == []
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no C compiler")
+
+    monkeypatch.setattr(triton, "launch", broken)
+    for step in (1, 2):
+        one = call(tracked, step)
+        made.gradients(one)
+        rows, states = family(gradients(made, tracked), Family.GRAD)
+        assert states == [State.SAMPLED, State.MEASURED]
+    (event,) = recorder.events
+    assert (event.kind, event.step) == (EventKind.ENGINE, 1)
+    assert "no C compiler" in event.text
+    assert recorder.noted == {"engines": {"cpu": "torch"}}

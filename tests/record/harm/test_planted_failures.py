@@ -50,23 +50,22 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 SEAMS = {
-    "gradients": "gradwatch.record.backend_cpu.CpuBackend.gradients",
-    "weights": "gradwatch.record.backend_cpu.CpuBackend.weights",
+    "gradients": "gradwatch.record.cpu.CpuMeter.gradients",
+    "weights": "gradwatch.record.cpu.CpuMeter.weights",
     "kernel: step": "gradwatch.kernel.step",
-    "kernel: activations": "gradwatch.record.signals.activations.moments",
-    "hook: probe": "gradwatch.record.signals.probe.nonfinite",
-    "hook: inputs": "gradwatch.record.signals.inputs.sampled_moments",
-    "hook: activation functions": "gradwatch.record.signals.activation_functions.read",
-    "hook: autograd": "gradwatch.record.signals.autograd.AutogradWalker.sources",
-    "hook: backward": "gradwatch.record.clipping.GradientSampler._after",
-    "step: before": "gradwatch.record.recorder.Recorder.before",
-    "step: after": "gradwatch.record.recorder.Recorder.after",
-    "rows: probe": "gradwatch.record.signals.probe.Probe.collect",
+    "kernel: activations": "gradwatch.record.activations.moments",
+    "hook: probe": "gradwatch.kernel.nonfinite",
+    "hook: batches": "gradwatch.record.batches.Batches.look",
+    "hook: activation functions": "gradwatch.record.functions.read",
+    "hook: autograd": "gradwatch.record.graph.AutogradWalker.sources",
+    "hook: backward": "gradwatch.record.sampler.GradientSampler._keep",
+    "step: before": "gradwatch.record.steps.StepController._measure_before",
+    "step: after": "gradwatch.record.steps.StepController._measure_after",
+    "rows: probe": "gradwatch.record.forward.Forward._put_probe",
     "rescan": "gradwatch.record.parameters.TrackedParameters.scan",
-    "ring": "gradwatch.store.writer.Writer.put",
-    "ring: scalars": "gradwatch.store.writer.Writer.scalars",
-    "log": "gradwatch.record.metadata.ScalarBuffer.drain",
-    "loss kind": "gradwatch.record.metadata.describe_loss",
+    "ring": "gradwatch.record.recorder.Recorder.take",
+    "log": "gradwatch.record.logs.Logs.drain",
+    "loss kind": "gradwatch.record.notes.describe_loss",
 }
 
 

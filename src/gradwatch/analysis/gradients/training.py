@@ -361,7 +361,7 @@ def overfits(run: Run, loss: Loss) -> bool:
 
 def _momentum(run: Run, window: int) -> float | None:
     if Stat.GRAD_COSINE not in run.recorded:
-        return missing("no sketch of the gradient was recorded")  # type: ignore[no-any-return]
+        return missing("no cosines between gradients were recorded")  # type: ignore[no-any-return]
     ctx = context(run)
     rows = ctx.rows(Stat.GRAD_COSINE)[-window:]
     cosines = trends.finite(ctx.values(Stat.GRAD_COSINE, rows))

@@ -743,7 +743,8 @@ typedef struct {
     Bins bins;
     uint64_t *others; /* per tensor: zeros, NaN, +Inf, -Inf; NULL without bins */
     double multiplier; /* NaN: to be found */
-    int trust, cosines;
+    double scale; /* of the loss, yet to be undone; 0: the caller judges any factor */
+    int cosines;
     size_t mirrored;
 } Step;
 
@@ -751,9 +752,10 @@ typedef struct {
 static double find_multiplier(Gradients *self, const Step *step) {
     Transform *found = &self->transform;
     *found = compare_samples(self);
-    if (found->kind != SCALED) return 1.0;
-    return step->trust && found->factor >= 0x1p-10 && !(found->exact && found->factor < 1.0)
-               ? 1.0 / found->factor
+    double scale = step->scale > 0.0 ? step->scale : 1.0;
+    if (found->kind != SCALED) return 1.0 / scale;
+    return step->scale > 0.0 && found->factor >= 0x1p-10 && !(found->exact && found->factor < 1.0)
+               ? 1.0 / (scale * found->factor)
                : 0.0;
 }
 
@@ -859,10 +861,11 @@ static PyObject *gradients_record(Gradients *self, PyObject *args) {
     PyObject *outside = NULL, *result = NULL;
     Step step = {.multiplier = NAN};
     Held held = {.n = 0};
-    if (!PyArg_ParseTuple(args, "OOOOOpp", &rows, &states, &bins, &given, &multiplier, &step.trust,
+    if (!PyArg_ParseTuple(args, "OOOOOdp", &rows, &states, &bins, &given, &multiplier, &step.scale,
                           &step.cosines))
         return NULL;
     if (given != Py_None && !PyDict_Check(given)) return refuse("given is no dict"), NULL;
+    if (!(step.scale >= 0.0 && isfinite(step.scale))) return refuse("the scale is no scale"), NULL;
     if (multiplier != Py_None) {
         step.multiplier = PyFloat_AsDouble(multiplier);
         if (PyErr_Occurred()) return NULL;
@@ -965,7 +968,7 @@ static PyMethodDef gradients_methods[] = {
     {"changed_weights", (PyCFunction)gradients_changed_weights, METH_NOARGS,
      "[(index, distance)] of the kept weights that have changed; None without any"},
     {"record", (PyCFunction)gradients_record, METH_VARARGS,
-     "record(rows, states, bins, given, multiplier, trust, cosines)"},
+     "record(rows, states, bins, given, multiplier, scale, cosines)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -64,7 +64,7 @@ def evidence_chart(run: Run, item: Evidence, first: int, last: int) -> dict[str,
             return None
         title, unit, curve = item.stat.replace("_", " "), "", _curve(window.scalar(item.stat), 0)
     else:
-        if item.stat not in {str(stat) for stat in run.recorded if stat.width == 1}:
+        if item.stat not in map(str, run.recorded):
             return None
         what = shown(item.stat)
         names = [subject.name for subject in run.by_kind[what.kind]]

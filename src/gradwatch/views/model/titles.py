@@ -107,8 +107,6 @@ def shown(name: str) -> Shown:
             "run.",
             Exit.USAGE,
         ) from None
-    if stat.width > 1:
-        raise GradwatchError(f"{name} has {stat.width} numbers per step: no map of it.", Exit.USAGE)
     fraction = stat.unit == "fraction"
     signed = stat.rpartition("_")[2] in _SIGNED and not stat.endswith("abs_max")
     title = _TITLES.get(stat, stat.replace("_", " ").replace("grad ", "gradient ", 1))

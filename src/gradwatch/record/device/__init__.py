@@ -1,1 +1,0 @@
-"""Parameters on an accelerator: measured there, recorded when the numbers have come over."""

@@ -1,0 +1,454 @@
+"""The forward pass: one hook for probe, modes, activations, layer graph and the model's batches.
+
+It is torch's global one, so that nothing is stored in the user's modules: they can be pickled,
+copied, traced and scripted. It is there only on steps on which something looks. Where torch.compile
+is in use, torch would warn of it and compile anew when it comes or goes: there each layer outside
+of compiled parts has a hook of its own, which stays.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+import gradwatch.kernel as kernel
+from gradwatch.graph import Graph
+from gradwatch.record import activations, looking
+from gradwatch.record.batches import Batches, fed_modules
+from gradwatch.record.device import top
+from gradwatch.record.graph import LayerGraph
+from gradwatch.record.guard import log
+from gradwatch.record.layers import Layer, compiles, layers_of, owners, trainable_dropouts
+from gradwatch.record.looking import PROBED, readable, stride_of
+from gradwatch.record.options import Record
+from gradwatch.record.recorder import Found, Late, Recorder, StepRows
+from gradwatch.record.schedule import StepPlan
+from gradwatch.record.tensors import KERNEL_DTYPES
+from gradwatch.record.transfer import Transfer
+from gradwatch.run import Event, EventKind, Subject
+from gradwatch.stats import Family, Kind, State, row_dtype
+
+DISPATCH = 3.5e-6
+"""Seconds that torch takes to call a hook, between the matrix products of a step: a module with
+one goes a longer way. Our clock sees nothing of it, and with hundreds of layers it is the most."""
+_RESCAN = 4
+"""Of so many full steps one looks at the model anew."""
+_PATIENCE = 3
+"""So many full steps without an activation, and that is told."""
+_CLOSELY = 16
+"""Recorded steps on which all calls on a device are looked at, after something was not finite."""
+_WITH_ALL = (Family.ACT, Family.WEIGHT)
+"""On the steps of these families every probed layer gets a row, eventful or not."""
+_UNREAD = -1
+_WITH_KWARGS: dict[int, bool] | None = getattr(
+    torch_module, "_global_forward_hooks_with_kwargs", None
+)
+"""Global hooks that are told of keyword arguments; before torch 2.6 there were none."""
+
+Hits = dict[str, tuple[int, int]]
+"""Layers by name: non-finite elements of their output, and of their first input if it was read.
+
+In the order of their calls.
+"""
+
+
+class ForwardHook:
+    """What torch calls when a module has run; it holds nothing of the training."""
+
+    __slots__ = ("forward",)
+
+    def __init__(self, forward: "Forward") -> None:
+        self.forward = ref(forward)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled or copied with a module, it accepts anything and does nothing, without us."""
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Probe the output: one function, since between matrix products all code is cold."""
+        # torch.compile takes this for true while it traces: the graph sees nothing of us.
+        if torch.compiler.is_dynamo_compiling() or (forward := self.forward()) is None:
+            return
+        start = perf_counter()
+        try:
+            layer = forward.table.get(id(module))
+            if (
+                layer is None
+                or layer.module() is not module
+                or torch._C._len_torch_dispatch_stack()
+                or torch._C._get_tracing_state()
+                or torch._C._are_functorch_transforms_active()
+            ):
+                return
+            if layer.probed and forward.probing and torch.is_grad_enabled():
+                if (
+                    type(output) is Tensor
+                    and output.is_cpu
+                    and output.layout is torch.strided
+                    and (kind := KERNEL_DTYPES.get(output.dtype)) is not None
+                    and output.is_contiguous()
+                    and (address := output.data_ptr())
+                    and not forward.hits
+                ):
+                    size = output.numel()
+                    stride = 1 if size <= PROBED else stride_of(size)
+                    if kernel.nonfinite(address, size, kind, stride):
+                        forward.probe(layer, args, kwargs, output)
+                else:
+                    forward.probe(layer, args, kwargs, output)
+            if forward.closer or layer.root:
+                forward.look(layer, module, args, kwargs, output)
+        except Exception as error:
+            forward.fail(error)
+        finally:
+            forward.timer.spent += perf_counter() - start + DISPATCH
+
+
+class Forward:
+    """Looks at the forward passes of a model, on the steps on which something is to be seen.
+
+    The probe looks at up to 4,096 elements of each layer's output; at all, and at the input, after
+    a hit. On a device it looks at a sample of both, in the first call of a step, and what it finds
+    comes later: that there was something, not how much.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        watched: Collection[str],
+        record: frozenset[Record],
+        recorder: Recorder,
+    ) -> None:
+        self._model = ref(model)  # weak: watching keeps no model alive
+        self._watched, self._records = watched, Record.ACTIVATIONS in record
+        self._recorder, self.timer = recorder, recorder.timer
+        self.batches = Batches(model, recorder)
+        self.graph: Graph | None = None
+        self.order: dict[str, int] = {}
+        """The layers' positions in forward order, as far as they are known."""
+        self.table: dict[int, Layer] = {}
+        """Layers and roots by the identity of their module."""
+        self.probing = self.closer = False
+        """Whether outputs are probed on this step, and whether more than that is looked at."""
+        self.hits: Hits = {}
+        self._settled: Hits = {}
+        """Hits of forwards whose backward has run: they belong to the step that comes or fails."""
+        self._tops: list[tuple[str, list[Tensor], int]] = []
+        """Of outputs on devices and what the layers were given the largest magnitude in a sample,
+        which is not finite where anything in it is; or what to say where no input can be read."""
+        self._met: set[str] = set()
+        """The layers that these are of."""
+        self._closely = 0
+        self._plan = StepPlan(0, frozenset(), full=False)
+        self._scans = self._silent = 0
+        self._layers: list[Layer] = []
+        self._owners: dict[int, str] = {}
+        self._modal: list[Layer] = []
+        """Layers that act otherwise in evaluation: norms, and dropouts of trained parts."""
+        self._modes: dict[str, bool] = {}
+        self._ids: dict[str, int] = {}
+        self._told: set[str] = set()
+        self._feeding = False
+        self._acts: activations.Activations | None = None
+        self._graphing: LayerGraph | None = LayerGraph()
+        self._info: dict[str, Any] = {}
+        self._handles: list[Any] = []
+        self._stays = False
+        """Whether the hooks are not taken down before the end."""
+        self._off = False
+
+    @property
+    def loss_guess(self) -> Mapping[str, Any]:
+        """The kind of the loss where only a number is logged, once it is known."""
+        return self.batches.loss_guess
+
+    # -- from one step to the next ---------------------------------------------------------------
+
+    def arm(self, plan: StepPlan) -> None:
+        """The previous step has ended: be there on the coming one if something is to be seen."""
+        self._try(self._arm, plan)
+
+    def _arm(self, plan: StepPlan) -> None:
+        model, due = self._model(), plan.due
+        if model is None:
+            self._unmount()
+            return
+        if due and (not self._layers or plan.full):
+            if self._scans % _RESCAN == 0:
+                self._scan(model)
+            self._scans += 1
+        self._plan = plan
+        self.probing = self._records and Family.PROBE in due
+        acting = self._records and Family.ACT in due
+        self._acts = activations.Activations(self._owners) if acting else None
+        if self._graphing is not None and due:
+            self._graphing.arm(self._layers, self._owners)
+        self.closer = acting or (self._graphing is not None and bool(due))
+        self._feeding = self.batches.wants(plan)
+        self._mount(self.probing or self.closer or self._feeding)
+
+    def _scan(self, model: nn.Module) -> None:
+        """Find the layers. Models may grow."""
+        self._layers = layers_of(model, self._watched, fed_modules(model))
+        modules = [(layer.module(), layer) for layer in self._layers]
+        self.table = {id(module): layer for module, layer in modules if module is not None}
+        self._owners = owners(model)
+        norms = [layer for layer in self._layers if layer.watched and "Norm" in layer.kind]
+        self._modal = norms + list(trainable_dropouts(model))
+        for layer in self._modal:
+            self._modes.setdefault(layer.name, layer.training)
+        if self._records and any(layer.hidden and layer.watched for layer in self._layers):
+            self._not_recorded("compiled")
+
+    def _mount(self, wanted: bool) -> None:
+        if self._stays or not (wanted or self._handles):
+            return
+        self._stays = compiles()
+        if wanted == bool(self._handles) or (self._stays and self._handles):
+            return  # graphs that were compiled meanwhile count on the hook that they met
+        self._unmount()
+        if not wanted:
+            return
+        hook = ForwardHook(self)
+        if _WITH_KWARGS is not None and not self._stays:
+            add = torch_module.register_module_forward_hook
+            self._handles = [add(hook, with_kwargs=True)]
+            return
+        for layer in self._layers:
+            if (module := layer.module()) is not None and not layer.hidden:
+                self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
+
+    def _unmount(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+            if _WITH_KWARGS is not None:
+                _WITH_KWARGS.pop(handle.id, None)  # torch forgets to
+        self._handles = []
+
+    def detach(self) -> None:
+        """The recording ends: take the hook off, and forget what was seen."""
+        self._off, self.table = True, {}
+        self._unmount()
+        self._acts, self._tops, self.hits, self._settled = None, [], {}, {}
+        if self._graphing is not None:
+            self._graphing.assume()
+            self._learn(self._graphing)
+
+    def _try(self, action: Callable[..., None], *args: Any) -> None:
+        if not self._off:
+            try:
+                action(*args)
+            except Exception as error:
+                self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Stop looking; say so once. Training goes on as if we were not there."""
+        if self._off:
+            return
+        self._off, self.table = True, {}
+        why = f"{type(error).__name__}: {error}"
+        log.warning("gradwatch stopped recording the forward passes: %s", why)
+        log.debug("gradwatch: where it happened", exc_info=error)
+        text = f"activations, probes and what the model is fed are no longer recorded: {why}"
+        self._recorder.event(Event(self._plan.step, EventKind.SWITCHED_OFF, text))
+        self._unmount()
+
+    def alarm(self) -> None:
+        """The loss or a gradient on a device was not finite: look closely for a while."""
+        self._closely = _CLOSELY
+
+    def backward(self) -> None:
+        """A backward pass has run: what is seen from now on may belong to another step."""
+        if self._acts is not None:
+            self._acts.backward_ran = True
+        if self.hits:
+            self._settled = {**self.hits, **self._settled}
+            self.hits = {}
+
+    # -- in the forward --------------------------------------------------------------------------
+
+    def look(self, layer: Layer, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """A layer or a network has run on a step on which more than the probe looks."""
+        if layer.root and self._feeding:
+            self.batches.look(module, args, kwargs, output)
+        if not self.closer:
+            return
+        if self._acts is not None and layer.watched:
+            self._acts.look(layer, (args, kwargs), output)
+        if self._graphing is not None:
+            if layer.is_layer and not layer.composite:
+                self._graphing.look(layer.name, module, args, kwargs, output)
+            if module is self._model():
+                self._graphing.ended(module, args, kwargs, output)
+
+    def probe(self, layer: Layer, args: Any, kwargs: Any, output: Any) -> None:
+        """The long way: after a hit, or where the output is not one plain tensor on the CPU."""
+        tensor = output if isinstance(output, Tensor) else looking.first_floating(output)
+        if tensor is None:
+            return
+        if readable(tensor):
+            if looking.nonfinite(tensor, whole=bool(self.hits)):
+                bad = looking.nonfinite(tensor, whole=True)
+                self.hits[layer.name] = bad, _bad_inputs((args, kwargs))
+        elif looking.device_readable(tensor) and (self._closely or layer.name not in self._met):
+            self._met.add(layer.name)
+            given = [looking.stored(t) for t in looking.tensors_in((args, kwargs))]
+            floats = [t for t in given if t.is_floating_point()][:1]
+            seen = [top(t) for t in [tensor, *floats] if looking.device_readable(t)]
+            self._tops.append((layer.name, seen, _UNREAD if floats or not given else 0))
+
+    # -- at the optimizer's step -----------------------------------------------------------------
+
+    def collect(self, found: Found) -> None:
+        """What was seen of this step; asked before the optimizer changes the weights."""
+        self._try(self._collect, found)
+
+    def _collect(self, found: Found) -> None:
+        self.backward()
+        due = self._plan.due
+        if self._graphing is not None and due:
+            info = self._graphing.publish(found.step)
+            if info and info != self._info:
+                self._info = info
+                self._recorder.note(info)
+            self._learn(self._graphing)
+        if self._acts is not None:
+            self._put_activations(found, self._acts.counted())
+        changed = self._read_modes(found)
+        if self.probing:
+            self._put_probe(found, everything=changed or not due.isdisjoint(_WITH_ALL))
+            self._closely = max(self._closely - 1, 0)
+        if self._feeding:
+            self.batches.collect(found)
+
+    def skipped(self, found: Found) -> None:
+        """The scaler has left the step out; known when the forward of the next has run."""
+        self._try(self._put_probe, found)
+        if self._feeding:
+            self._try(self.batches.skipped, found)
+
+    def _learn(self, graphing: LayerGraph) -> None:
+        """The graph is known, or more of it."""
+        if graphing.graph is not None and graphing.graph != self.graph:
+            self.graph, self._ids = graphing.graph, {}
+            self.order.update(graphing.graph.order)
+        if graphing.done:
+            self._graphing, self.closer = None, False
+
+    def _put_activations(self, found: Found, calls: list[activations.LayerCall]) -> None:
+        if not calls:
+            self._silent += 1
+            if self._silent == _PATIENCE:
+                self._not_recorded("compiled" if self._stays else "no forward of a module was seen")
+            return
+
+        def finish(numbers: list[NDArray[np.float64]]) -> Found:
+            activations.arrived(calls, numbers)
+            return Found(
+                found.step, [self._rows(Family.ACT, found.step, *activations.rows_of(calls))]
+            )
+
+        if parts := [part for call in calls for part in call.late()]:
+            found.late.append(Late(Transfer(parts), finish))
+        else:
+            found.rows += finish([]).rows
+
+    def _not_recorded(self, why: str) -> None:
+        if why not in self._told:
+            self._told.add(why)
+            text, step = f"activations are not recorded: {why}", self._plan.step
+            self._recorder.event(Event(step, EventKind.NOT_RECORDED, text, data={"why": why}))
+
+    def _read_modes(self, found: Found) -> bool:
+        """Note the modes; whether that of a norm or dropout layer has changed."""
+        roots = [layer.training for layer in self._layers if layer.root]
+        if roots and self._plan.due:
+            found.scalars["training_mode"] = float(all(roots))
+        changed = [one for one in self._modal if one.training is not self._modes[one.name]]
+        if changed:
+            names, training = [layer.name for layer in changed], changed[0].training
+            self._modes |= {layer.name: layer.training for layer in changed}
+            mode, first = "training" if training else "evaluation", names[0] or "the model"
+            text = f"{len(names)} norm or dropout layers changed mode, first {first}: {mode}"
+            data = {"layers": names, "training": training}
+            self._recorder.event(Event(found.step, EventKind.MODE_CHANGED, text, names[0], data))
+        return bool(changed)
+
+    def _put_probe(self, found: Found, *, everything: bool = False) -> None:
+        """Rows of the layers with something to say, or of all of them."""
+        hits, self._settled = self._settled, {}
+        tops, self._tops = self._tops, []
+        met, self._met = self._met, set()
+        if not (everything or hits or tops):
+            return
+        layers = [layer for layer in self._layers if layer.probed]
+        others = [layer for layer in self._modal if not layer.probed] if everything else []
+        # The modes of this step: a model may be in evaluation when numbers of a device arrive.
+        modes = {layer.name: layer.training for layer in [*layers, *others]}
+
+        def put(into: Found, of: Sequence[Layer], hits: Hits, state: State) -> None:
+            told = [layer for layer in of if everything or layer.name in hits]
+            rows = np.zeros(len(told), row_dtype(Family.PROBE))
+            rows["probe_training"] = [modes[layer.name] for layer in told]
+            bad = [hits.get(layer.name, (0, 0)) for layer in told]
+            rows["probe_nonfinite"] = [of_output for of_output, _ in bad]
+            rows["probe_input_nonfinite"] = [max(of_input, 0) for _, of_input in bad]
+            if told:
+                into.rows.append(
+                    self._rows(Family.PROBE, found.step, told, rows, [state] * len(told))
+                )
+            if hits and next(iter(hits.values()))[1] == _UNREAD:
+                into.scalars["probe_input_unread"] = 1.0
+
+        def finish(numbers: list[NDArray[np.float64]]) -> Found:
+            late, bad, coming = Found(found.step), Hits(), iter(numbers)
+            for name, seen, unread in tops:
+                finite = [bool(np.isfinite(next(coming)).all()) for _ in seen]
+                if not finite[0]:
+                    bad.setdefault(name, (1, unread if len(seen) < 2 else int(not finite[1])))
+            if bad:
+                self._closely = _CLOSELY
+            put(late, [layer for layer in layers if layer.name in met], bad, State.SAMPLED)
+            return late
+
+        here = [layer for layer in [*layers, *others] if layer.name not in met]
+        put(found, here, hits, State.MEASURED)
+        if tops:
+            found.late.append(Late(Transfer([one for _, seen, _ in tops for one in seen]), finish))
+
+    def _rows(
+        self,
+        family: Family,
+        step: int,
+        layers: Sequence[Layer],
+        rows: NDArray[np.void],
+        states: Sequence[State],
+    ) -> StepRows:
+        fresh = [layer for layer in layers if layer.name not in self._ids]
+        if fresh:
+            subjects = [
+                Subject(
+                    Kind.LAYER, one.name, one.name, order=self.order.get(one.name), module=one.kind
+                )
+                for one in fresh
+            ]
+            ids = self._recorder.declare(subjects).tolist()
+            self._ids.update(zip((layer.name for layer in fresh), ids, strict=True))
+        known = np.array([self._ids[layer.name] for layer in layers], np.uint32)
+        return StepRows(family, step, known, rows, np.array(states, np.uint8))
+
+
+def _bad_inputs(given: Any) -> int:
+    """Non-finite elements of a layer's first input; whole numbers are always finite."""
+    values = [looking.stored(tensor) for tensor in looking.tensors_in(given)]
+    floats = [tensor for tensor in values if tensor.is_floating_point()]
+    if not floats:
+        return 0 if values else _UNREAD
+    return looking.nonfinite(floats[0], whole=True) if readable(floats[0]) else _UNREAD

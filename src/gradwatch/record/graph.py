@@ -1,0 +1,407 @@
+"""Where tensors come from, by autograd's graph: the layer graph, and which inputs go nowhere.
+
+Nodes are remembered by their sequence number, not by reference: a graph that is held lives on, with
+all its activations.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+import gradwatch.graph
+from gradwatch.graph import Graph
+from gradwatch.record.layers import Layer
+from gradwatch.record.looking import readable, tensors_in
+
+Node = Any
+"""An autograd node as Python sees it; torch has no public type for it."""
+Sources = tuple[str, ...]
+
+_LIMIT = 20_000
+_LEAF = "torch::autograd::AccumulateGrad"
+_REENTRANT = "CheckpointFunctionBackward"
+_LAST_STEP = 64
+"""Layers that no step has reached by then stay out; a branch may be taken later than step 0."""
+_LOOKS = 3
+"""Steps on which the use of several inputs is followed; without a forward on so many the order of
+registration is assumed."""
+_MOST = 1 << 20
+"""Elements of an output that are looked at for zeros."""
+
+
+class AutogradWalker:
+    """Finds the layers that nodes come from, and remembers them for one forward pass.
+
+    Reads names and edges only. `joined(sources, layers)` is called where an operation takes
+    parameters of layers that no hook has seen; `passed(node, sources)` for every other new node.
+    Both may say what the sources of everything behind the node are.
+    """
+
+    def __init__(
+        self,
+        owners: Mapping[int, str],
+        joined: Callable[[Sources, Sources], Sources] | None = None,
+        passed: Callable[[Node, Sources], Sources | None] | None = None,
+    ) -> None:
+        self._owners, self._joined, self._passed = owners, joined, passed
+        self._sources: dict[int, Sources] = {}
+        self._parameter_layers: dict[int, str] = {}
+        """Nodes that only reshape a parameter, and its layer."""
+        self.took_data = False
+        """Whether an operation outside of layers took something that has no gradient."""
+
+    def has_seen(self, node: Node) -> bool:
+        """Whether a walk has passed this node already."""
+        return node._sequence_nr() in self._sources
+
+    def mark(self, nodes: Iterable[Node], layer: str) -> None:
+        """From now on these nodes are the layer's output; one only passed through stays."""
+        for node in nodes:
+            self._sources.setdefault(node._sequence_nr(), (layer,))
+
+    def sources(self, nodes: Iterable[Node]) -> Sources:
+        """The layers the nodes' data come from, nearest first in order of arguments."""
+        layers: dict[str, None] = {}
+        for node in nodes:
+            self._visit(node)
+            layers.update(dict.fromkeys(self._sources.get(node._sequence_nr(), ())))
+        return tuple(layers)
+
+    def _visit(self, start: Node) -> None:
+        """Depth first, inputs before the nodes they feed.
+
+        Without recursion, since a graph may be deeper than Python's stack; up to a limit, since an
+        unrolled loop may have millions of nodes.
+        """
+        stack = [(start, False)]
+        while stack and len(self._sources) < _LIMIT:
+            node, ready = stack.pop()
+            number = node._sequence_nr()
+            # All leaves have the same sequence number (the largest there is): known by name only.
+            if number in self._sources or number in self._parameter_layers or node.name() == _LEAF:
+                continue
+            if ready:
+                self._settle(node, number)
+                continue
+            stack.append((node, True))
+            stack.extend((child, False) for child, _ in reversed(node.next_functions) if child)
+        self.took_data |= bool(stack)  # nobody knows what the rest took
+
+    def _settle(self, node: Node, number: int) -> None:
+        """All inputs of the node are known: so is the node."""
+        children = [child for child, _ in node.next_functions]
+        self.took_data |= None in children
+        layers = [None if child is None else self._layer(child) for child in children]
+        unseen = tuple(dict.fromkeys(name for name in layers if name is not None))
+        if children and None not in layers:
+            self._parameter_layers[number] = unseen[0]
+            return
+        feeding: dict[str, None] = {}
+        for child in children:
+            if child is not None:
+                feeding.update(dict.fromkeys(self._sources.get(child._sequence_nr(), ())))
+        sources = tuple(feeding)
+        if unseen:
+            sources = self._joined(sources, unseen) if self._joined is not None else unseen[-1:]
+        elif self._passed is not None:
+            sources = self._passed(node, sources) or sources
+        self._sources[number] = sources
+
+    def _layer(self, node: Node) -> str | None:
+        """The layer of a parameter, or of one that was only reshaped; None for data."""
+        if node.name() == _LEAF:
+            return self._owners.get(id(node.variable))
+        return self._parameter_layers.get(node._sequence_nr())
+
+
+def nodes_of(tensors: Iterable[Any]) -> list[Node]:
+    """The autograd nodes that made the tensors; those made without gradients have none."""
+    return [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+
+
+def saved_tensor(node: Node, name: str) -> Tensor | None:
+    """What the node keeps for its backward under this name; RuntimeError where it was freed.
+
+    Only where nothing is hooked onto it: behind a checkpoint, the look alone would run the user's
+    forward again; behind offloading hooks, it would copy the tensor back.
+    """
+    raw = getattr(node, f"_raw_saved_{name}", None)
+    if raw is None or getattr(raw, "unpack_hook", raw) is not None:
+        return None
+    tensor = getattr(node, f"_saved_{name}")
+    return tensor if isinstance(tensor, Tensor) else None
+
+
+def saved_dim(node: Node, ndim: int) -> int:
+    """The dimension a softmax runs over. torch keeps a negative one as an unsigned number."""
+    dim = int(getattr(node, "_saved_dim", -1))
+    return dim - (1 << 64) if dim > ndim else dim
+
+
+# -- the layer graph -----------------------------------------------------------------------------
+
+
+class LayerGraph:
+    """Is told of the layers' calls in a forward and asks autograd where their inputs come from.
+
+    `graph` is None until a step was seen, and replaced when a later step shows more.
+    """
+
+    def __init__(self) -> None:
+        self.graph: Graph | None = None
+        self.done = False
+        self._inputs = InputUse()
+        self._walker = AutogradWalker({})
+        self._layers: dict[str, Layer] = {}
+        self._called: dict[str, None] = {}
+        """Layers in the order of their first call."""
+        self._placed: set[str] = set()
+        """Layers that are in the graph."""
+        self._edges: dict[tuple[str, str], None] = {}
+        self._opaque: set[str] = set()
+        self._unchanged: set[str] = set()
+        self._ran_without_gradients: list[str] = []
+        self._made: dict[int, tuple[ref[Tensor], str]] = {}
+        """Outputs that have no autograd node, by identity, and the layers that gave them."""
+        self._last_made: Sources = ()
+        self._guesses: list[tuple[str, set[int], list[str], Sources]] = []
+        """Layers to which nothing leads back, the floats they were given, and what ran before."""
+        self._looks = 0
+
+    def arm(self, layers: Sequence[Layer], owners: Mapping[int, str]) -> None:
+        """A step comes on which calls are told."""
+        self._layers = {layer.name: layer for layer in layers if layer.is_layer}
+        self._walker = AutogradWalker(owners, joined=self._found_inside, passed=self._passed)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._ran_without_gradients, self._guesses, self._inputs.calls = [], [], []
+        self._made, self._last_made = {}, ()
+
+    # -- in the forward --------------------------------------------------------------------------
+
+    def look(self, layer: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """A layer has run."""
+        if torch._C._current_graph_task_id() != -1:
+            return  # a checkpoint runs its part again: nothing new
+        given, made = list(tensors_in((args, kwargs))), list(tensors_in(output))
+        unknown = {id(tensor) for tensor in given if self._is_unknown(tensor)}
+        self._inputs.layer(layer, module, given, made, unknown)
+        if not torch.is_grad_enabled():
+            # A reentrant checkpoint runs its part so, and later shows as one node of the graph.
+            self._called.setdefault(layer)
+            self._ran_without_gradients.append(layer)
+            return
+        changed = nodes_of(made)
+        if made and all(any(out is tensor for tensor in given) for out in made):
+            changed = [node for node in changed if not self._walker.has_seen(node)]
+            if not changed:
+                self._unchanged.add(layer)  # an identity, such as a dropout that drops nothing
+                return
+        sources = dict.fromkeys(self._walker.sources(_entering(nodes_of(given), changed)))
+        sources.update(dict.fromkeys(self._without_gradient(given)))
+        if not sources and layer not in self._ran_without_gradients:
+            floats = {id(tensor) for tensor in given if tensor.is_floating_point()}
+            chain = list(dict.fromkeys(self._ran_without_gradients))
+            if chain or self._last_made:
+                self._guesses.append((layer, floats, chain, self._last_made))
+        self._join(sources, layer)
+        self._ran_without_gradients = []
+        self._walker.mark(changed, layer)
+        for tensor in made:
+            if tensor.grad_fn is None:
+                # By identity, checked through a weak reference: the id of a freed tensor is reused.
+                self._made[id(tensor)] = ref(tensor), layer
+                self._last_made = (layer,)
+
+    def ended(self, model: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """The model has run: what its output passed after the last layer may be a layer too."""
+        if torch._C._current_graph_task_id() != -1:
+            return
+        if torch.is_grad_enabled():
+            made = list(tensors_in(output))
+            self._walker.sources(nodes_of(made))
+            constant = any(tensor.grad_fn is None for tensor in made)
+            unseen = constant or not made or self._walker.took_data
+            fed = {id(tensor) for tensor in tensors_in((args, kwargs))}
+            self._inputs.ended(model, args, kwargs, fed, unseen)
+            self._guess(fed)
+        self._forget()
+
+    def _guess(self, fed: set[int]) -> None:
+        """Where nothing leads back, what ran without gradients is assumed to feed a layer."""
+        for layer, floats, chain, last in self._guesses:
+            if floats - fed:
+                self._join(self._chain((), chain) or last, layer)
+                self._opaque |= set() if chain else {layer}
+
+    def _without_gradient(self, given: Iterable[Tensor]) -> Iterator[str]:
+        """Layers whose outputs need no gradient, frozen ones say, known by the tensor itself."""
+        for tensor in given:
+            reference, layer = self._made.get(id(tensor), (None, ""))
+            if reference is not None and reference() is tensor:
+                yield layer
+
+    def _is_unknown(self, tensor: Tensor) -> bool:
+        """Whether nothing tells where a tensor comes from, unless it is an input."""
+        plain = tensor.grad_fn is None and not tensor.requires_grad
+        return plain and not any(self._without_gradient([tensor]))
+
+    def _join(self, sources: Iterable[str], layer: str) -> None:
+        self._called.setdefault(layer)
+        self._placed.add(layer)
+        self._edges |= {(source, layer): None for source in sources if source != layer}
+
+    def _found_inside(self, sources: Sources, inside: Sources) -> Sources:
+        """An operation takes parameters of these layers; several in one, and it is compiled."""
+        if len(inside) == 1:
+            self._join(sources, inside[0])
+            return inside
+        place = {name: index for index, name in enumerate(self._layers)}
+        return self._chain(sources, sorted(inside, key=lambda name: place.get(name, len(place))))
+
+    def _passed(self, node: Node, sources: Sources) -> Sources | None:
+        """A part that cannot be looked into stands for the layers in it, one after the other."""
+        if node.name() != _REENTRANT or not self._ran_without_gradients:
+            return None
+        inside, self._ran_without_gradients = self._ran_without_gradients, []
+        return self._chain(sources, dict.fromkeys(inside))
+
+    def _chain(self, sources: Sources, inside: Iterable[str]) -> Sources:
+        for layer in inside:
+            self._join(sources, layer)
+            self._opaque.add(layer)
+            sources = (layer,)
+        return sources
+
+    # -- at the optimizer's step -----------------------------------------------------------------
+
+    def publish(self, step: int) -> dict[str, Any]:
+        """What was seen goes into the graph; keys for `run.info`, once enough was seen."""
+        self._guess(set())  # of networks that no model calls
+        self._forget()
+        self._looks += 1
+        if not self._placed:
+            if self._looks >= _LOOKS:
+                self.assume()
+            return {}
+        nodes = tuple(self._node(name) for name in self._called if name in self._placed)
+        self.graph = Graph(nodes, tuple(self._edges))
+        complete = self._layers.keys() <= self._placed | self._unchanged
+        followed = self._looks >= _LOOKS or not self._inputs.several
+        self.done = step >= _LAST_STEP or (complete and followed)
+        return self._inputs.info() if self._looks >= _LOOKS else {}
+
+    def assume(self) -> None:
+        """Where no forward was seen: the order of registration, and the graph says so."""
+        if self.graph is None and self._layers:
+            edges = Graph.chain(self._layers).edges
+            self.graph = Graph(tuple(map(self._node, self._layers)), edges, assumed=True)
+            self.done = True
+
+    def _node(self, name: str) -> gradwatch.graph.Node:
+        kind = self._layers[name].kind if name in self._layers else ""
+        return gradwatch.graph.Node(name, kind, opaque=name in self._opaque)
+
+
+def _entering(given: list[Node], made: list[Node]) -> list[Node]:
+    """The nodes before the layer. One that works in place has given its input its own node."""
+    before: list[Node] = []
+    for node in given:
+        inside = any(node is output for output in made)
+        before += [child for child, _ in node.next_functions if child] if inside else [node]
+    return before
+
+
+# -- inputs that go nowhere ----------------------------------------------------------------------
+
+
+class InputUse:
+    """Follows the float tensors among a model's arguments through one forward after the other.
+
+    An input is known by its place among the arguments. It is used by the layers that are called
+    with it; a layer without parameters that gives nothing but zeros passes nothing on. Operations
+    outside of layers show only that they took some tensor without a gradient: then no verdict is
+    sure, since an input that no layer is called with may have gone there.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, set[int], set[int], bool]] = []
+        """Layers of this forward, the tensors they were given, those of them that nobody knows, and
+        whether nothing was passed on. By identity: the model's inputs live until it has ended."""
+        self._unseen = False
+        self._names: dict[int, str] = {}
+        self._takers: dict[int, set[str]] = {}
+        self._blocking: dict[int, set[str]] = {}
+
+    @property
+    def several(self) -> bool:
+        """Whether there are inputs to tell apart."""
+        return len(self._names) > 1
+
+    def layer(
+        self, name: str, module: nn.Module, given: list[Tensor], made: list[Tensor], odd: set[int]
+    ) -> None:
+        """A layer was called with `given`."""
+        alone = len(given) == 1 and next(module.parameters(), None) is None
+        blocks = alone and bool(made) and _is_zero(made) and not _is_zero(given)
+        # A module of the user's may reach an input by another way than its arguments.
+        self._unseen |= not type(module).__module__.startswith("torch.")
+        self.calls.append((name, {id(tensor) for tensor in given}, odd, blocks))
+
+    def ended(self, model: nn.Module, args: Any, kwargs: Any, fed: set[int], unseen: bool) -> None:
+        """The model was called with these; something may have gone by `unseen`."""
+        names = _argument_names(model)
+        names += [name for name in kwargs if name not in names]
+        given = [*enumerate(args), *((names.index(name), kwargs[name]) for name in kwargs)]
+        places = {
+            id(value): place
+            for place, value in given
+            if isinstance(value, Tensor) and value.is_floating_point()
+            if value.numel() > 1 and not value.requires_grad
+        }
+        for place in places.values():
+            self._names.setdefault(place, names[place] if place < len(names) else "")
+        self._unseen |= unseen or any(odd - fed for _, _, odd, _ in self.calls)
+        for name, tensors, _, blocks in self.calls:
+            for place in {places[tensor] for tensor in tensors & places.keys()}:
+                (self._blocking if blocks else self._takers).setdefault(place, set()).add(name)
+
+    def info(self) -> dict[str, Any]:
+        """Keys for `run.info`: the inputs that may be unused, and the layers that take each."""
+        entries = [
+            {
+                "number": place + 1,
+                "name": name,
+                "layers": sorted(self._takers.get(place, ())),
+                "blocked_by": sorted(self._blocking.get(place, ())),
+                "sure": not self._unseen,
+            }
+            for place, name in sorted(self._names.items())
+        ]
+        return {"inputs": entries} if self.several else {}
+
+
+def _argument_names(model: nn.Module) -> list[str]:
+    """The names of the forward's arguments, up to the first that takes any number of them."""
+    try:
+        parameters = list(inspect.signature(model.forward).parameters.values())
+    except (TypeError, ValueError):  # not written in Python
+        return []
+    single = takewhile(
+        lambda one: one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD), parameters
+    )
+    return [parameter.name for parameter in single]
+
+
+def _is_zero(tensors: Iterable[Tensor]) -> bool:
+    """Whether all elements are zero; no where that cannot be read without waiting."""
+    return all(
+        readable(tensor) and tensor.numel() <= _MOST and not bool(tensor.detach().any())
+        for tensor in tensors
+    )

@@ -1,0 +1,308 @@
+"""What is noted of the whole run: the loss, the optimizers, passes that no step answers."""
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from gradwatch.checks.logged import HELD_OUT, is_loss, losses, words
+from gradwatch.record.guard import log
+from gradwatch.record.logs import LoggedNumber
+from gradwatch.record.loss import describe_loss, parts_reached
+from gradwatch.record.parameters import (
+    TrackedParameters,
+    named_parameters,
+    parameter_ids,
+)
+from gradwatch.record.recorder import Recorder
+from gradwatch.record.tensors import as_array, number, readable_here, spread
+from gradwatch.run import Event, EventKind
+
+LOOKS = 3
+"""How many losses are looked at to find out their kind; the graph of one may not tell."""
+LEAST = 20
+"""Backward passes or losses without a step before anything is noted."""
+_SHOWN = 3
+_COMPARED = 64
+"""Weights of each optimizer that are looked at to see whether they move."""
+
+
+class LossNotes:
+    """The kind of the loss, from its graph, and the parts of the model that each loss reaches."""
+
+    def __init__(self, recorder: Recorder, parameters: TrackedParameters) -> None:
+        self._recorder = recorder
+        self._parameters = parameters
+        self._reached: dict[str, list[str]] = {}
+        self.looks = LOOKS
+        self.logged = False
+        """Whether any loss was."""
+        self.known = False
+
+    def look(self, values: Mapping[str, Any]) -> None:
+        """Numbers were logged, maybe as tensors with a graph."""
+        self.logged = self.logged or any(map(is_loss, values))
+        loss = values.get("loss")
+        if self.looks and isinstance(loss, Tensor) and loss.grad_fn is not None:
+            self.looks = 0 if self.known else self.looks - 1
+            if not self.known:
+                self.note(describe_loss(loss))
+        for name in losses(set(values) - {"loss"} - self._reached.keys()):
+            self._reached[name] = []
+            loss, model = values[name], self._parameters.model
+            if isinstance(loss, Tensor) and loss.grad_fn is not None and model is not None:
+                self._reached[name] = parts_reached(loss, model)
+                self._recorder.note({"loss_reaches": dict(self._reached)})
+
+    def note(self, kind: Mapping[str, Any]) -> None:
+        """The kind of the loss is known, if this says anything; the first word counts."""
+        if kind and not self.known:
+            self.known = True
+            self._recorder.note(dict(kind))
+
+    def ask_for_a_loss(self, step: int) -> None:
+        """The checks on the loss can say nothing without one."""
+        if not self.logged:
+            text = "no loss is logged: watcher.log(loss=loss) lets the checks on the loss look"
+            self._recorder.event(Event(step, EventKind.AUDIT, text))
+
+
+# -- optimizers ----------------------------------------------------------------------------------
+
+_SENTENCES = {
+    "unknown_to_optimizers": "{n} trainable parameters are in no optimizer and will never change: "
+    "{names}",
+    "in_no_watched_module": "{n} parameters of the optimizer are in no watched module: {names}. "
+    "Was the model copied or rebuilt after the optimizer was made?",
+    "frozen_but_handed_over": "{n} parameters are frozen but were handed to an optimizer: {names}",
+}
+_FOREIGN = (
+    "gradwatch: %s (optimizer %d of %d) holds no parameter of the watched model: its steps change "
+    "nothing here; make it from the parameters of this very model"
+)
+
+
+class OptimizerNotes:
+    """What the optimizers were given, held against what the model has."""
+
+    def __init__(self, recorder: Recorder, parameters: TrackedParameters) -> None:
+        self._recorder = recorder
+        self._parameters = parameters
+        self._described: list[dict[str, Any]] = []
+        self._silent: list[dict[str, Any]] = []
+
+    def audit(self, step: int, optimizers: Sequence[Optimizer]) -> None:
+        """Note it, with an event for each kind of trouble."""
+        model = self._parameters.model
+        if model is None or not optimizers:
+            return
+        report = audit(model, optimizers)
+        self._recorder.note({"audit": report})
+        self.describe()
+        for event in audit_events(report, step):
+            self._recorder.event(event)
+
+    def describe(self) -> None:
+        """What each optimizer is and holds; of one that holds nothing of the model, at once."""
+        described = describe_optimizers(self._parameters)
+        if described == self._described:
+            return
+        self._described = described
+        self._recorder.note({"optimizers": described})
+        trainable = [p for p in self._parameters.unowned.tensors() if p is not None]
+        # an optimizer of 16-bit weights may hold copies of them with more bits
+        if not any(p.requires_grad and p.element_size() > 2 for p in trainable):
+            return
+        for place, entry in enumerate(described, 1):
+            if 0 < entry["parameters"] <= entry["foreign"]:
+                log.warning(_FOREIGN, entry["optimizer"], place, len(described))
+
+    def look_for_silent(self) -> None:
+        """Those of several that have never stepped although their parameters get gradients."""
+        optimizers = self._parameters.optimizers
+        silent = [
+            {
+                "optimizer": type(optimizer).__name__,
+                "position": position,
+                "of": len(optimizers),
+                "backwards": tracked.sampler.passes,
+                "parameters": [info.name for info in tracked.parameters],
+            }
+            for position, tracked in enumerate(optimizers, 1)
+            if not tracked.has_stepped
+            and (optimizer := tracked.optimizer) is not None
+            and tracked.sampler.passes >= LEAST
+        ]
+        if silent != self._silent:
+            self._silent = silent
+            self._recorder.note({"silent_optimizers": silent})
+
+
+def describe_optimizers(parameters: TrackedParameters) -> list[dict[str, Any]]:
+    """Of each optimizer: its class, how many parameters it holds, how many are of no watched model.
+
+    And of its groups: the run's number of each, and its weight decay.
+    """
+    model = parameters.model
+    ours = {id(n.ref()) for n in named_parameters(model)} if model is not None else set()
+    described = []
+    for tracked in parameters.optimizers:
+        if (optimizer := tracked.optimizer) is None:
+            continue
+        held = parameter_ids(optimizer)
+        described.append(
+            {
+                "optimizer": type(optimizer).__name__,
+                "parameters": len(held),
+                "foreign": len([key for key in held if key not in ours]),
+                "groups": [
+                    {"group": place, "weight_decay": number(group.get("weight_decay", 0.0))}
+                    for place, group in zip(tracked.groups, optimizer.param_groups, strict=False)
+                ],
+            }
+        )
+    return described
+
+
+def audit(model: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, list[str]]:
+    """Parameters no optimizer knows, optimizer parameters of no watched module, frozen ones."""
+    held = {
+        id(p): f"group {number}, parameter {place} {'(lazy)' if is_lazy(p) else tuple(p.shape)}"
+        for optimizer in optimizers
+        for number, group in enumerate(optimizer.param_groups)
+        for place, p in enumerate(group["params"])
+    }
+    names = {
+        id(tensor): (named.name, tensor.requires_grad)
+        for named in named_parameters(model)
+        if (tensor := named.ref()) is not None
+    }
+    return {
+        "unknown_to_optimizers": [
+            name for key, (name, trainable) in names.items() if trainable and key not in held
+        ],
+        "in_no_watched_module": [text for key, text in held.items() if key not in names],
+        "frozen_but_handed_over": [
+            name for key, (name, trainable) in names.items() if not trainable and key in held
+        ],
+    }
+
+
+def audit_events(report: dict[str, list[str]], step: int) -> list[Event]:
+    """One event for each kind of trouble in the report."""
+    events = []
+    for key, sentence in _SENTENCES.items():
+        if names := report.get(key):
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            text = sentence.format(n=len(names), names=", ".join(names[:_SHOWN]) + more)
+            data: dict[str, Any] = {"what": key, "names": names}
+            events.append(Event(step, EventKind.AUDIT, text, data=data))
+    return events
+
+
+# -- passes without a step -----------------------------------------------------------------------
+
+
+class UnansweredPasses:
+    """Counts backward passes and logged losses from the start of a run until its first step.
+
+    What it finds goes to `run.info["without_step"]`, each time the count has doubled and at the
+    end; a step takes it back.
+    """
+
+    def __init__(self, recorder: Recorder, parameters: TrackedParameters) -> None:
+        self._recorder = recorder
+        self._parameters = parameters
+        self._next = LEAST
+        self._losses: dict[str, list[float]] = {}
+        """By name: how many, the first and the last."""
+        self._weights: list[tuple[weakref.ref[Tensor], bytes]] | None = None
+        """Some elements as they were at first: they move where somebody steps unseen."""
+        self._noted = False
+
+    def backward(self) -> None:
+        """A sampled parameter has got its gradient."""
+        if self._weights is None:
+            self._weights = [
+                (weakref.ref(parameter), bits)
+                for tracked in self._parameters.all
+                for parameter in tracked.tensors()[:_COMPARED]
+                if parameter is not None and (bits := _bits(parameter))
+            ]
+        self._look()
+
+    def logged(self, items: Iterable[LoggedNumber]) -> None:
+        """The user has logged these."""
+        for _, name, value in items:
+            if is_loss(name) and not words(name) & HELD_OUT:
+                seen = self._losses.setdefault(name, [0.0, value, value])
+                seen[0] += 1
+                seen[2] = value
+        self._look()
+
+    def _look(self) -> None:
+        count = max([self._passes(), *(int(seen[0]) for seen in self._losses.values())])
+        if count >= self._next:
+            self._next = 2 * count
+            self.note()
+
+    def answered(self) -> None:
+        """An optimizer steps, or the user says so: nothing was wrong."""
+        if self._noted:
+            self._recorder.note({"without_step": {}})
+
+    def end(self, step: int, strangers: Iterable[Optimizer]) -> None:
+        """The run is over, and no step was made: what there is belongs to the one that never came.
+
+        `strangers` are optimizers that did step, but no parameter of the model.
+        """
+        if passes := self._passes():
+            text = "backward ran, but no optimizer step was seen: call watcher.step() after each"
+            self._recorder.event(Event(step, EventKind.NOT_RECORDED, text))
+            self._recorder.numbers([(step, "backwards", float(passes))])
+        self.note(strangers)
+
+    def note(self, strangers: Iterable[Optimizer] = ()) -> None:
+        """Keep what was counted, if it is worth it."""
+        name = max(self._losses, key=lambda name: self._losses[name][0], default="")
+        count, first, last = self._losses.get(name, [0.0, 0.0, 0.0])
+        if max(count, self._passes()) < LEAST:
+            return
+        moved = any(
+            (parameter := ref()) is not None and _bits(parameter) not in (was, b"")
+            for ref, was in self._weights or ()
+        )
+        if moved and not self._noted:
+            log.warning(
+                "gradwatch: the weights change, but no step was seen; call watcher.step() after "
+                "each step of an optimizer that is not one of torch's"
+            )
+        self._noted = True
+        found: dict[str, Any] = {
+            "backwards": self._passes(),
+            "discarded": max(tracked.sampler.discarded for tracked in self._parameters.all),
+            "losses": int(count),
+            "moved": moved,
+            "optimizers": _kinds(tracked.optimizer for tracked in self._parameters.optimizers),
+            "strangers": _kinds(strangers),
+        }
+        if isfinite(first) and isfinite(last) and count:
+            found |= {"loss": name, "first_loss": first, "last_loss": last}
+        self._recorder.note({"without_step": found})
+
+    def _passes(self) -> int:
+        return max(tracked.sampler.passes for tracked in self._parameters.all)
+
+
+def _bits(parameter: Tensor) -> bytes:
+    """Of some elements; nothing where they are not in this process' memory."""
+    values = readable_here(spread(parameter, 64)) if parameter.is_cpu else None
+    return b"" if values is None else as_array(values).tobytes()
+
+
+def _kinds(optimizers: Iterable[Optimizer | None]) -> list[str]:
+    return [type(optimizer).__name__ for optimizer in optimizers if optimizer is not None]
