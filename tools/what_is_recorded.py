@@ -123,7 +123,6 @@ billion parameters. On the host the last samples are kept, up to 32 KB per tenso
 """
 
 
-
 def page() -> str:
     """The whole page."""
     families = "\n".join(_family(family) for family in Family)

@@ -144,7 +144,8 @@ def test_the_same_bits_every_time_and_nothing_written() -> None:
 
 def test_launches_are_as_many_however_many_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """And every element is read once, and nothing outside of them."""
-    launched, reads = [], []
+    launched: list[int] = []
+    reads: list[Any] = []
     monkeypatch.setattr(triton, "measure", Launches(triton.measure, launched))
     store = triton.triton.runtime.interpreter.InterpreterBuilder  # type: ignore[attr-defined]
     first = store.create_masked_load
