@@ -10,12 +10,10 @@ whose weights turned bad in the update.
 Why it hurts: one NaN reaches every weight within a step or two. What is learnt afterwards
 is nothing.
 
-What helps: look at the phase. Weights: mend how they are made or
-loaded. Input: clean
-the batch. Forward: a division, log, sqrt or exp
-without a guard, or activations beyond the range of float16. Loss: log of zero; use the
-fused, logit-taking loss. Backward: sqrt or norm at zero, 0 × Inf in a masked branch.
-Update: learning rate too large, no clipping.
+What helps: look at the phase. Weights: mend how they are made or loaded. Input: clean the
+batch. Forward: a division, log, sqrt or exp without a guard, or activations beyond the range
+of float16. Loss: log of zero; use the fused, logit-taking loss. Backward: sqrt or norm at
+zero, 0 × Inf in a masked branch. Update: learning rate too large, no clipping.
 
 Threshold: none, one element is enough. Overflowing steps that a gradient scaler skipped do
 not count, nor do infinite outputs a network shows from the first step while loss and
