@@ -63,9 +63,7 @@ _UNREAD = (
 _EXP = 80.0
 """Beyond e⁸⁸ float32 is infinite; a sample of the outputs may have missed the largest."""
 _ADVICE = {
-    StepPhase.BEFORE: (
-        "Look at how these weights are made or loaded: the initialisation, the checkpoint.",
-    ),
+    StepPhase.BEFORE: ("Look at how they are made or loaded: initialisation, checkpoint.",),
     StepPhase.INPUT: ("Look at that batch; drop or repair rows that are not finite.",),
     StepPhase.FORWARD: (
         "Look for log, sqrt, division or exp without a guard in this layer.",
