@@ -2,7 +2,7 @@
 
 Every variant runs once per round, so a busy neighbour hits all of them. The figures are those of
 the least disturbed rounds: the shortest thread time of each variant (with two threads: by the
-clock on the wall).
+clock on the wall; one thread reads).
 """
 
 import os
@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.floor import Words, read, words
 from gradwatch import kernel
-from gradwatch.kernel import Batch, Dtype, _native
+from gradwatch.kernel import Batch, Dtype
 
 ROUNDS = int(os.environ.get("GRADWATCH_BENCH_ROUNDS", "15"))
 LARGE = 1 << 24
@@ -36,7 +37,8 @@ def main() -> None:
     table("fp16, 16.8 M elements", one(narrow, Dtype.F16), LARGE)
     table("fp32, 1 M elements", one(floats[: 1 << 20], Dtype.F32), 1 << 20)
     many = split(floats[:1_000_000], 1000)
-    small = table("fp32, 1000 tensors of 1000", many, 1_000_000, rounds=10 * ROUNDS)
+    whole = words(one(floats[:1_000_000], Dtype.F32))
+    small = table("fp32, 1000 tensors of 1000", many, 1_000_000, 10 * ROUNDS, whole)
     looks(floats)
     steps(floats, 1)
     shared(floats)
@@ -68,13 +70,21 @@ def split(array: np.ndarray, size: int) -> Batch:
     return Batch.of(list(starts), [size] * n, [Dtype.F32] * n, [10] * n)
 
 
-def table(title: str, batch: Batch, elements: int, rounds: int = ROUNDS) -> dict[str, float]:
+def table(
+    title: str,
+    batch: Batch,
+    elements: int,
+    rounds: int = ROUNDS,
+    whole: list[Words] | None = None,
+) -> dict[str, float]:
+    """`whole` is the memory of all tensors, where they are too small to be read one by one."""
+    memory = words(batch) if whole is None else whole
     offsets = np.zeros(len(batch), np.int64)
     return show(
         title,
         elements,
         {
-            "read": lambda: _native.read(batch.arrays),
+            "read": lambda: read(memory),
             "moments": lambda: kernel.measure(batch).records,
             "with histogram": lambda: kernel.measure(batch, bins=True),
             "hashes": lambda: kernel.hashes(batch, offsets),
@@ -104,7 +114,7 @@ def steps(floats: np.ndarray, threads: int) -> None:
     before, after, grads, moments, room = (one(x, Dtype.F32) for x in (*arrays, second, target))
     constants = {"correction": [0.1], "eps": [1e-8]}
     variants: Variants = {
-        "read": lambda: _native.read(before.arrays),
+        "read": lambda: read(words(before)),
         "update": lambda: kernel.step(before, after, grads)[0],
         "adam": lambda: kernel.step(None, None, grads, moments, **constants)[1],
         "step": lambda: kernel.step(before, after, grads, moments, **constants),
@@ -122,7 +132,7 @@ def shared(floats: np.ndarray) -> None:
     """The same passes over the whole, by two threads."""
     batch, zeros = one(floats, Dtype.F32), np.zeros(1, np.int64)
     variants: Variants = {
-        "read": lambda: _native.read(batch.arrays),
+        "read": lambda: read(words(batch)),
         "moments": lambda: kernel.measure(batch).records,
         "with histogram": lambda: kernel.measure(batch, bins=True),
         "hashes": lambda: kernel.hashes(batch, zeros),
