@@ -3,9 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-_WORDS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
-
 
 def read(array: NDArray[np.generic]) -> None:
-    """Read every byte of a contiguous array once, and do next to nothing."""
-    np.bitwise_or.reduce(array.reshape(-1).view(_WORDS[array.itemsize]))
+    """Read every byte of a contiguous array once: numpy finds the largest word at full speed."""
+    array.reshape(-1).view(np.uint8).view(np.int32 if array.nbytes % 4 == 0 else np.uint8).max()

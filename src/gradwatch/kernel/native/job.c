@@ -3,8 +3,10 @@
 #define _POSIX_C_SOURCE 200809L /* for masks of signals */
 #include "kernel.h"
 
+#include <fenv.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* -- sums -- */
 
@@ -130,16 +132,6 @@ Piece *next_piece(Job *job) {
     return job->n ? job->pieces : NULL;
 }
 
-#if defined(_WIN32)
-static void work_together(Job *job, int threads) {
-    (void)threads;
-    job->share(job);
-}
-#else
-#include <fenv.h>
-#include <pthread.h>
-#include <signal.h>
-
 enum { MOST_THREADS = 64, STACK = 1 << 20 };
 
 static void *work(void *job) {
@@ -167,7 +159,6 @@ static void work_together(Job *job, int threads) {
     job->share(job);
     while (n > 0) pthread_join(others[--n], NULL);
 }
-#endif
 
 void run_job(Job *job, int threads) {
     Piece alone;

@@ -25,10 +25,7 @@ typedef struct {
     size_t rows; /* 0: none */
 } Tensor;
 
-typedef struct {
-    size_t n;
-    Tensor *items;
-} Batch;
+typedef struct { size_t n; Tensor *items; } Batch;
 
 /* MOMENTS, UPDATE and ADAM of batch.py. */
 typedef struct {
@@ -41,9 +38,7 @@ typedef struct {
     uint64_t changed, lost, with_gradient;
 } UpdateRecord;
 
-typedef struct {
-    double ratio_rms, eps_fraction;
-} AdamRecord;
+typedef struct { double ratio_rms, eps_fraction; } AdamRecord;
 
 /* BinTable of batch.py: of each tensor the stretch of bins from its first to its last occupied one,
  * out of `width` bins of which the first is 2^lowest. The negative ones of a tensor, its positive
@@ -103,10 +98,7 @@ void sums_join(Sums *into, const Sums *part);
 void sums_finish(const Sums *sums, uint64_t count, Record *record);
 
 /* Σx² in units of 4^exponent. */
-typedef struct {
-    double squares;
-    int exponent;
-} Norm;
+typedef struct { double squares; int exponent; } Norm;
 
 void norm_add(Norm *norm, double squares, int exponent);
 double norm_value(const Norm *norm);

@@ -12,9 +12,7 @@ typedef int64_t vl __attribute__((vector_size(WIDTH)));
 typedef uint64_t vq __attribute__((vector_size(WIDTH)));
 typedef uint8_t vb __attribute__((vector_size(WIDTH)));
 /* Half as many bytes: words about to be widened to the types above. */
-typedef uint32_t vu_half __attribute__((vector_size(WIDTH / 2)));
 typedef uint16_t vh __attribute__((vector_size(WIDTH / 2)));
-typedef uint16_t vh_half __attribute__((vector_size(WIDTH / 4)));
 
 /* memcpy is how C says "unaligned load"; it compiles to one instruction. */
 #define LOAD(type, from) ({ type v_; memcpy(&v_, from, sizeof v_); v_; })

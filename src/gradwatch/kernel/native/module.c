@@ -280,14 +280,13 @@ static PyObject *py_nonfinite(PyObject *self, PyObject *const *args, Py_ssize_t 
 
 /* What tensors are asked for. */
 static struct {
-    PyObject *grad, *local, *dtype, *is_cpu, *is_contiguous, *numel, *dim, *data_ptr;
-    PyObject *storage_offset, *storage, *nbytes;
+    PyObject *grad, *local, *dtype, *is_cpu, *shape, *stride, *data_ptr, *offset, *storage, *nbytes;
 } words;
 
 static int learn_words(void) {
-    static const char *const names[] = {"grad",     "_local_tensor",  "dtype",           "is_cpu",
-                                        "is_contiguous", "numel",     "dim",             "data_ptr",
-                                        "storage_offset", "untyped_storage", "nbytes"};
+    static const char *const names[] = {"grad",   "_local_tensor", "dtype", "is_cpu", "shape",
+                                        "stride", "data_ptr", "storage_offset", "untyped_storage",
+                                        "nbytes"};
     PyObject **word = (PyObject **)&words;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(word[i] = PyUnicode_InternFromString(names[i]))) return -1;
@@ -295,9 +294,7 @@ static int learn_words(void) {
 }
 
 /* torch's types of ordinary tensors, and its dtypes in the kernel's order. */
-typedef struct {
-    PyObject *types, *dtypes;
-} Torch;
+typedef struct { PyObject *types, *dtypes; } Torch;
 
 static int check_torch(Torch *torch) {
     if (PyTuple_Check(torch->types) && PyTuple_Check(torch->dtypes) &&
@@ -321,22 +318,7 @@ static PyObject *attribute(PyObject *object, PyObject *name) {
     return found;
 }
 
-static int see_by_asking(PyObject *object, PyObject *dtypes, Tensor *tensor) {
-    uint64_t is_contiguous, count, dims, address;
-    PyObject *own = attribute(object, words.dtype);
-    int dtype = 0;
-    while (dtype < DTYPES && PyTuple_GetItem(dtypes, dtype) != own) dtype++;
-    if (!own || dtype == DTYPES || attribute(object, words.is_cpu) != Py_True ||
-        !ask(object, words.is_contiguous, &is_contiguous) || !is_contiguous ||
-        !ask(object, words.numel, &count) || !ask(object, words.dim, &dims) ||
-        !ask(object, words.data_ptr, &address))
-        return 0;
-    Py_ssize_t rows = count && dims > 1 ? PyObject_Size(object) : 0;
-    *tensor = (Tensor){(const char *)(uintptr_t)address, (size_t)count, dtype, (size_t)rows};
-    return rows >= 0;
-}
-
-/* DLPack's way to see all that in one call, where torch offers it; version 1 of the standard. */
+/* What DLPack's standard, version 1, says of a tensor; where torch offers it, in one call. */
 typedef struct {
     char *data;
     int32_t device, device_id, dims;
@@ -352,28 +334,52 @@ typedef struct {
     int (*describe)(void *object, DLTensor *out);
 } DLExchange;
 
-enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
+enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4, MOST_DIMS = 64 };
 
 static int (*describe)(void *object, DLTensor *out);
 
 /* Whether the elements fill one stretch of memory, row after row; within a row in any order. */
 static int lies_whole(const DLTensor *seen) {
-    int64_t dense = 1, row = 1;
-    int32_t d = 0;
-    if (!seen->strides || seen->dims == 0) return 1;
-    for (int32_t k = 1; k < seen->dims; k++) row *= seen->shape[k];
-    while (d < seen->dims) { /* from dimension to dimension, each around all before it */
-        for (d = seen->dims - 1; d > 0; d--)
-            if (seen->shape[d] != 1 && seen->strides[d] == dense) break;
-        if (d <= 0) break;
-        dense *= seen->shape[d];
+    for (int32_t d = 0; seen->strides && d < seen->dims; d++) {
+        int64_t inside = 1; /* elements from one place to the next: all of the dimensions inside */
+        for (int32_t k = 1; k < seen->dims; k++)
+            if (seen->shape[k] != 1 && k != d && (d == 0 || seen->strides[k] < seen->strides[d]))
+                inside *= seen->shape[k];
+        if (seen->shape[d] != 1 && seen->strides[d] != inside) return 0;
     }
-    return dense == row && (seen->shape[0] == 1 || seen->strides[0] == row);
+    return 1;
 }
 
-static int see_by_exchange(PyObject *object, Tensor *tensor) {
+/* Whole numbers of a tuple, whose reference is taken; how many, −1 for too many or none. */
+static int32_t read_sizes(PyObject *tuple, int64_t sizes[MOST_DIMS]) {
+    Py_ssize_t n = tuple ? PyTuple_Size(tuple) : -1;
+    for (Py_ssize_t d = 0; d < n && n <= MOST_DIMS; d++)
+        sizes[d] = PyLong_AsLongLong(PyTuple_GetItem(tuple, d));
+    Py_XDECREF(tuple);
+    return n > MOST_DIMS || PyErr_Occurred() ? -1 : (int32_t)n;
+}
+
+static int describe_by_asking(PyObject *object, const Torch *torch, DLTensor *out, int64_t *room) {
+    uint64_t address = 0;
+    int dtype = 0;
+    PyObject *own = attribute(object, words.dtype);
+    while (dtype < DTYPES && PyTuple_GetItem(torch->dtypes, dtype) != own) dtype++;
+    if (!own || dtype == DTYPES || attribute(object, words.is_cpu) != Py_True) return -1;
+    *out = (DLTensor){.device = DL_CPU, .lanes = 1, .shape = room, .strides = room + MOST_DIMS};
+    out->code = dtype == BF16 ? DL_BFLOAT : DL_FLOAT, out->bits = (uint8_t)(8 * itemsize(dtype));
+    out->dims = read_sizes(PyObject_GetAttr(object, words.shape), out->shape);
+    PyObject *strides = PyObject_CallMethodObjArgs(object, words.stride, NULL);
+    if (out->dims < 0 || read_sizes(strides, out->strides) != out->dims) return -1;
+    int status = ask(object, words.data_ptr, &address) ? 0 : -1;
+    out->data = (char *)(uintptr_t)address;
+    return status;
+}
+
+static int see(PyObject *object, const Torch *torch, Tensor *tensor) {
     DLTensor seen;
-    if (describe(object, &seen) != 0 || seen.device != DL_CPU || seen.lanes != 1) return 0;
+    int64_t room[2 * MOST_DIMS];
+    int status = describe ? describe(object, &seen) : describe_by_asking(object, torch, &seen, room);
+    if (status != 0 || seen.device != DL_CPU || seen.lanes != 1) return 0;
     int dtype = seen.code == DL_BFLOAT && seen.bits == 16 ? BF16 : DTYPES;
     if (seen.code == DL_FLOAT)
         dtype = seen.bits == 32 ? F32 : seen.bits == 64 ? F64 : seen.bits == 16 ? F16 : DTYPES;
@@ -395,10 +401,7 @@ static PyObject *py_use_exchange(PyObject *self, PyObject *capsule) {
 }
 
 /* Memory that was found to be there. */
-typedef struct {
-    const char *data;
-    size_t bytes;
-} Place;
+typedef struct { const char *data; size_t bytes; } Place;
 
 /* Whether the storage holds the tensor: it may have been freed or cut since. */
 static int lies_in_storage(PyObject *tensor, size_t bytes, size_t size) {
@@ -406,7 +409,7 @@ static int lies_in_storage(PyObject *tensor, size_t bytes, size_t size) {
     PyObject *storage = PyObject_CallMethodObjArgs(tensor, words.storage, NULL);
     int known = storage && ask(storage, words.nbytes, &all);
     Py_XDECREF(storage);
-    return known && ask(tensor, words.storage_offset, &offset) && offset * size + bytes <= all;
+    return known && ask(tensor, words.offset, &offset) && offset * size + bytes <= all;
 }
 
 static int is_plain(PyObject *object, const Torch *torch) {
@@ -424,8 +427,7 @@ static PyObject *look_at(PyObject *object, const Torch *torch, Tensor *tensor, P
     if (!object || object == Py_None) return NULL;
     PyObject *plain = is_plain(object, torch) ? Py_NewRef(object)
                                               : PyObject_GetAttr(object, words.local);
-    if (plain && is_plain(plain, torch) &&
-        (describe ? see_by_exchange(plain, tensor) : see_by_asking(plain, torch->dtypes, tensor))) {
+    if (plain && is_plain(plain, torch) && see(plain, torch, tensor)) {
         size_t size = itemsize(tensor->dtype), bytes = tensor->count * size;
         uintptr_t address = (uintptr_t)tensor->data;
         if (!bytes || (tensor->data == last->data && bytes == last->bytes)) return plain;
@@ -462,9 +464,10 @@ static PyObject *py_gather(PyObject *self, PyObject *args) {
     size_t n = (size_t)PyList_Size(list);
     uint64_t *pointers, *counts, *rows;
     uint8_t *kinds;
-    if ((pointers = take(&held, p, n, 8, 1)) && (counts = take(&held, c, n, 8, 1)) &&
-        (kinds = take(&held, d, n, 1, 1)) && (rows = take(&held, r, n, 8, 1)))
-        others = PyList_New(0);
+    if (!(pointers = take(&held, p, n, 8, 1)) || !(counts = take(&held, c, n, 8, 1)) ||
+        !(kinds = take(&held, d, n, 1, 1)) || !(rows = take(&held, r, n, 8, 1)) ||
+        !(others = PyList_New(0)))
+        return release(&held, NULL);
     for (size_t i = 0; others && i < n; i++) {
         Tensor tensor;
         Place unknown = {NULL, 0};
@@ -492,10 +495,7 @@ enum { MEASURED = 0, NO_GRADIENT = 2, UNSUPPORTED = 4, CLIPPED = 7 };
 /* What happened to gradients since backward, by their samples. */
 enum { NONE, SCALED, CHANGED, UNKNOWN };
 
-typedef struct {
-    int kind, exact;
-    double factor;
-} Transform;
+typedef struct { int kind, exact; double factor; } Transform;
 
 /* Elements of parameter `index`, to be compared later. */
 typedef struct {
@@ -504,10 +504,7 @@ typedef struct {
     char bits[KEPT * sizeof(double)];
 } Kept;
 
-typedef struct {
-    Kept *items;
-    size_t n;
-} KeptList;
+typedef struct { Kept *items; size_t n; } KeptList;
 
 typedef struct {
     size_t rows; /* of the parameter; where there are others, they are not remembered */
@@ -529,9 +526,7 @@ typedef struct __attribute__((packed)) {
 } Row;
 
 /* Of a row: in which of the last 64 recorded steps its gradient was not all zero, and whether ever. */
-typedef struct {
-    uint64_t recent, ever;
-} Memory;
+typedef struct { uint64_t recent, ever; } Memory;
 
 typedef struct {
     PyObject_HEAD
@@ -895,17 +890,8 @@ static PyObject *gradients_record(Gradients *self, PyObject *args) {
 
 /* -- making and freeing them -- */
 
-static int gradients_traverse(Gradients *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT(self->refs);
-    Py_VISIT(self->torch.types);
-    Py_VISIT(self->torch.dtypes);
-    return 0;
-}
-
 static void gradients_free(Gradients *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
-    PyObject_GC_UnTrack(self);
     for (size_t i = 0; self->entries && i < self->n; i++) free(self->entries[i].last);
     while (self->n_arrays > 0) PyMem_Free(self->arrays[--self->n_arrays]);
     Py_XDECREF(self->refs), Py_XDECREF(self->torch.types), Py_XDECREF(self->torch.dtypes);
@@ -960,27 +946,24 @@ static PyObject *gradients_new(PyTypeObject *type, PyObject *args, PyObject *key
     return (PyObject *)self;
 }
 
+/* What they take and give is told in _native.pyi. */
 static PyMethodDef gradients_methods[] = {
-    {"sample", (PyCFunction)gradients_sample, METH_O, "sample(index): keep what backward has left"},
-    {"forget", (PyCFunction)gradients_forget, METH_NOARGS, "drop the samples"},
-    {"keep_weights", (PyCFunction)gradients_keep_weights, METH_VARARGS,
-     "keep_weights(first, count, most)"},
-    {"changed_weights", (PyCFunction)gradients_changed_weights, METH_NOARGS,
-     "[(index, distance)] of the kept weights that have changed; None without any"},
-    {"record", (PyCFunction)gradients_record, METH_VARARGS,
-     "record(rows, states, bins, given, multiplier, scale, cosines)"},
+    {"sample", (PyCFunction)gradients_sample, METH_O, NULL},
+    {"forget", (PyCFunction)gradients_forget, METH_NOARGS, NULL},
+    {"keep_weights", (PyCFunction)gradients_keep_weights, METH_VARARGS, NULL},
+    {"changed_weights", (PyCFunction)gradients_changed_weights, METH_NOARGS, NULL},
+    {"record", (PyCFunction)gradients_record, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot gradients_slots[] = {
-    {Py_tp_new, gradients_new},           {Py_tp_dealloc, gradients_free},
-    {Py_tp_traverse, gradients_traverse}, {Py_tp_methods, gradients_methods},
-    {0, NULL},
+    {Py_tp_new, gradients_new}, {Py_tp_dealloc, gradients_free},
+    {Py_tp_methods, gradients_methods}, {0, NULL},
 };
 
 static PyType_Spec gradients_spec = {
     "gradwatch.kernel._native.Gradients", sizeof(Gradients), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, gradients_slots,
+    Py_TPFLAGS_DEFAULT, gradients_slots,
 };
 
 /* -- the module -- */
@@ -1016,19 +999,16 @@ static PyObject *py_select(PyObject *self, PyObject *args) {
 }
 
 static PyMethodDef functions[] = {
-    {"measure", py_measure, METH_VARARGS, "measure(batch, records, touched, (firsts, sizes, counts))"},
-    {"step", py_step, METH_VARARGS,
-     "step(before, after, grads, second_moments, correction, eps, updates, ratios)"},
-    {"hashes", py_hashes, METH_VARARGS, "hashes(batch, offsets, sums)"},
-    {"copy", py_copy, METH_VARARGS, "copy(source, target)"},
-    {"nonfinite", (PyCFunction)(void (*)(void))py_nonfinite, METH_FASTCALL,
-     "nonfinite(pointer, count, dtype, stride)"},
-    {"gather", py_gather, METH_VARARGS,
-     "gather(tensors, types, dtypes, (pointers, counts, dtypes, rows))"},
-    {"use_exchange", py_use_exchange, METH_O, "use_exchange(DLPack's exchange interface or None)"},
-    {"set_threads", py_set_threads, METH_O, "set_threads(most)"},
-    {"instruction_sets", py_instruction_sets, METH_NOARGS, "the sets of this processor"},
-    {"select", py_select, METH_VARARGS, "select(instruction_set)"},
+    {"measure", py_measure, METH_VARARGS, NULL},
+    {"step", py_step, METH_VARARGS, NULL},
+    {"hashes", py_hashes, METH_VARARGS, NULL},
+    {"copy", py_copy, METH_VARARGS, NULL},
+    {"nonfinite", (PyCFunction)(void (*)(void))py_nonfinite, METH_FASTCALL, NULL},
+    {"gather", py_gather, METH_VARARGS, NULL},
+    {"use_exchange", py_use_exchange, METH_O, NULL},
+    {"set_threads", py_set_threads, METH_O, NULL},
+    {"instruction_sets", py_instruction_sets, METH_NOARGS, NULL},
+    {"select", py_select, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -35,31 +35,28 @@ PRAGMA(GCC target(FEATURES))
 
 /* -- elements of any type as floats or doubles, a block at a time -- */
 
-/* LANES elements of any type but float64. */
-static inline vf load_lanes(const char *from, int dtype) {
-    if (dtype == F32) return LOAD(vf, from);
-    if (dtype == F16) return half_to_float(LOAD(vh, from));
-    /* A bfloat16 is the upper half of a float32. */
-    return (vf)(__builtin_convertvector(LOAD(vh, from), vu) << 16);
-}
-
-static void widen_words(const char *from, size_t n, int dtype, float *to) {
-    size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        vf values = load_lanes(from + 2 * i, dtype);
-        memcpy(to + i, &values, sizeof values);
-    }
-    uint16_t padded[LANES] = {0};
-    memcpy(padded, from + 2 * i, (n - i) * sizeof *padded);
-    vf values = load_lanes((const char *)padded, dtype);
-    memcpy(to + i, &values, (n - i) * sizeof *to);
+/* The processor's own prefetching stops at every page; this one looks a page ahead. Beyond the end
+ * of a tensor it is harmless: prefetching an address that cannot be read does nothing. */
+static inline void prefetch(const char *x, size_t bytes) {
+    for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(x + 4096 + line);
 }
 
 /* n elements of a type that is not float64: in place, or widened to `scratch`. */
 static const float *load_floats(const char *from, size_t n, int dtype, float *scratch) {
+    const uint16_t *words = (const uint16_t *)from;
+    uint16_t padded[LANES] = {0};
     if (dtype == F32) return (const float *)from;
-    if (dtype == BF16) widen_words(from, n, BF16, scratch);
-    else widen_words(from, n, F16, scratch);
+    for (size_t i = 0; dtype == BF16 && i < n; i++) {
+        uint32_t bits = (uint32_t)words[i] << 16; /* a bfloat16 is the upper half of a float32 */
+        memcpy(scratch + i, &bits, sizeof bits);
+    }
+    for (size_t i = 0; dtype == F16 && i < n; i += LANES) {
+        size_t some = smaller(LANES, n - i);
+        const uint16_t *x = words + i;
+        if (some < LANES) x = memcpy(padded, x, some * sizeof *x);
+        vf values = half_to_float(LOAD(vh, x));
+        memcpy(scratch + i, &values, some * sizeof *scratch);
+    }
     return scratch;
 }
 
@@ -82,17 +79,12 @@ static void widen(const void *from, size_t n, int dtype, double *to) {
  * Extremes and sums of one block, and central powers around a pivot near the mean. Raw power sums
  * would lose everything to cancellation where the mean is large beside the spread. */
 
-typedef struct {
-    double absolute, low, high;
-    uint64_t zeros;
-} Sweep;
+typedef struct { double absolute, low, high; uint64_t zeros; } Sweep;
 
 static inline double sweep_largest(const Sweep *s) { return fmax(fabs(s->low), fabs(s->high)); }
 
 /* Sums of the powers of (x − pivot)·scale. */
-typedef struct {
-    double p1, p2, p3, p4;
-} Powers;
+typedef struct { double p1, p2, p3, p4; } Powers;
 
 static inline void add_powers(Powers *p, double d) {
     double square = d * d;
@@ -214,9 +206,7 @@ static inline void lane_add(Lane *lane, vf x, vf factor, vf shift) {
 static inline vd vf_fold(vf v) { return vf_low(v) + vf_high(v); }
 
 /* What lanes move to before their float sums grow inexact. */
-typedef struct {
-    vd p1, p2, p3, p4, absolute;
-} Total;
+typedef struct { vd p1, p2, p3, p4, absolute; } Total;
 
 static inline void lane_fold(Lane *lane, Total *total) {
     total->p1 += vf_fold(lane->p1), total->p2 += vf_fold(lane->p2);
@@ -225,61 +215,20 @@ static inline void lane_fold(Lane *lane, Total *total) {
     lane->p1 = lane->p2 = lane->p3 = lane->p4 = lane->absolute = (vf){0};
 }
 
-/* The last elements, in double. */
-static inline void sweep_tail(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
-    for (size_t i = 0; i < n; i++) {
-        double value = x[i];
-        add_powers(p, (value - guess.pivot) * guess.scale);
-        s->absolute += fabs(value), s->zeros += value == 0.0;
-        s->low = value < s->low ? value : s->low;
-        s->high = value > s->high ? value : s->high;
-    }
-}
-
-/* The processor's own prefetching stops at every page; this one looks a page ahead. Beyond the end
- * of a tensor it is harmless: prefetching an address that cannot be read does nothing. */
-static inline void prefetch(const char *x, size_t bytes) {
-    for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(x + 4096 + line);
-}
-
-static inline void add_twice(Lane *lanes, const char *x, int dtype, vf factor, vf shift) {
-    vf both = LOAD(vf, x); /* of bfloat16 the odd ones are in place, the even ones are shifted there */
-    vf one = dtype == BF16 ? (vf)((vu)both << 16) : load_lanes(x, dtype);
-    vf other = dtype == BF16 ? (vf)((vu)both & 0xffff0000u)
-                             : load_lanes(x + LANES * itemsize(dtype), dtype);
-    lane_add(&lanes[0], one, factor, shift);
-    lane_add(&lanes[STREAMS - 1], other, factor, shift);
-}
-
-/* A whole block, both halves at once: the processor fetches from several pages side by side faster
- * than from one after another. The same places of the next block are asked for meanwhile, into the
- * second-level cache: the first may be too small for two blocks. */
-INLINE void sweep_halves(const char *x, int dtype, vf factor, vf shift, Lane *lanes, Total *total) {
-    size_t half = BLOCK / 2 * itemsize(dtype), step = 2 * LANES * itemsize(dtype);
-    for (size_t i = 0; i < half;) {
-        for (size_t stop = i + TERMS / 4 * STREAMS * step; i < stop; i += step) {
-            for (size_t line = 0; line < step; line += 64) {
-                __builtin_prefetch(x + 2 * half + i + line, 0, 2);
-                __builtin_prefetch(x + 3 * half + i + line, 0, 2);
-            }
-            add_twice(lanes, x + i, dtype, factor, shift);
-            add_twice(lanes, x + half + i, dtype, factor, shift);
-        }
-        for (int stream = 0; stream < STREAMS; stream++) lane_fold(&lanes[stream], total);
-    }
-}
-
-/* Everything about a block, around the guess; narrow types are widened on their way into a register. */
-INLINE void sweep(const char *x, size_t n, int dtype, Guess guess, Sweep *s, Powers *p) {
-    size_t size = itemsize(dtype), i = n == BLOCK ? BLOCK : 0;
+/* Everything about a block, around the guess. */
+static void sweep(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
+    size_t i = 0;
     vf factor = vf_all(guess.scale), shift = vf_all(guess.pivot * guess.scale);
     vf most = vf_all(INFINITY);
     Lane start = {.low = most, .high = -most, .least = most}, lanes[2] = {start, start};
     Total total = {0};
-    if (n == BLOCK) sweep_halves(x, dtype, factor, shift, lanes, &total);
     while (i + 2 * LANES <= n) {
         size_t stop = smaller(n - 2 * LANES + 1, i + TERMS * STREAMS * LANES);
-        for (; i < stop; i += 2 * LANES) add_twice(lanes, x + i * size, dtype, factor, shift);
+        for (; i < stop; i += 2 * LANES) {
+            prefetch((const char *)(x + i), 2 * WIDTH);
+            lane_add(&lanes[0], LOAD(vf, x + i), factor, shift);
+            lane_add(&lanes[STREAMS - 1], LOAD(vf, x + i + LANES), factor, shift);
+        }
         for (int stream = 0; stream < STREAMS; stream++) lane_fold(&lanes[stream], &total);
     }
     Lane *last = &lanes[STREAMS - 1];
@@ -287,21 +236,13 @@ INLINE void sweep(const char *x, size_t n, int dtype, Guess guess, Sweep *s, Pow
     *s = (Sweep){vd_sum(total.absolute), vf_least(vf_min(lanes[0].low, last->low)),
                  -vf_least(-vf_max(lanes[0].high, last->high)), 0};
     /* One minimum tells whether there is a zero at all; only then they are counted. */
-    if (vf_least(vf_min(lanes[0].least, last->least)) == 0.0f) {
-        vi zeros = {0};
-        for (size_t k = 0; k < i; k += LANES)
-            zeros = zeros - (vi)(load_lanes(x + k * size, dtype) == vf_all(0.0f));
-        s->zeros = vi_sum(zeros);
+    if (vf_least(vf_min(lanes[0].least, last->least)) == 0.0f)
+        for (size_t k = 0; k < i; k++) s->zeros += x[k] == 0.0f;
+    for (; i < n; i++) { /* the last elements, in double */
+        add_powers(p, ((double)x[i] - guess.pivot) * guess.scale);
+        s->absolute += fabs(x[i]), s->zeros += x[i] == 0.0f;
+        s->low = x[i] < s->low ? x[i] : s->low, s->high = x[i] > s->high ? x[i] : s->high;
     }
-    if (i == n) return;
-    float scratch[2 * LANES];
-    sweep_tail(load_floats(x + i * size, n - i, dtype, scratch), n - i, guess, s, p);
-}
-
-static void sweep_any(const char *x, size_t n, int dtype, Guess guess, Sweep *s, Powers *p) {
-    if (dtype == F32) sweep(x, n, F32, guess, s, p);
-    else if (dtype == BF16) sweep(x, n, BF16, guess, s, p);
-    else sweep(x, n, F16, guess, s, p);
 }
 
 /* The power of two that brings `largest` under 1. */
@@ -319,10 +260,10 @@ static inline int is_good(Guess guess, const Sweep *s, const Powers *p, size_t n
 }
 
 /* A block whose elements are finite and moderate; 0 if they are not. */
-static int regular_floats(const char *x, size_t n, int dtype, Guess *guess, Sums *sums) {
+static int regular_floats(const float *x, size_t n, Guess *guess, Sums *sums) {
     Sweep s;
     Powers p;
-    sweep_any(x, n, dtype, *guess, &s, &p);
+    sweep(x, n, *guess, &s, &p);
     /* A NaN or Inf reaches the sum of magnitudes; a comparison with NaN is false. */
     if (!is_moderate(&s)) return 0;
     for (int tries = 0; tries < 2 && s.low < s.high && !is_good(*guess, &s, &p, n); tries++) {
@@ -332,7 +273,7 @@ static int regular_floats(const char *x, size_t n, int dtype, Guess *guess, Sums
         guess->pivot = (float)mean;
         guess->scale = scale_for(fmax(s.high - guess->pivot, guess->pivot - s.low));
         guess->unit = 1.0f / guess->scale;
-        sweep_any(x, n, dtype, *guess, &s, &p);
+        sweep(x, n, *guess, &s, &p);
     }
     if (s.low == s.high) { /* constant: nothing to round */
         guess->pivot = (float)s.low;
@@ -340,14 +281,6 @@ static int regular_floats(const char *x, size_t n, int dtype, Guess *guess, Sums
     }
     settle(sums, &s, &p, n, guess->pivot, guess->unit);
     return 1;
-}
-
-/* One block of any type but float64; says whether all its elements were finite and moderate. */
-static int block_floats(const char *x, size_t n, int dtype, Guess *guess, Sums *sums) {
-    double wide[BLOCK];
-    int is_regular = regular_floats(x, n, dtype, guess, sums);
-    if (!is_regular) block_doubles(load_doubles(x, n, dtype, wide), n, sums);
-    return is_regular;
 }
 
 /* -- the signed power-of-two histogram, exactly --
@@ -388,16 +321,15 @@ static inline vb codes_of(vu a, vu b, vu c, vu d, vb base) {
 }
 
 /* Codes of n elements, and zeros up to a whole vector; gives how many. */
-INLINE size_t write_codes(const char *x, size_t n, int dtype, int base, uint8_t *codes) {
-    size_t size = itemsize(dtype), step = LANES * size, i = 0;
+static size_t write_codes(const float *x, size_t n, int base, uint8_t *codes) {
+    size_t i = 0;
     vb bases = vb_all((uint8_t)base);
-    char rest[4 * LANES * sizeof(float)] = {0};
+    float rest[4 * LANES] = {0};
     for (; i < n; i += WIDTH) {
-        const char *from = x + i * size;
-        if (n - i < WIDTH) from = memcpy(rest, from, (n - i) * size);
-        vb some = codes_of((vu)load_lanes(from, dtype), (vu)load_lanes(from + step, dtype),
-                           (vu)load_lanes(from + 2 * step, dtype),
-                           (vu)load_lanes(from + 3 * step, dtype), bases);
+        const float *from = x + i;
+        if (n - i < WIDTH) from = memcpy(rest, from, (n - i) * sizeof *from);
+        vb some = codes_of(LOAD(vu, from), LOAD(vu, from + LANES), LOAD(vu, from + 2 * LANES),
+                           LOAD(vu, from + 3 * LANES), bases);
         memcpy(codes + i, &some, sizeof some);
     }
     return i;
@@ -434,63 +366,44 @@ static void count_codes(const uint8_t *codes, size_t size, int top, int sign, ui
     }
 }
 
-/* A block of finite floats: the largest magnitude, and how many are zero. */
-static void count_block(const Histogram *h, const char *x, size_t n, int dtype, float largest,
-                        uint64_t zeros) {
+/* A block of floats. `largest`: of their magnitudes, NaN where some are not finite; `zeros`: how many. */
+static void count_floats(const Histogram *h, const float *x, size_t n, float largest, uint64_t zeros) {
     uint8_t codes[BLOCK + WIDTH] __attribute__((aligned(64)));
-    float scratch[BLOCK];
+    float scaled[BLOCK], multiplier = (float)h->multiplier;
+    for (size_t i = 0; h->multiplier != 1.0 && i < n; i++) scaled[i] = x[i] * multiplier;
+    if (h->multiplier != 1.0) x = scaled, largest *= multiplier;
     uint32_t bits;
     memcpy(&bits, &largest, sizeof bits);
-    int top = (int)(bits >> 23), base = top > 127 ? top - 127 : 0, code = top - base;
+    int top = (int)(bits >> 23 & 0xff), base = top > 127 ? top - 127 : 0, code = top - base;
     int shift = base - 127 - h->lowest, last = code - MOST_OCTAVES < 0 ? 0 : code - MOST_OCTAVES;
     uint64_t left = n - zeros, found[16];
-    size_t size = dtype == F32    ? write_codes(x, n, F32, base, codes)
-                  : dtype == BF16 ? write_codes(x, n, BF16, base, codes)
-                                  : write_codes(x, n, F16, base, codes);
-    for (; code > last && left > 0; code -= 16)
-        for (int sign = 0; sign < 2; sign++) {
-            count_codes(codes, size, code, 0x80 * sign, found);
-            for (int k = 0; k < 16 && k < code; k++)
-                h->bins[!sign][code - k + shift] += found[k], left -= found[k];
-        }
-    if (left == 0) return;
-    /* Some are much smaller than the largest. */
-    const float *values = load_floats(x, n, dtype, scratch);
-    for (size_t i = 0; i < n; i++) {
-        memcpy(&bits, values + i, sizeof bits);
-        if ((int)(bits >> 23 & 0xff) - base <= (code > 0 ? code : 0)) count_one(h, values[i]);
+    if (top < 255 && n >= WORTH_CODES) {
+        size_t size = write_codes(x, n, base, codes);
+        for (; code > last && left > 0; code -= 16)
+            for (int sign = 0; sign < 2; sign++) {
+                count_codes(codes, size, code, 0x80 * sign, found);
+                for (int k = 0; k < 16 && k < code; k++)
+                    h->bins[!sign][code - k + shift] += found[k], left -= found[k];
+            }
     }
-}
-
-/* One block; `is_regular` and `sums` are what measuring it gave. */
-static void count_floats(const Histogram *h, const char *x, size_t n, int dtype, int is_regular,
-                         const Sums *sums) {
-    float scratch[BLOCK], multiplier = (float)h->multiplier;
-    float largest = (float)fmax(fabs(sums->low), fabs(sums->high));
-    if (h->multiplier != 1.0) {
-        const float *values = load_floats(x, n, dtype, scratch);
-        for (size_t i = 0; i < n; i++) scratch[i] = values[i] * multiplier;
-        x = (const char *)scratch, dtype = F32, largest *= multiplier;
+    /* Some are much smaller than the largest, or nothing is counted yet. */
+    for (size_t i = 0; left > 0 && i < n; i++) {
+        memcpy(&bits, x + i, sizeof bits);
+        if ((int)(bits >> 23 & 0xff) - base <= (code > 0 ? code : 0)) count_one(h, x[i]);
     }
-    if (is_regular && n >= WORTH_CODES && isfinite(largest)) {
-        count_block(h, x, n, dtype, largest, sums->zeros);
-        return;
-    }
-    const float *values = load_floats(x, n, dtype, scratch);
-    for (size_t i = 0; i < n; i++) count_one(h, values[i]);
 }
 
 /* -- rows -- */
 
 /* Whether some element is not zero; most rows are left at the first look. The mask has all bits but
  * the signs, so that −0 is zero too. */
-static int is_touched(const char *row, size_t bytes, vq mask) {
-    size_t i = 0;
-    for (; i + WIDTH <= bytes; i += WIDTH)
-        if (is_any(LOAD(vq, row + i) & mask)) return 1;
-    char padded[WIDTH] = {0};
-    memcpy(padded, row + i, bytes - i);
-    return is_any(LOAD(vq, padded) & mask);
+static int is_touched(const char *row, size_t bytes, uint64_t mask) {
+    for (size_t i = 0; i < bytes; i += sizeof mask) {
+        uint64_t word = 0;
+        memcpy(&word, row + i, smaller(bytes - i, sizeof word));
+        if (word & mask) return 1;
+    }
+    return 0;
 }
 
 /* The number of rows that are all zero among those that begin in [first, first + n), of which
@@ -506,9 +419,9 @@ static uint64_t zero_rows(const Tensor *tensor, size_t first, size_t n, uint64_t
         if (touched) memset(touched + row, 1, whole);
         row += whole;
     }
-    vq mask = vq_all(tensor->dtype == F64   ? 0x7fffffffffffffff
-                     : tensor->dtype == F32 ? 0x7fffffff7fffffff
-                                            : 0x7fff7fff7fff7fff);
+    uint64_t mask = tensor->dtype == F64   ? 0x7fffffffffffffff
+                    : tensor->dtype == F32 ? 0x7fffffff7fffffff
+                                           : 0x7fff7fff7fff7fff;
     uint64_t found = 0;
     for (; row < stop; row++) {
         int is_marked = is_touched(tensor->data + row * bytes, bytes, mask);
@@ -545,8 +458,13 @@ static void measure_blocks(const char *x, size_t n, int dtype, const Histogram *
             block_doubles((const double *)from, some, &block);
             if (h) count_doubles(h, (const double *)from, some);
         } else {
-            int is_regular = block_floats(from, some, dtype, &guess, &block);
-            if (h) count_floats(h, from, some, dtype, is_regular, &block);
+            float scratch[BLOCK], largest = NAN;
+            double wide[BLOCK];
+            const float *values = load_floats(from, some, dtype, scratch);
+            if (regular_floats(values, some, &guess, &block))
+                largest = (float)fmax(fabs(block.low), fabs(block.high));
+            else block_doubles(load_doubles(from, some, dtype, wide), some, &block);
+            if (h) count_floats(h, values, some, largest, block.zeros);
         }
         if (i == 0) *total = block;
         else sums_join(total, &block);
@@ -628,40 +546,21 @@ static void measure(const Batch *batch, const Outputs *out) {
 
 #define GOLDEN 0x9E3779B97F4A7C15u
 
-/* The mark of one element: its bits and its place, multiplied apart. */
-static inline vq mark(vq bits, vq place) {
-    vq word = bits + place;
-    word = (word ^ (word >> 32)) * 0xBF58476D1CE4E5B9u;
-    return word ^ (word >> 29);
-}
-
-static inline vq load_bits(const char *x, int dtype) {
-    if (dtype == F64) return LOAD(vq, x);
-    if (dtype == F32) return __builtin_convertvector(LOAD(vu_half, x), vq);
-    /* By two steps: the compiler takes one such conversion lane by lane. */
-    return __builtin_convertvector(__builtin_convertvector(LOAD(vh_half, x), vu_half), vq);
-}
-
-/* Four vectors at a time: one prefetch serves them all. */
-INLINE uint64_t hash_some(const char *x, size_t n, int dtype, uint64_t offset) {
-    size_t i = 0, size = itemsize(dtype);
-    vq total = {0}, place = {0}, step = vq_all(WIDE * GOLDEN);
-    for (int lane = 0; lane < WIDE; lane++) place[lane] = (offset + (uint64_t)lane) * GOLDEN;
-    for (; i + 4 * WIDE <= n; i += 4 * WIDE) {
-        prefetch(x + i * size, 4 * WIDE * size);
-        for (size_t k = 0; k < 4; k++, place += step)
-            total += mark(load_bits(x + (i + k * WIDE) * size, dtype), place);
+#define DEFINE_HASH(name, type)                                                 \
+    static uint64_t name(const char *data, size_t n, uint64_t at) {             \
+        const type *x = (const type *)data;                                     \
+        uint64_t sum = 0;                                                       \
+        for (size_t i = 0; i < n; i++) {                                        \
+            uint64_t word = x[i] + (at + i) * GOLDEN; /* bits and place */      \
+            word = (word ^ (word >> 32)) * 0xBF58476D1CE4E5B9u;                 \
+            sum += word ^ (word >> 29);                                         \
+        }                                                                       \
+        return sum;                                                             \
     }
-    uint64_t sum = vq_sum(total);
-    for (; i < n; i += WIDE, place += step) {
-        char padded[WIDTH] = {0};
-        size_t rest = smaller(WIDE, n - i);
-        memcpy(padded, x + i * size, rest * size);
-        vq marks = mark(load_bits(padded, dtype), place);
-        for (size_t lane = 0; lane < rest; lane++) sum += marks[lane];
-    }
-    return sum;
-}
+DEFINE_HASH(hash_words, uint32_t)
+DEFINE_HASH(hash_doubles, uint64_t)
+DEFINE_HASH(hash_halves, uint16_t)
+#undef DEFINE_HASH
 
 typedef struct {
     Job job;
@@ -674,9 +573,9 @@ static void hash_share(Job *job) {
         Tensor tensor = job->batch->items[piece->tensor];
         const char *x = tensor.data + piece->first * itemsize(tensor.dtype);
         uint64_t at = (uint64_t)((const HashJob *)job)->offsets[piece->tensor] + piece->first;
-        piece->mark = tensor.dtype == F32   ? hash_some(x, piece->n, F32, at)
-                      : tensor.dtype == F64 ? hash_some(x, piece->n, F64, at)
-                                            : hash_some(x, piece->n, BF16, at);
+        piece->mark = tensor.dtype == F32   ? hash_words(x, piece->n, at)
+                      : tensor.dtype == F64 ? hash_doubles(x, piece->n, at)
+                                            : hash_halves(x, piece->n, at);
     }
 }
 
@@ -709,10 +608,7 @@ typedef struct {
 } Step;
 
 /* What is known of a block: sums of squares of changes, weights and ratios, and counters. */
-typedef struct {
-    double squares[3];
-    uint64_t same, with, lost, under, finite, strange;
-} Found;
+typedef struct { double squares[3]; uint64_t same, with, lost, under, finite, strange; } Found;
 
 /* Put the finite lanes to a sum of squares; gives which they are. */
 static inline vi add_square(vd *squares, vf x) {
