@@ -94,34 +94,60 @@ class Measured(NamedTuple):
 
 Launched = tuple[list[Tensor], Callable[[Parts, float], Measured]]
 """Small tensors for a `Transfer`, and what makes statistics of their numbers and a multiplier."""
+Engine = Callable[[list[Tensor], bool, bool], Launched]
+"""Measures tensors of one device and type, each as `readable` leaves it. The first flag asks which
+rows of matrices hold something other than zeros, the second for mean magnitudes."""
 
 
-def launch(tensors: Sequence[Tensor], *, rows: bool) -> Launched:
-    """Measure tensors of any devices and types, each as `readable` leaves it.
+def launch(tensors: Sequence[Tensor], *, rows: bool, engine: Engine | None = None) -> Launched:
+    """Measure tensors of any devices and types, those of float64 always with torch's operations."""
+    groups: dict[Any, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        groups.setdefault((tensor.device, tensor.dtype), []).append(i)
+    sent = []
+    for (_, dtype), at in groups.items():
+        measure = by_torch if engine is None or dtype is torch.float64 else engine
+        sent.append((at, measure([tensors[i] for i in at], rows, rows or len(tensors) <= MANY)))
 
-    With `rows` also which rows of matrices hold something other than zeros.
-    """
+    def finish(arrived: Parts, multiplier: float) -> Measured:
+        take, n = iter(arrived), sum(len(at) for at, _ in sent)
+        joined = Measured(
+            np.zeros(n, kernel.MOMENTS), np.ones(n, bool), [np.zeros(0)] * n, [None] * n
+        )
+        for at, (parts, done) in sent:
+            found = done([next(take) for _ in parts], multiplier)
+            joined.records[at], joined.whole[at] = found.records, found.whole
+            for i, sample, marks in zip(at, found.samples, found.touched, strict=True):
+                joined.samples[i], joined.touched[i] = sample, marks
+        return joined
+
+    return [part for _, (parts, _) in sent for part in parts], finish
+
+
+def by_torch(tensors: list[Tensor], rows: bool, absolute: bool) -> Launched:
+    """The `Engine` for every device: three norms of what is larger than its sample."""
     sizes = np.array([tensor.numel() for tensor in tensors], np.int64)
     lengths = [len(tensor) if rows and tensor.dim() > 1 else 0 for tensor in tensors]
-    # Those that are looked at row by row come last.
-    large = sorted(np.flatnonzero(sizes > SAMPLE).tolist(), key=lambda i: lengths[i] > 0)
-    absolute = rows or len(tensors) <= MANY
+    # None of them is empty: of such a one `_foreach_norm` gives wrong norms (pytorch #140066).
+    large = np.flatnonzero(sizes > SAMPLE).tolist()
+    some, flat = [tensors[i] for i in large], [tensors[i] for i in large if not lengths[i]]
+    # In their own type sums of 16-bit numbers would overflow or be rounded.
+    wide = torch.promote_types(tensors[0].dtype, torch.float32)
     parts = [spread(tensor, SAMPLE) for tensor in tensors]
-    parts += _norms([tensors[i] for i in large], 2)
-    parts += _norms([tensors[i] for i in large], 1) if absolute else []
-    parts += _norms([tensors[i] for i in large if not lengths[i]], inf)
+    for order, given in ((2, some), (1, some if absolute else []), (inf, flat)):
+        parts += torch._foreach_norm(given, order, dtype=wide) if given else ()
     for matrix in (tensors[i] for i in large if lengths[i]):
         # The largest of every row tells the largest of all: no other pass is needed.
-        dims, wide = tuple(range(1, matrix.dim())), torch.promote_types(matrix.dtype, torch.float32)
+        dims = tuple(range(1, matrix.dim()))
         parts.append(torch.linalg.vector_norm(matrix, inf, dim=dims, dtype=wide))
 
     def finish(arrived: Parts, multiplier: float) -> Measured:
         take = iter(arrived)
         samples = [next(take) * multiplier for _ in sizes]
-        two = np.array([next(take)[0] for _ in large])
-        one = np.array([next(take)[0] if absolute else np.nan for _ in large])
-        tops = {i: next(take) for i in large}
-        norms = np.array([two, one, [top.max() for top in tops.values()]]) * multiplier
+        two = [next(take)[0] for _ in large]
+        one = [next(take)[0] if absolute else np.nan for _ in large]
+        tops = {i: next(take) for i in sorted(large, key=lambda i: lengths[i] > 0)}
+        norms = np.array([two, one, [tops[i].max() for i in large]]) * multiplier
         records = kernel.measure_arrays(samples)
         _extrapolate(records, sizes)
         if large:
@@ -133,19 +159,6 @@ def launch(tensors: Sequence[Tensor], *, rows: bool) -> Launched:
         return Measured(records, sizes <= SAMPLE, samples, touched)
 
     return parts, finish
-
-
-def _norms(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
-    """None of them empty: of an empty one `_foreach_norm` gives wrong norms (pytorch #140066)."""
-    norms = list(tensors)
-    for key in dict.fromkeys((tensor.device, tensor.dtype) for tensor in tensors):
-        at = [i for i, tensor in enumerate(tensors) if (tensor.device, tensor.dtype) == key]
-        # In their own type sums of 16-bit numbers would overflow or be rounded.
-        wide = torch.promote_types(key[1], torch.float32)
-        found = torch._foreach_norm([tensors[i] for i in at], order, dtype=wide)
-        for i, norm in zip(at, found, strict=True):
-            norms[i] = norm
-    return norms
 
 
 def _extrapolate(records: NDArray[np.void], sizes: NDArray[np.int64]) -> None:
@@ -273,6 +286,12 @@ class DeviceMeter:
         """Not known before the gradients have come over."""
         return False
 
+    def keep_weights(self) -> None:
+        """Nothing: what others do to weights between two steps is not looked for on devices."""
+
+    def compare_weights(self, found: Found) -> None:
+        """Nothing, likewise."""
+
     def updates(self, call: Call) -> None:
         """Send samples of what the step left; they are compared on the host, as on the CPU."""
         before, self._before = self._before, None
@@ -357,10 +376,8 @@ class DeviceMeter:
     def _launch(self, step: int, tensors: list[Tensor], look: bool) -> Launched:
         if self._triton:
             try:
-                found: Launched = import_module("gradwatch.record.triton").launch(
-                    tensors, rows=look
-                )
-                return found
+                engine = import_module("gradwatch.record.triton").by_triton
+                return launch(tensors, rows=look, engine=engine)
             except Exception as error:  # whatever a compiler says: the training goes on
                 self._triton = False
                 text = f"Triton cannot measure, torch does ({type(error).__name__}: {error})"
@@ -375,7 +392,7 @@ class DeviceMeter:
         last, recent, ever = self._memory.get(key, (sample[:0], _NO_ROWS, _NO_ROWS))
         if len(last) == len(sample) > 0:
             with np.errstate(all="ignore"):
-                sizes = np.linalg.norm(sample) * np.linalg.norm(last)
+                sizes = np.sqrt(sample @ sample) * np.sqrt(last @ last)
                 row["grad_cosine"] = sample @ last / sizes
         if marks is not None:
             if len(recent) != len(marks):

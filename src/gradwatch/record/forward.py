@@ -21,7 +21,7 @@ from torch.nn.modules import module as torch_module
 import gradwatch.kernel as kernel
 from gradwatch.graph import Graph
 from gradwatch.record import activations, looking
-from gradwatch.record.batches import Batches, fed_modules
+from gradwatch.record.batches import LOOKS, Batches, fed_modules
 from gradwatch.record.device import top
 from gradwatch.record.graph import LayerGraph
 from gradwatch.record.guard import log
@@ -155,10 +155,9 @@ class Forward:
         self._modes: dict[str, bool] = {}
         self._ids: dict[str, int] = {}
         self._told: set[str] = set()
-        self._feeding = False
+        self._feeding, self._feeds = False, LOOKS
         self._acts: activations.Activations | None = None
         self._graphing: LayerGraph | None = LayerGraph()
-        self._info: dict[str, Any] = {}
         self._handles: list[Any] = []
         self._stays = False
         """Whether the hooks are not taken down before the end."""
@@ -180,18 +179,20 @@ class Forward:
         if model is None:
             self._unmount()
             return
+        self._plan = plan
         if due and (not self._layers or plan.full):
             if self._scans % _RESCAN == 0:
                 self._scan(model)
             self._scans += 1
-        self._plan = plan
         self.probing = self._records and Family.PROBE in due
         acting = self._records and Family.ACT in due
         self._acts = activations.Activations(self._owners) if acting else None
         if self._graphing is not None and due:
             self._graphing.arm(self._layers, self._owners)
         self.closer = acting or (self._graphing is not None and bool(due))
-        self._feeding = self.batches.wants(plan)
+        # Without activations the calls of the model serve only to guess the kind of its loss.
+        self._feeding = self.batches.wants(plan) and (self._records or self._feeds > 0)
+        self._feeds -= self._feeding
         self._mount(self.probing or self.closer or self._feeding)
 
     def _scan(self, model: nn.Module) -> None:
@@ -314,13 +315,12 @@ class Forward:
         self.backward()
         due = self._plan.due
         if self._graphing is not None and due:
-            info = self._graphing.publish(found.step)
-            if info and info != self._info:
-                self._info = info
+            if info := self._graphing.publish(found.step):
                 self._recorder.note(info)
             self._learn(self._graphing)
         if self._acts is not None:
             self._put_activations(found, self._acts.counted())
+            self._acts = None
         changed = self._read_modes(found)
         if self.probing:
             self._put_probe(found, everything=changed or not due.isdisjoint(_WITH_ALL))
@@ -389,7 +389,8 @@ class Forward:
         if not (everything or hits or tops):
             return
         layers = [layer for layer in self._layers if layer.probed]
-        others = [layer for layer in self._modal if not layer.probed] if everything else []
+        names = {layer.name for layer in layers}
+        others = [layer for layer in self._modal if everything and layer.name not in names]
         # The modes of this step: a model may be in evaluation when numbers of a device arrive.
         modes = {layer.name: layer.training for layer in [*layers, *others]}
 
@@ -431,16 +432,14 @@ class Forward:
         rows: NDArray[np.void],
         states: Sequence[State],
     ) -> StepRows:
-        fresh = [layer for layer in layers if layer.name not in self._ids]
-        if fresh:
+        if any(layer.name not in self._ids for layer in layers):
+            places = [self.order.get(layer.name) for layer in layers]
             subjects = [
-                Subject(
-                    Kind.LAYER, one.name, one.name, order=self.order.get(one.name), module=one.kind
-                )
-                for one in fresh
+                Subject(Kind.LAYER, layer.name, layer.name, order=place, module=layer.kind)
+                for layer, place in zip(layers, places, strict=True)
             ]
             ids = self._recorder.declare(subjects).tolist()
-            self._ids.update(zip((layer.name for layer in fresh), ids, strict=True))
+            self._ids |= {layer.name: number for layer, number in zip(layers, ids, strict=True)}
         known = np.array([self._ids[layer.name] for layer in layers], np.uint32)
         return StepRows(family, step, known, rows, np.array(states, np.uint8))
 

@@ -9,10 +9,8 @@ another's sums: the same numbers give the same bits every time.
 """
 
 import os
-from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +20,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import gradwatch.kernel as kernel
-import gradwatch.record.device as torch_engine
 from gradwatch.record.device import SAMPLE, Launched, Measured
 from gradwatch.record.tensors import spread
 from gradwatch.record.transfer import Parts
@@ -153,38 +150,15 @@ def measure(
 # -- on the host -----------------------------------------------------------------------------------
 
 
-def launch(tensors: Sequence[Tensor], *, rows: bool) -> Launched:
-    """As `device.launch`: one launch for each device and type, and one more with `rows`."""
-    keys = [(t.device, t.dtype) if t.dtype in KINDS and t.numel() else None for t in tensors]
-    sent: list[tuple[list[int], Launched]] = []
-    for key in dict.fromkeys(keys):
-        at = [i for i, mine in enumerate(keys) if mine == key]
-        engine = torch_engine.launch if key is None else _launch
-        sent.append((at, engine([tensors[i] for i in at], rows=rows)))
-
-    def finish(arrived: Parts, multiplier: float) -> Measured:
-        records, whole = np.zeros(len(keys), kernel.MOMENTS), np.ones(len(keys), bool)
-        others: dict[int, Any] = {}
-        for at, (parts, done) in sent:
-            found = done(arrived[: len(parts)], multiplier)
-            arrived = arrived[len(parts) :]
-            records[at], whole[at] = found.records, found.whole
-            others.update(zip(at, zip(found.samples, found.touched, strict=True), strict=True))
-        samples, touched = ([others[i][side] for i in range(len(keys))] for side in (0, 1))
-        return Measured(records, whole, samples, touched)
-
-    return [part for _, (parts, _) in sent for part in parts], finish
-
-
-def _launch(tensors: Sequence[Tensor], *, rows: bool) -> Launched:
-    """Of tensors of one device and type."""
+def by_triton(tensors: list[Tensor], rows: bool, absolute: bool) -> Launched:
+    """The `Engine` of this module: one launch, and one more with `rows`."""
     device, dtype = tensors[0].device, tensors[0].dtype
     sizes = np.array([tensor.numel() for tensor in tensors])
     lengths = np.array([len(t) if rows and t.dim() > 1 else 0 for t in tensors])
     inner = sizes // np.maximum(lengths, 1) * (lengths > 0)
     addresses, marks = np.array([tensor.data_ptr() for tensor in tensors]), _edges(lengths)
     # Each program takes as many tiles; the last of a tensor those that are left.
-    stretch = TILE * -(-int((-(-sizes // TILE)).sum()) // PROGRAMS)
+    stretch = TILE * max(-(-int((-(-sizes // TILE)).sum()) // PROGRAMS), 1)
     owners = _edges(-(-sizes // stretch))
     whose = np.repeat(np.arange(len(sizes)), np.diff(owners))
     begins = (np.arange(owners[-1]) - owners[whose]) * stretch
@@ -199,10 +173,11 @@ def _launch(tensors: Sequence[Tensor], *, rows: bool) -> Launched:
     touched = torch.zeros(int(marks[-1]), dtype=torch.int8, device=device) if rows else table[:0]
     given = table, table[lines.size :], partial, touched
     aligned = not (addresses % 16).any()
-    # Triton launches on the current device.
+    # Triton launches on the current device, and at least one program.
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         constants = {"KIND": KINDS[dtype], "TILE": TILE, "ALIGNED": aligned, "ROWS": rows}
-        measure[(len(whose),)](*given, **constants, **OPTIONS)
+        if len(whose):
+            measure[(len(whose),)](*given, **constants, **OPTIONS)
 
     def finish(arrived: Parts, multiplier: float) -> Measured:
         parts = _records(arrived[0].reshape(-1, 12).T, multiplier)

@@ -68,7 +68,7 @@ class Recorder:
 
 def parameters(*gradients: Tensor | None) -> list[Tensor | None]:
     """Parameters that have these gradients."""
-    made = []
+    made: list[Tensor | None] = []
     for gradient in gradients:
         parameter = torch.nn.Parameter(torch.zeros(3) if gradient is None else gradient.clone())
         parameter.grad = gradient

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gradwatch import kernel
 from gradwatch.record import triton
-from gradwatch.record.device import Measured
+from gradwatch.record.device import Measured, launch
 from gradwatch.record.transfer import Transfer
 from gradwatch.run import EventKind
 from gradwatch.stats import Family, State
@@ -60,7 +60,7 @@ KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def measured(tensors: list[Tensor], *, rows: bool = True, multiplier: float = 1.0) -> Measured:
-    parts, finish = triton.launch(tensors, rows=rows)
+    parts, finish = launch(tensors, rows=rows, engine=triton.by_triton)
     return finish(Transfer(parts).parts(), multiplier)
 
 
@@ -144,7 +144,8 @@ def test_the_same_bits_every_time_and_nothing_written() -> None:
 
 def test_launches_are_as_many_however_many_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """And every element is read once, and nothing outside of them."""
-    launched, reads = [], []
+    launched: list[int] = []
+    reads: list[Any] = []
     monkeypatch.setattr(triton, "measure", Launches(triton.measure, launched))
     store = triton.triton.runtime.interpreter.InterpreterBuilder  # type: ignore[attr-defined]
     first = store.create_masked_load
@@ -191,7 +192,7 @@ def test_a_meter_measures_with_it_and_goes_on_without_it(monkeypatch: pytest.Mon
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("no C compiler")
 
-    monkeypatch.setattr(triton, "launch", broken)
+    monkeypatch.setattr(triton, "by_triton", broken)
     for step in (1, 2):
         one = call(tracked, step)
         made.gradients(one)

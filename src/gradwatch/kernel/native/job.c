@@ -1,5 +1,5 @@
-/* What is the same for every instruction set: joining sums, sharing work among threads, copying, and
- * which sets this processor has. */
+/* What is the same for every instruction set: joining sums, sharing work among threads, and which
+ * sets this processor has. */
 #define _POSIX_C_SOURCE 200809L /* for masks of signals */
 #include "kernel.h"
 
@@ -103,7 +103,7 @@ int useful_threads(const Batch *batch) {
     int most = __atomic_load_n(&most_threads, __ATOMIC_RELAXED);
     size_t elements = 0;
     if (most < 2) return 1;
-    for (size_t t = 0; t < batch->n; t++) elements += (size_t)batch->counts[t];
+    for (size_t t = 0; t < batch->n; t++) elements += batch->items[t].count;
     size_t useful = elements / WORTH_A_THREAD;
     return useful < 2 ? 1 : (int)smaller((size_t)most, useful);
 }
@@ -112,7 +112,7 @@ int useful_threads(const Batch *batch) {
  * joined like the others. */
 static int plan(Job *job, Piece *piece) {
     if (job->tensor == job->batch->n) return 0;
-    size_t left = (size_t)job->batch->counts[job->tensor] - job->first;
+    size_t left = job->batch->items[job->tensor].count - job->first;
     piece->tensor = job->tensor, piece->first = job->first, piece->n = smaller(left, PIECE);
     job->first += PIECE;
     if (left <= PIECE) job->tensor++, job->first = 0;
@@ -173,7 +173,7 @@ void run_job(Job *job, int threads) {
     Piece alone;
     size_t room = 0;
     for (size_t t = 0; threads > 1 && t < job->batch->n; t++)
-        room += (size_t)job->batch->counts[t] / PIECE + 1;
+        room += job->batch->items[t].count / PIECE + 1;
     job->pieces = room ? malloc(room * sizeof *job->pieces) : NULL;
     if (!job->pieces) {
         job->pieces = &alone;
@@ -185,38 +185,6 @@ void run_job(Job *job, int threads) {
     work_together(job, threads);
     for (size_t i = 0; i < job->n; i++) job->join(job, &job->pieces[i]);
     free(job->pieces);
-}
-
-/* -- copying -- */
-
-typedef struct {
-    Job job;
-    const Batch *target;
-} CopyJob;
-
-static void copy_piece(const Batch *source, const Batch *target, const Piece *piece) {
-    Tensor from = tensor_of(source, piece->tensor), to = tensor_of(target, piece->tensor);
-    size_t size = itemsize(from.dtype), bytes = from.count * size, at = piece->first * size;
-    uintptr_t distance = (uintptr_t)from.data - (uintptr_t)to.data;
-    if (bytes == 0) return;
-    if (distance < bytes || -distance < bytes) { /* overlapping: one after another */
-        if (piece->first == 0) memmove((char *)to.data, from.data, bytes);
-        return;
-    }
-    memcpy((char *)to.data + at, from.data + at, piece->n * size);
-}
-
-static void copy_share(Job *job) {
-    for (Piece *piece; (piece = next_piece(job));)
-        copy_piece(job->batch, ((const CopyJob *)job)->target, piece);
-}
-
-static void copy_join(Job *job, const Piece *piece) { (void)job, (void)piece; }
-
-void copy_all(const Batch *source, const Batch *target) {
-    CopyJob all = {.job = {.batch = source, .share = copy_share, .join = copy_join},
-                   .target = target};
-    run_job(&all.job, useful_threads(source));
 }
 
 /* -- instruction sets -- */
@@ -231,6 +199,9 @@ const Kernel *const *supported_kernels(void) {
         list[n++] = &kernel_avx512;
     /* float16 conversion cannot be asked for before GCC 11; whatever has AVX2 has it. */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list[n++] = &kernel_avx2;
+#endif
+#if defined(__x86_64__)
+    if (!__builtin_cpu_supports("ssse3")) return list;
 #endif
     list[n++] = &kernel_base;
     list[n] = NULL;

@@ -17,27 +17,18 @@ static inline size_t itemsize(int dtype) { return dtype == F64 ? 8 : dtype == F3
 
 static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Tensors by address; module.c checks them before anything is read. */
-typedef struct {
-    size_t n;
-    const uint64_t *pointers;
-    const int64_t *counts;
-    const uint8_t *dtypes;
-    const int64_t *rows;
-} Batch;
-
-/* One tensor of a batch. */
+/* A tensor by address; module.c checks it before anything is read. */
 typedef struct {
     const char *data;
     size_t count;
     int dtype;
-    size_t rows;
+    size_t rows; /* 0: none */
 } Tensor;
 
-static inline Tensor tensor_of(const Batch *batch, size_t i) {
-    return (Tensor){(const char *)(uintptr_t)batch->pointers[i], (size_t)batch->counts[i],
-                    batch->dtypes[i], (size_t)batch->rows[i]};
-}
+typedef struct {
+    size_t n;
+    Tensor *items;
+} Batch;
 
 /* MOMENTS, UPDATE and ADAM of batch.py. */
 typedef struct {
@@ -96,9 +87,6 @@ extern const Kernel kernel_base, kernel_avx2, kernel_avx512;
 
 /* The kernels this processor can run, the best first, NULL at the end. */
 const Kernel *const *supported_kernels(void);
-
-/* Copies every tensor's bytes. */
-void copy_all(const Batch *source, const Batch *target);
 
 /* -- sums of parts, joined in double (Pébay) -- */
 
@@ -161,7 +149,7 @@ struct Job {
 Piece *next_piece(Job *job);
 
 static inline int is_last(const Job *job, const Piece *piece) {
-    return piece->first + piece->n == (size_t)job->batch->counts[piece->tensor];
+    return piece->first + piece->n == job->batch->items[piece->tensor].count;
 }
 
 /* How many threads the batch is worth. */

@@ -16,9 +16,10 @@
 #elif defined(__x86_64__)
 #define FEATURES "ssse3"
 #endif
+#define QUOTE(words) #words
+#define QUOTED(words) QUOTE(words)
+#define PRAGMA(words) _Pragma(QUOTE(words))
 #ifdef FEATURES
-#define QUOTED(words) #words
-#define PRAGMA(words) _Pragma(QUOTED(words))
 #if defined(__clang__)
 PRAGMA(clang attribute push(__attribute__((target(FEATURES))), apply_to = function))
 #else
@@ -36,10 +37,10 @@ PRAGMA(GCC target(FEATURES))
 
 /* LANES elements of any type but float64. */
 static inline vf load_lanes(const char *from, int dtype) {
-    if (dtype == F32) return load_vf(from);
-    if (dtype == F16) return half_to_float(load_vh(from));
+    if (dtype == F32) return LOAD(vf, from);
+    if (dtype == F16) return half_to_float(LOAD(vh, from));
     /* A bfloat16 is the upper half of a float32. */
-    return (vf)(__builtin_convertvector(load_vh(from), vu) << 16);
+    return (vf)(__builtin_convertvector(LOAD(vh, from), vu) << 16);
 }
 
 static void widen_words(const char *from, size_t n, int dtype, float *to) {
@@ -82,7 +83,7 @@ static void widen(const void *from, size_t n, int dtype, double *to) {
  * would lose everything to cancellation where the mean is large beside the spread. */
 
 typedef struct {
-    double sum, absolute, low, high;
+    double absolute, low, high;
     uint64_t zeros;
 } Sweep;
 
@@ -92,6 +93,11 @@ static inline double sweep_largest(const Sweep *s) { return fmax(fabs(s->low), f
 typedef struct {
     double p1, p2, p3, p4;
 } Powers;
+
+static inline void add_powers(Powers *p, double d) {
+    double square = d * d;
+    p->p1 += d, p->p2 += square, p->p3 += square * d, p->p4 += square * square;
+}
 
 /* Whether the pivot is so far from the mean that moving the powers there would cancel digits. */
 static inline int is_far(const Powers *p, size_t n) {
@@ -124,82 +130,48 @@ static inline int is_moderate(const Sweep *s) {
 
 /* Count a non-finite element, or say that it is finite. */
 static inline int is_finite_counted(double x, Sums *sums) {
-    if (isfinite(x)) return 1;
+    if (__builtin_expect(isfinite(x), 1)) return 1;
     if (isnan(x)) sums->nan++;
     else if (x > 0) sums->pos_inf++;
     else sums->neg_inf++;
     return 0;
 }
 
-/* -- moments of doubles, in two passes -- */
+/* -- moments of doubles, and of floats that are not finite or not moderate -- */
 
-static Sweep sweep_doubles(const double *x, size_t n) {
-    vd sum = {0}, absolute = {0}, low = vd_all(INFINITY), high = -low;
-    vl zeros = {0};
+static Powers powers_doubles(const double *x, size_t n, double pivot, double *absolute) {
+    vd p1 = {0}, p2 = {0}, p3 = {0}, p4 = {0}, sum = {0};
     size_t i = 0;
     for (; i + WIDE <= n; i += WIDE) {
-        vd a = load_vd(x + i);
-        sum += a, absolute += vd_abs(a), zeros -= (vl)(a == vd_all(0.0));
-        low = vd_min(low, a), high = vd_max(high, a);
-    }
-    Sweep s = {vd_sum(sum), vd_sum(absolute), INFINITY, -INFINITY, vq_sum((vq)zeros)};
-    for (int lane = 0; lane < WIDE; lane++)
-        s.low = fmin(s.low, low[lane]), s.high = fmax(s.high, high[lane]);
-    for (; i < n; i++) {
-        s.sum += x[i], s.absolute += fabs(x[i]), s.zeros += x[i] == 0.0;
-        s.low = fmin(s.low, x[i]), s.high = fmax(s.high, x[i]);
-    }
-    return s;
-}
-
-static Powers powers_doubles(const double *x, size_t n, double pivot) {
-    vd p1 = {0}, p2 = {0}, p3 = {0}, p4 = {0}, shift = vd_all(pivot);
-    size_t i = 0;
-    for (; i + WIDE <= n; i += WIDE) {
-        vd a = load_vd(x + i) - shift, aa = a * a;
-        p1 += a, p2 += aa, p3 += aa * a, p4 += aa * aa;
+        vd a = LOAD(vd, x + i) - pivot, aa = a * a;
+        p1 += a, p2 += aa, p3 += aa * a, p4 += aa * aa, sum += vd_abs(a);
     }
     Powers p = {vd_sum(p1), vd_sum(p2), vd_sum(p3), vd_sum(p4)};
-    for (; i < n; i++) {
-        double d = x[i] - pivot, square = d * d;
-        p.p1 += d, p.p2 += square, p.p3 += square * d, p.p4 += square * square;
-    }
+    *absolute = vd_sum(sum);
+    for (; i < n; i++) add_powers(&p, x[i] - pivot), *absolute += fabs(x[i] - pivot);
     return p;
 }
 
-static void regular_doubles(const double *x, size_t n, const Sweep *s, Sums *sums) {
-    double pivot = s->sum / (double)n;
-    Powers p = powers_doubles(x, n, pivot);
-    if (is_far(&p, n)) {
-        pivot += p.p1 / (double)n;
-        p = powers_doubles(x, n, pivot);
-    }
-    settle(sums, s, &p, n, pivot, 1.0);
-}
-
-/* Doubles that are not finite or not moderate: the finite ones scaled into the middle. */
-static void irregular_doubles(const double *x, size_t n, Sums *sums) {
-    double kept[BLOCK], low = INFINITY, high = -INFINITY;
-    uint64_t zeros = 0;
-    size_t m = 0;
+/* The finite elements, scaled into the middle of the range where their powers could leave it. */
+static void block_doubles(const double *x, size_t n, Sums *sums) {
+    double kept[BLOCK], low = INFINITY, high = -INFINITY, pivot = 0.0, absolute, unused;
+    size_t m = 0, zeros = 0;
     for (size_t i = 0; i < n; i++) {
         if (!is_finite_counted(x[i], sums)) continue;
         kept[m++] = x[i], zeros += x[i] == 0.0;
-        low = fmin(low, x[i]), high = fmax(high, x[i]);
+        low = x[i] < low ? x[i] : low, high = x[i] > high ? x[i] : high;
     }
     if (m == 0) return;
     int exponent = common_exponent(fmax(fabs(low), fabs(high)));
-    for (size_t i = 0; i < m; i++) kept[i] = ldexp(kept[i], -exponent);
-    Sweep s = sweep_doubles(kept, m);
-    regular_doubles(kept, m, &s, sums);
-    /* Scaling may have rounded the smallest ones to zero. */
-    sums->zeros = zeros, sums->low = low, sums->high = high, sums->exponent = exponent;
-}
-
-static void block_doubles(const double *x, size_t n, Sums *sums) {
-    Sweep s = sweep_doubles(x, n);
-    if (is_moderate(&s)) regular_doubles(x, n, &s, sums);
-    else irregular_doubles(x, n, sums);
+    for (size_t i = 0; exponent && i < m; i++) kept[i] = ldexp(kept[i], -exponent);
+    Powers p = powers_doubles(kept, m, 0.0, &absolute);
+    /* Around the mean, and around what is left of it where it was far away. */
+    for (int tries = 0; tries < 2 && (tries == 0 || is_far(&p, m)); tries++) {
+        pivot += p.p1 / (double)m;
+        p = powers_doubles(kept, m, pivot, &unused);
+    }
+    settle(sums, &(Sweep){absolute, low, high, zeros}, &p, m, pivot, 1.0);
+    sums->exponent = exponent;
 }
 
 /* -- moments of floats (and what is widened to them), in one pass around a guess --
@@ -253,18 +225,15 @@ static inline void lane_fold(Lane *lane, Total *total) {
     lane->p1 = lane->p2 = lane->p3 = lane->p4 = lane->absolute = (vf){0};
 }
 
-/* The last elements, in double: all four powers of one side by side. */
+/* The last elements, in double. */
 static inline void sweep_tail(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
-    typedef double Four __attribute__((vector_size(32)));
-    Four powers = {p->p1, p->p2, p->p3, p->p4};
     for (size_t i = 0; i < n; i++) {
-        double value = x[i], d = (value - guess.pivot) * guess.scale, square = d * d;
-        powers += (Four){d, square, square, square} * (Four){1.0, 1.0, d, square};
+        double value = x[i];
+        add_powers(p, (value - guess.pivot) * guess.scale);
         s->absolute += fabs(value), s->zeros += value == 0.0;
         s->low = value < s->low ? value : s->low;
         s->high = value > s->high ? value : s->high;
     }
-    *p = (Powers){powers[0], powers[1], powers[2], powers[3]};
 }
 
 /* The processor's own prefetching stops at every page; this one looks a page ahead. Beyond the end
@@ -273,15 +242,11 @@ static inline void prefetch(const char *x, size_t bytes) {
     for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(x + 4096 + line);
 }
 
-/* 2·LANES elements, in any order. */
 static inline void add_twice(Lane *lanes, const char *x, int dtype, vf factor, vf shift) {
-    vf one, other;
-    if (dtype == BF16) { /* the odd ones are in place, the even ones are shifted there */
-        vu both = load_vu(x);
-        one = (vf)(both << 16), other = (vf)(both & 0xffff0000u);
-    } else {
-        one = load_lanes(x, dtype), other = load_lanes(x + LANES * itemsize(dtype), dtype);
-    }
+    vf both = LOAD(vf, x); /* of bfloat16 the odd ones are in place, the even ones are shifted there */
+    vf one = dtype == BF16 ? (vf)((vu)both << 16) : load_lanes(x, dtype);
+    vf other = dtype == BF16 ? (vf)((vu)both & 0xffff0000u)
+                             : load_lanes(x + LANES * itemsize(dtype), dtype);
     lane_add(&lanes[0], one, factor, shift);
     lane_add(&lanes[STREAMS - 1], other, factor, shift);
 }
@@ -319,13 +284,13 @@ INLINE void sweep(const char *x, size_t n, int dtype, Guess guess, Sweep *s, Pow
     }
     Lane *last = &lanes[STREAMS - 1];
     *p = (Powers){vd_sum(total.p1), vd_sum(total.p2), vd_sum(total.p3), vd_sum(total.p4)};
-    *s = (Sweep){0.0, vd_sum(total.absolute), vf_least(vf_min(lanes[0].low, last->low)),
+    *s = (Sweep){vd_sum(total.absolute), vf_least(vf_min(lanes[0].low, last->low)),
                  -vf_least(-vf_max(lanes[0].high, last->high)), 0};
     /* One minimum tells whether there is a zero at all; only then they are counted. */
     if (vf_least(vf_min(lanes[0].least, last->least)) == 0.0f) {
         vi zeros = {0};
         for (size_t k = 0; k < i; k += LANES)
-            zeros = count_zero(zeros, load_lanes(x + k * size, dtype));
+            zeros = zeros - (vi)(load_lanes(x + k * size, dtype) == vf_all(0.0f));
         s->zeros = vi_sum(zeros);
     }
     if (i == n) return;
@@ -377,24 +342,12 @@ static int regular_floats(const char *x, size_t n, int dtype, Guess *guess, Sums
     return 1;
 }
 
-/* What is not: the finite ones alone, and as doubles where they are not moderate. */
-static void irregular_floats(const float *x, size_t n, Guess *guess, Sums *sums) {
-    float kept[BLOCK];
-    double wide[BLOCK];
-    size_t m = 0;
-    for (size_t i = 0; i < n; i++)
-        if (is_finite_counted(x[i], sums)) kept[m++] = x[i];
-    if (m == 0) return;
-    if (m < n && regular_floats((const char *)kept, m, F32, guess, sums)) return;
-    block_doubles(load_doubles((const char *)kept, m, F32, wide), m, sums);
-}
-
 /* One block of any type but float64; says whether all its elements were finite and moderate. */
 static int block_floats(const char *x, size_t n, int dtype, Guess *guess, Sums *sums) {
-    if (regular_floats(x, n, dtype, guess, sums)) return 1;
-    float scratch[BLOCK];
-    irregular_floats(load_floats(x, n, dtype, scratch), n, guess, sums);
-    return 0;
+    double wide[BLOCK];
+    int is_regular = regular_floats(x, n, dtype, guess, sums);
+    if (!is_regular) block_doubles(load_doubles(x, n, dtype, wide), n, sums);
+    return is_regular;
 }
 
 /* -- the signed power-of-two histogram, exactly --
@@ -403,7 +356,7 @@ static int block_floats(const char *x, size_t n, int dtype, Guess *guess, Sums *
  * the largest. From the largest down, octave after octave is compared with all bytes, and the hits
  * are counted. A few octaves hold nearly everything; what is left goes one by one. */
 
-enum { WORTH_CODES = 256, MOST_OCTAVES = 64, FEW_LEFT = 16 };
+enum { WORTH_CODES = 256, MOST_OCTAVES = 64 };
 
 typedef struct {
     uint64_t *bins[2]; /* negative, positive */
@@ -465,7 +418,7 @@ static void count_codes(const uint8_t *codes, size_t size, int top, int sign, ui
         while (i < stop) {
             vb sums[8] = {{0}};
             for (end = smaller(stop, i + 15 * WIDTH); i < end; i += WIDTH) {
-                vb place = from - (load_vb(codes + i) ^ flip);
+                vb place = from - (LOAD(vb, codes + i) ^ flip);
                 place |= (vb)(place > 15); /* not one of these: looks up 0 */
 #pragma GCC unroll 8
                 for (int k = 0; k < 8; k++) sums[k] += look_up(tables[k], place);
@@ -481,25 +434,6 @@ static void count_codes(const uint8_t *codes, size_t size, int top, int sign, ui
     }
 }
 
-/* Count the codes from 1 to `most`, one by one; gives how many there were. Of eight at a time it is
- * asked which are such: their top bits say so. */
-static size_t count_rest(const Histogram *h, const uint8_t *codes, size_t size, int most, int shift) {
-    const uint64_t each = 0x0101010101010101, top = 0x80 * each;
-    vb limit = vb_all((uint8_t)most);
-    size_t total = 0;
-    for (size_t i = 0; i < size; i += WIDTH) {
-        vb below = (load_vb(codes + i) & 0x7f) - 1; /* code − 1, and 255 for 0 */
-        vq found = (vq)(below < limit) & top;
-        if (!is_any(found)) continue;
-        for (size_t k = 0; k < WIDE; k++)
-            for (uint64_t hits = found[k]; hits; hits &= hits - 1, total++) {
-                uint8_t code = codes[i + 8 * k + (size_t)__builtin_ctzll(hits) / 8];
-                h->bins[code < 0x80][(code & 0x7f) + shift]++;
-            }
-    }
-    return total;
-}
-
 /* A block of finite floats: the largest magnitude, and how many are zero. */
 static void count_block(const Histogram *h, const char *x, size_t n, int dtype, float largest,
                         uint64_t zeros) {
@@ -508,24 +442,23 @@ static void count_block(const Histogram *h, const char *x, size_t n, int dtype, 
     uint32_t bits;
     memcpy(&bits, &largest, sizeof bits);
     int top = (int)(bits >> 23), base = top > 127 ? top - 127 : 0, code = top - base;
-    int shift = base - 127 - h->lowest, last = code > MOST_OCTAVES ? code - MOST_OCTAVES : 0;
+    int shift = base - 127 - h->lowest, last = code - MOST_OCTAVES < 0 ? 0 : code - MOST_OCTAVES;
     uint64_t left = n - zeros, found[16];
     size_t size = dtype == F32    ? write_codes(x, n, F32, base, codes)
                   : dtype == BF16 ? write_codes(x, n, BF16, base, codes)
                                   : write_codes(x, n, F16, base, codes);
-    for (; code > last && left > FEW_LEFT; code -= 16)
+    for (; code > last && left > 0; code -= 16)
         for (int sign = 0; sign < 2; sign++) {
             count_codes(codes, size, code, 0x80 * sign, found);
             for (int k = 0; k < 16 && k < code; k++)
                 h->bins[!sign][code - k + shift] += found[k], left -= found[k];
         }
-    if (left > 0 && code > 0) left -= count_rest(h, codes, size, code, shift);
     if (left == 0) return;
-    /* Some are too small for a code. */
+    /* Some are much smaller than the largest. */
     const float *values = load_floats(x, n, dtype, scratch);
     for (size_t i = 0; i < n; i++) {
         memcpy(&bits, values + i, sizeof bits);
-        if ((int)(bits >> 23 & 0xff) <= base) count_one(h, values[i]);
+        if ((int)(bits >> 23 & 0xff) - base <= (code > 0 ? code : 0)) count_one(h, values[i]);
     }
 }
 
@@ -554,10 +487,10 @@ static void count_floats(const Histogram *h, const char *x, size_t n, int dtype,
 static int is_touched(const char *row, size_t bytes, vq mask) {
     size_t i = 0;
     for (; i + WIDTH <= bytes; i += WIDTH)
-        if (is_any(load_vq(row + i) & mask)) return 1;
+        if (is_any(LOAD(vq, row + i) & mask)) return 1;
     char padded[WIDTH] = {0};
     memcpy(padded, row + i, bytes - i);
-    return is_any(load_vq(padded) & mask);
+    return is_any(LOAD(vq, padded) & mask);
 }
 
 /* The number of rows that are all zero among those that begin in [first, first + n), of which
@@ -587,12 +520,6 @@ static uint64_t zero_rows(const Tensor *tensor, size_t first, size_t n, uint64_t
 
 /* -- measuring: every block is measured and counted while it is in the cache -- */
 
-/* Bins as they are counted: a row of all negative and one of all positive ones, a little longer than
- * need be, so that vectors of them fit. */
-enum { SPARE = 8, MOST_COUNTED = (DOUBLE_BINS + SPARE) / SPARE * SPARE };
-
-static inline size_t row_of_bins(const Bins *bins) { return (bins->width + SPARE) / SPARE * SPARE; }
-
 typedef struct {
     Job job;
     const Outputs *out;
@@ -604,7 +531,7 @@ typedef struct {
 /* Where a tensor's elements are counted. */
 static uint64_t *counted_bins(const MeasureJob *measure, size_t tensor) {
     size_t slot = measure->job.is_shared ? tensor : 0;
-    return measure->counted + slot * 2 * row_of_bins(measure->out->bins);
+    return measure->counted + slot * 2 * measure->out->bins->width;
 }
 
 static void measure_blocks(const char *x, size_t n, int dtype, const Histogram *h, Sums *total) {
@@ -628,10 +555,10 @@ static void measure_blocks(const char *x, size_t n, int dtype, const Histogram *
 
 static void measure_piece(const MeasureJob *measure, Piece *piece, uint64_t *own_bins) {
     const Outputs *out = measure->out;
-    Tensor tensor = tensor_of(measure->job.batch, piece->tensor);
+    Tensor tensor = measure->job.batch->items[piece->tensor];
     const char *x = tensor.data + piece->first * itemsize(tensor.dtype);
     if (out->bins) {
-        size_t row = row_of_bins(out->bins);
+        size_t row = out->bins->width;
         /* In the tensor's own bins where nobody else counts in them. */
         uint64_t *bins = counted_bins(measure, piece->tensor);
         int is_alone = !measure->job.is_shared || piece->n == tensor.count;
@@ -648,7 +575,7 @@ static void measure_piece(const MeasureJob *measure, Piece *piece, uint64_t *own
 }
 
 static void measure_share(Job *job) {
-    uint64_t own_bins[2 * MOST_COUNTED];
+    uint64_t own_bins[2 * DOUBLE_BINS];
     for (Piece *piece; (piece = next_piece(job));)
         measure_piece((const MeasureJob *)job, piece, own_bins);
 }
@@ -656,10 +583,8 @@ static void measure_share(Job *job) {
 /* Move a tensor's bins into the table, from the first occupied one to the last. */
 static void write_bins(MeasureJob *measure, size_t tensor) {
     const Bins *table = measure->out->bins;
-    size_t row = row_of_bins(table), first = 0, stop = row;
+    size_t row = table->width, first = 0, stop = row;
     uint64_t *negative = counted_bins(measure, tensor), *positive = negative + row;
-    while (first < stop && !is_any(load_vq(negative + first) | load_vq(positive + first)))
-        first += WIDE;
     while (first < stop && !(negative[first] | positive[first])) first++;
     while (first < stop && !(negative[stop - 1] | positive[stop - 1])) stop--;
     size_t size = stop - first, bytes = size * sizeof *negative;
@@ -678,7 +603,7 @@ static void measure_join(Job *job, const Piece *piece) {
     if (piece->first == 0) measure->total = piece->sums;
     else sums_join(&measure->total, &piece->sums);
     if (!is_last(job, piece)) return;
-    sums_finish(&measure->total, (uint64_t)job->batch->counts[piece->tensor],
+    sums_finish(&measure->total, job->batch->items[piece->tensor].count,
                 &measure->out->records[piece->tensor]);
     if (measure->out->bins) write_bins(measure, piece->tensor);
 }
@@ -687,9 +612,9 @@ static void measure(const Batch *batch, const Outputs *out) {
     MeasureJob measure = {.job = {.batch = batch, .share = measure_share, .join = measure_join},
                           .out = out};
     int threads = useful_threads(batch);
-    uint64_t one[2 * MOST_COUNTED], *all = NULL;
+    uint64_t one[2 * DOUBLE_BINS], *all = NULL;
     if (out->bins) {
-        size_t size = 2 * row_of_bins(out->bins) * sizeof *one;
+        size_t size = 2 * out->bins->width * sizeof *one;
         if (threads > 1) all = calloc(batch->n, size);
         if (!all) threads = 1, memset(one, 0, size);
         measure.counted = all ? all : one;
@@ -711,10 +636,10 @@ static inline vq mark(vq bits, vq place) {
 }
 
 static inline vq load_bits(const char *x, int dtype) {
-    if (dtype == F64) return load_vq(x);
-    if (dtype == F32) return __builtin_convertvector(load_vu_half(x), vq);
+    if (dtype == F64) return LOAD(vq, x);
+    if (dtype == F32) return __builtin_convertvector(LOAD(vu_half, x), vq);
     /* By two steps: the compiler takes one such conversion lane by lane. */
-    return __builtin_convertvector(__builtin_convertvector(load_vh_half(x), vu_half), vq);
+    return __builtin_convertvector(__builtin_convertvector(LOAD(vh_half, x), vu_half), vq);
 }
 
 /* Four vectors at a time: one prefetch serves them all. */
@@ -746,7 +671,7 @@ typedef struct {
 
 static void hash_share(Job *job) {
     for (Piece *piece; (piece = next_piece(job));) {
-        Tensor tensor = tensor_of(job->batch, piece->tensor);
+        Tensor tensor = job->batch->items[piece->tensor];
         const char *x = tensor.data + piece->first * itemsize(tensor.dtype);
         uint64_t at = (uint64_t)((const HashJob *)job)->offsets[piece->tensor] + piece->first;
         piece->mark = tensor.dtype == F32   ? hash_some(x, piece->n, F32, at)
@@ -769,219 +694,128 @@ static void hashes(const Batch *batch, const int64_t *offsets, uint64_t *out) {
 /* -- what an optimizer's step changed, and how Adam's ratio g/(√v̂+ε) is distributed --
  *
  * One pass over the weights before and after, the gradient and the second moment, or over those of
- * them there are. Where no stream is float64 in floats, for two doubles cost four times what a float
- * does; afterwards it is known whether the sums kept their digits. */
+ * them there are. Ratios are taken in float where no stream is float64, everything is summed in
+ * double; a block of which floats cannot tell the ratio goes through once more as doubles. */
 
 enum { CHANGE = 1, GRADIENT = 2, RATIO = 4 };
 
-/* One tensor's four streams, which of them there are (`parts`), and Adam's constants. */
+/* One tensor's streams (before, after, gradient, second moment), which of them there are (`parts`), and
+ * Adam's constants. */
 typedef struct {
-    Tensor before, after, grad, second;
+    Tensor streams[4];
     int parts, is_wide; /* wide: one of the streams is float64 */
     double correction, eps;
-    float factor, below;
+    float factor, divisor, below;
 } Step;
 
-static void set_constants(Step *step) {
-    step->factor = (float)(1.0 / sqrt(step->correction));
-    /* v < below exactly where √(v / correction) < eps, for float v: the smallest float not under. */
-    double exact = step->eps * step->eps * step->correction;
-    step->below = (float)exact;
-    if (exact > 0.0 && step->below < exact) step->below = nextafterf(step->below, INFINITY);
-    /* Beyond these the denominator or its reciprocal could leave the range of float. */
-    if (!(step->factor < 0x1p40f && step->eps < 0x1p100)) step->is_wide = 1;
-}
-
-/* Σx² of the finite values of a block of doubles, whatever their range. */
-static void add_squares(const double *x, size_t n, Norm *norm) {
-    double largest = 0.0, rest = 0.0;
-    for (size_t i = 0; i < n; i++)
-        if (isfinite(x[i]) && fabs(x[i]) > largest) largest = fabs(x[i]);
-    int exponent = common_exponent(largest);
-    /* The power of two that brings them to the middle of the range may be no double: its root is. */
-    double root = ldexp(1.0, -exponent / 2);
-    vd total = {0};
-    size_t i = 0;
-    for (; i + WIDE <= n; i += WIDE) {
-        vd y = vd_finite(load_vd(x + i)) * root * root;
-        total += y * y;
-    }
-    for (; i < n; i++) {
-        double y = isfinite(x[i]) ? x[i] * root * root : 0.0;
-        rest += y * y;
-    }
-    norm_add(norm, vd_sum(total) + rest, exponent);
-}
-
-/* A block's elements of one stream, in double. */
-static const double *wide_part(const Tensor *tensor, size_t first, size_t n, double *scratch) {
-    return load_doubles(tensor->data + first * itemsize(tensor->dtype), n, tensor->dtype, scratch);
-}
-
-/* One block in double: the counts of changes and gradients where asked for, and the norms in `todo`. */
-static void step_wide(const Step *step, size_t first, size_t n, int todo, int counts,
-                      StepSums *sums) {
-    double room[4][BLOCK], *result = room[3];
-    const double *before = room[0], *after = room[0], *grad = NULL;
-    if (step->parts & CHANGE) {
-        before = wide_part(&step->before, first, n, room[0]);
-        after = wide_part(&step->after, first, n, room[1]);
-    }
-    if (step->parts & GRADIENT) grad = wide_part(&step->grad, first, n, room[2]);
-    for (size_t i = 0; counts && i < n; i++) {
-        int same = step->parts & CHANGE && memcmp(before + i, after + i, sizeof(double)) == 0;
-        int with = grad && grad[i] != 0.0;
-        sums->changed += step->parts & CHANGE && !same;
-        sums->with_gradient += (uint64_t)with, sums->lost += (uint64_t)(with && same);
-    }
-    if (todo & CHANGE) {
-        for (size_t i = 0; i < n; i++) result[i] = after[i] - before[i];
-        add_squares(result, n, &sums->change);
-        add_squares(before, n, &sums->weight);
-    }
-    if (!(todo & RATIO)) return;
-    const double *second = wide_part(&step->second, first, n, room[0]);
-    for (size_t i = 0; i < n; i++) {
-        double root = sqrt(second[i] / step->correction);
-        result[i] = grad[i] / (root + step->eps);
-        sums->under += root < step->eps;
-        sums->finite += isfinite(result[i]) != 0;
-    }
-    add_squares(result, n, &sums->ratio);
-}
-
-/* Changes and ratios are taken times this, so that squares of small ones do not become subnormal. */
-#define LIFT 0x1p30f
-
-/* A block's streams as floats; unused ones are NULL. */
+/* What is known of a block: sums of squares of changes, weights and ratios, and counters. */
 typedef struct {
-    const float *before, *after, *grad, *second;
-} Streams;
-
-/* Float sums of squares, and counters that hold −1 per hit. */
-typedef struct {
-    vf change, weight, ratio;
-    vi same, with, lost, under, odd, strange;
-} StepLanes;
-
-INLINE void add_step(StepLanes *lanes, const Step *step, const Streams *x, size_t i, int parts) {
-    vi same = {0};
-    if (parts & CHANGE) {
-        vf before = load_vf(x->before + i), after = load_vf(x->after + i);
-        vf change = (after - before) * LIFT;
-        same = (vi)((vu)before == (vu)after);
-        lanes->same += same;
-        lanes->change += change * change;
-        lanes->weight += before * before;
-    }
-    if (!(parts & GRADIENT)) return;
-    vf grad = load_vf(x->grad + i);
-    vi with = (vi)(grad != vf_all(0.0f));
-    lanes->with += with;
-    lanes->lost += with & same;
-    if (!(parts & RATIO)) return;
-    vu exponent = vu_all(0x7f800000);
-    vf second = load_vf(x->second + i);
-    vf ratio = grad * LIFT / (vf_sqrt(second) * step->factor + (float)step->eps);
-    vi odd = (vi)(((vu)ratio & exponent) == exponent), real = (vi)(second >= vf_all(0.0f));
-    vi finite = (vi)(((vu)grad & exponent) != exponent);
-    lanes->under += (vi)(second < vf_all(step->below)) & real;
-    lanes->odd += odd;
-    lanes->strange |= odd & finite & real; /* a ratio of good numbers left the range of float */
-    ratio = (vf)((vi)ratio & ~odd);
-    lanes->ratio += ratio * ratio;
-}
-
-/* The sums in double, before those in float grow inexact. */
-typedef struct {
-    vd change, weight, ratio;
-} StepTotals;
-
-static inline void fold_step(StepLanes *lanes, StepTotals *totals) {
-    totals->change += vf_fold(lanes->change), totals->weight += vf_fold(lanes->weight);
-    totals->ratio += vf_fold(lanes->ratio);
-    lanes->change = lanes->weight = lanes->ratio = (vf){0};
-}
-
-INLINE void prefetch_streams(const Streams *x, size_t i, int parts) {
-    if (parts & CHANGE) prefetch((const char *)(x->before + i), WIDTH);
-    if (parts & CHANGE) prefetch((const char *)(x->after + i), WIDTH);
-    if (parts & GRADIENT) prefetch((const char *)(x->grad + i), WIDTH);
-    if (parts & RATIO) prefetch((const char *)(x->second + i), WIDTH);
-}
-
-/* What is known of a block: sums of squares, and counters. */
-typedef struct {
-    double change, weight, ratio;
-    uint64_t same, with, lost, under, odd, strange, lanes;
+    double squares[3];
+    uint64_t same, with, lost, under, finite, strange;
 } Found;
 
-INLINE Found sweep_step(const Step *step, const Streams *x, size_t n, int parts) {
-    StepLanes lanes = {{0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}};
-    StepTotals totals = {{0}, {0}, {0}};
-    size_t i = 0;
-    while (i + LANES <= n) {
-        size_t stop = smaller(n - LANES + 1, i + TERMS * LANES);
-        for (; i < stop; i += LANES) {
-            prefetch_streams(x, i, parts);
-            add_step(&lanes, step, x, i, parts);
+/* Put the finite lanes to a sum of squares; gives which they are. */
+static inline vi add_square(vd *squares, vf x) {
+    vi finite = (vi)(vf_abs(x) < vf_all(INFINITY));
+    vf y = (vf)((vi)x & finite);
+    vd low = vf_low(y), high = vf_high(y);
+    *squares += low * low + high * high;
+    return finite;
+}
+
+INLINE Found sweep_step(const Step *step, const float *const from[4], size_t n, int parts) {
+    vd squares[3] = {{0}};
+    vf zero = {0};
+    vi same = {0}, with = {0}, lost = {0}, under = {0}, finite = {0}, strange = {0};
+    float rest[4][LANES] = {{0}};
+    memset(rest[3], 0xff, sizeof rest[3]); /* NaN: adds nothing, counts nothing */
+    for (size_t i = 0; i < n; i += LANES) {
+        vf x[4];
+        for (int k = 0; k < 4; k++) {
+            if (from[k]) prefetch((const char *)(from[k] + i), WIDTH);
+            if (from[k] && n - i < LANES) memcpy(rest[k], from[k] + i, (n - i) * sizeof(float));
+            x[k] = LOAD(vf, from[k] && n - i >= LANES ? from[k] + i : rest[k]);
         }
-        fold_step(&lanes, &totals);
+        vf before = x[0], after = x[1], grad = x[2], second = x[3];
+        vi equal = (vi)((vu)before == (vu)after), has = (vi)(grad != zero);
+        if (parts & CHANGE) {
+            vi good = add_square(&squares[0], after - before), real = add_square(&squares[1], before);
+            strange |= ~good & real & (vi)(vf_abs(after) < vf_all(INFINITY));
+            same += equal;
+        }
+        if (parts & GRADIENT) with += has;
+        if (parts & GRADIENT && parts & CHANGE) lost += has & equal;
+        if (!(parts & RATIO)) continue;
+        vi real = (vi)(second >= zero);
+        vi good = add_square(&squares[2], grad / (vf_sqrt(second) * step->factor + step->divisor));
+        finite += good;
+        under += real & (vi)(second < vf_all(step->below));
+        strange |= ~good & real & (vi)(vf_abs(grad) < vf_all(INFINITY));
     }
-    if (i < n) { /* the last elements, filled up with such as count and add nothing */
-        float rest[4][LANES] = {{0}};
-        for (size_t lane = 0; lane < LANES; lane++) rest[3][lane] = NAN;
-        const float *from[4] = {x->before, x->after, x->grad, x->second};
-        for (size_t k = 0; k < 4; k++)
-            if (from[k]) memcpy(rest[k], from[k] + i, (n - i) * sizeof(float));
-        add_step(&lanes, step, &(Streams){rest[0], rest[1], rest[2], rest[3]}, 0, parts);
-        fold_step(&lanes, &totals);
-        i += LANES;
-    }
-    return (Found){vd_sum(totals.change) * 0x1p-60, vd_sum(totals.weight),
-                   vd_sum(totals.ratio) * 0x1p-60,
-                   -vi_sum(lanes.same), -vi_sum(lanes.with), -vi_sum(lanes.lost),
-                   -vi_sum(lanes.under), -vi_sum(lanes.odd), -vi_sum(lanes.strange), i};
+    return (Found){{vd_sum(squares[0]), vd_sum(squares[1]), vd_sum(squares[2])},
+                   -vi_sum(same) - -n % LANES, -vi_sum(with), -vi_sum(lost), -vi_sum(under),
+                   -vi_sum(finite), -vi_sum(strange)};
 }
 
-/* Whether Σx², as floats added it up, has all the digits it should. */
-static inline int is_sound(double squares, double lift) {
-    return squares * lift > 0x1p-100 && squares * lift < 0x1p120;
-}
-
-/* One block in float; gives the parts whose norms must be taken once more, in double. */
-static int step_floats(const Step *step, size_t first, size_t n, StepSums *sums) {
+static Found sweep_floats(const Step *step, size_t first, size_t n) {
     float scratch[4][BLOCK];
-    const Tensor *tensors[4] = {&step->before, &step->after, &step->grad, &step->second};
-    const float *from[4];
-    int todo = 0;
+    const float *x[4];
     for (int k = 0; k < 4; k++) {
-        const Tensor *tensor = tensors[k];
+        const Tensor *tensor = &step->streams[k];
         const char *data = tensor->data ? tensor->data + first * itemsize(tensor->dtype) : NULL;
-        from[k] = data ? load_floats(data, n, tensor->dtype, scratch[k]) : NULL;
+        x[k] = data ? load_floats(data, n, tensor->dtype, scratch[k]) : NULL;
     }
-    Streams x = {from[0], from[1], from[2], from[3]};
-    Found found = step->parts == CHANGE                ? sweep_step(step, &x, n, CHANGE)
-                  : step->parts == (CHANGE | GRADIENT) ? sweep_step(step, &x, n, CHANGE | GRADIENT)
-                  : step->parts == (GRADIENT | RATIO)
-                      ? sweep_step(step, &x, n, GRADIENT | RATIO)
-                      : sweep_step(step, &x, n, CHANGE | GRADIENT | RATIO);
-    sums->with_gradient = found.with, sums->lost = found.lost;
-    if (step->parts & CHANGE) {
-        sums->changed = found.lanes - found.same;
-        int still = found.change == 0.0 && sums->changed == 0;
-        if (!(is_sound(found.change, 0x1p60) || still) || !is_sound(found.weight, 1.0))
-            todo |= CHANGE;
-        else norm_add(&sums->change, found.change, 0), norm_add(&sums->weight, found.weight, 0);
+    if (step->parts == CHANGE) return sweep_step(step, x, n, CHANGE);
+    if (step->parts == (CHANGE | GRADIENT)) return sweep_step(step, x, n, CHANGE | GRADIENT);
+    if (step->parts == (GRADIENT | RATIO)) return sweep_step(step, x, n, GRADIENT | RATIO);
+    return sweep_step(step, x, n, CHANGE | GRADIENT | RATIO);
+}
+
+/* Everything times `scale` before it is squared. */
+static Found sweep_wide(const Step *step, size_t first, size_t n, double scale) {
+    double scratch[4][BLOCK] = {{0}};
+    const double *x[4];
+    Found found = {.same = 0};
+    for (int k = 0; k < 4; k++) {
+        const Tensor *tensor = &step->streams[k];
+        x[k] = scratch[k];
+        if (!tensor->data) continue;
+        x[k] = load_doubles(tensor->data + first * itemsize(tensor->dtype), n, tensor->dtype,
+                            scratch[k]);
     }
-    if (step->parts & RATIO) {
-        uint64_t finite = found.lanes - found.odd;
-        int idle = found.ratio == 0.0 && (found.with == 0 || finite == 0);
-        if (found.strange || !(is_sound(found.ratio, 0x1p60) || idle)) return todo | RATIO;
-        norm_add(&sums->ratio, found.ratio, 0);
-        sums->finite = finite, sums->under = found.under;
+    for (size_t i = 0; i < n; i++) {
+        int same = memcmp(x[0] + i, x[1] + i, sizeof(double)) == 0, with = x[2][i] != 0.0;
+        double root = sqrt(x[3][i] / step->correction);
+        double values[3] = {x[1][i] - x[0][i], x[0][i], x[2][i] / (root + step->eps)};
+        for (int k = 0; k < 3; k++)
+            if (isfinite(values[k])) found.squares[k] += values[k] * scale * (values[k] * scale);
+        found.same += (uint64_t)same, found.with += (uint64_t)with;
+        found.lost += (uint64_t)(same && with), found.under += root < step->eps;
+        found.finite += isfinite(values[2]) != 0;
     }
-    return todo;
+    return found;
+}
+
+static void step_block(const Step *step, size_t first, size_t n, StepSums *sums) {
+    Found found = {.strange = 1};
+    if (!step->is_wide) found = sweep_floats(step, first, n);
+    /* Something made of good numbers left the range of float, or lost digits at its lower end. */
+    int wide = found.strange || (step->parts & RATIO && found.squares[2] < 0x1p-180);
+    if (wide) found = sweep_wide(step, first, n, 1.0);
+    if (step->parts & CHANGE) sums->changed += n - found.same;
+    if (step->parts & CHANGE) sums->lost += found.lost;
+    sums->with_gradient += found.with;
+    if (step->parts & RATIO) sums->under += found.under, sums->finite += found.finite;
+    Norm *norms[3] = {&sums->change, &sums->weight, &sums->ratio};
+    for (int k = 0; k < 3; k++) {
+        double squares = found.squares[k];
+        int exponent = !wide || (squares > 0x1p-900 && squares < 0x1p1000) ? 0
+                       : squares > 1.0                                     ? 540
+                                                                           : -600;
+        /* Squares of such doubles are none: once more, scaled into the middle. */
+        if (exponent) squares = sweep_wide(step, first, n, ldexp(1.0, -exponent)).squares[k];
+        norm_add(norms[k], squares, exponent);
+    }
 }
 
 static void step_add(StepSums *into, const StepSums *part) {
@@ -993,24 +827,25 @@ static void step_add(StepSums *into, const StepSums *part) {
     norm_add(&into->ratio, part->ratio.squares, part->ratio.exponent);
 }
 
-/* Add a stream where there is one. */
-static int take_stream(Step *step, Tensor *stream, const Batch *batch, size_t t, int part) {
-    if (!batch || batch->counts[t] == 0) return 0;
-    *stream = tensor_of(batch, t);
-    step->parts |= part;
-    step->is_wide |= stream->dtype == F64;
-    return 1;
-}
-
 static Step step_of(const Steps *all, size_t t) {
     Step step = {.parts = 0};
-    take_stream(&step, &step.before, all->before, t, CHANGE);
-    take_stream(&step, &step.after, all->after, t, CHANGE);
-    if (take_stream(&step, &step.grad, all->grads, t, GRADIENT) &&
-        take_stream(&step, &step.second, all->second, t, RATIO)) {
-        step.correction = all->correction[t], step.eps = all->eps[t];
-        set_constants(&step);
+    const Batch *batches[] = {all->before, all->after, all->grads, all->second};
+    const int parts[] = {CHANGE, CHANGE, GRADIENT, RATIO};
+    for (int k = 0; k < 4; k++) {
+        if (!batches[k] || batches[k]->items[t].count == 0) continue;
+        if (parts[k] == RATIO && !(step.parts & GRADIENT)) continue;
+        step.streams[k] = batches[k]->items[t];
+        step.parts |= parts[k], step.is_wide |= step.streams[k].dtype == F64;
     }
+    if (!(step.parts & RATIO)) return step;
+    step.correction = all->correction[t], step.eps = all->eps[t];
+    step.factor = (float)(1.0 / sqrt(step.correction)), step.divisor = (float)step.eps;
+    /* v < below exactly where √(v / correction) < eps, for float v: the smallest float not under. */
+    double exact = step.eps * step.eps * step.correction;
+    step.below = (float)exact;
+    if (exact > 0.0 && step.below < exact) step.below = nextafterf(step.below, INFINITY);
+    /* Beyond these the denominator or its reciprocal could leave the range of float. */
+    step.is_wide |= !(step.factor < 0x1p40f && step.divisor < 0x1p100f);
     return step;
 }
 
@@ -1023,15 +858,9 @@ typedef struct {
 static void step_share(Job *job) {
     for (Piece *piece; (piece = next_piece(job));) {
         Step step = step_of(((const StepJob *)job)->steps, piece->tensor);
-        size_t stop = piece->first + piece->n;
         piece->step = (StepSums){0};
-        for (size_t i = piece->first; i < stop; i += BLOCK) {
-            StepSums block = {0};
-            size_t n = smaller(BLOCK, stop - i);
-            int todo = step.is_wide ? step.parts : step_floats(&step, i, n, &block);
-            if (step.is_wide || todo) step_wide(&step, i, n, todo, step.is_wide, &block);
-            step_add(&piece->step, &block);
-        }
+        for (size_t i = 0; i < piece->n; i += BLOCK)
+            step_block(&step, piece->first + i, smaller(BLOCK, piece->n - i), &piece->step);
     }
 }
 
@@ -1051,7 +880,7 @@ static void step_join(Job *job, const Piece *piece) {
     *adam = (AdamRecord){NAN, NAN};
     if (sums->finite) adam->ratio_rms = norm_value(&sums->ratio) / sqrt((double)sums->finite);
     if (step_of(all->steps, t).parts & RATIO)
-        adam->eps_fraction = (double)sums->under / (double)job->batch->counts[t];
+        adam->eps_fraction = (double)sums->under / (double)job->batch->items[t].count;
 }
 
 static void step(const Steps *steps) {
@@ -1063,21 +892,12 @@ static void step(const Steps *steps) {
 
 /* -- how many elements are NaN or infinite -- */
 
-/* Of n elements that lie `stride` apart. Integer work only, for exponents of nothing but ones say it.
- * Neighbours are compared a block at a time: a block's count fits into any element type, so that the
- * compiler adds lanes as wide as the elements. */
-#define DEFINE_NONFINITE(name, type, exponent)                                           \
-    static size_t name(const type *x, size_t n, size_t stride) {                         \
-        size_t total = 0;                                                                \
-        for (size_t i = 0; stride == 1 && i < n; i += BLOCK) {                           \
-            size_t stop = smaller(n, i + BLOCK);                                         \
-            type hits = 0;                                                               \
-            for (size_t k = i; k < stop; k++) hits += (x[k] & (exponent)) == (exponent); \
-            total += hits;                                                               \
-        }                                                                                \
-        for (size_t i = 0; stride > 1 && i < n; i++)                                     \
-            total += (x[i * stride] & (exponent)) == (exponent);                         \
-        return total;                                                                    \
+/* Of n elements that lie `stride` apart. Integer work only, for exponents of nothing but ones say it. */
+#define DEFINE_NONFINITE(name, type, exponent)                                              \
+    static size_t name(const type *x, size_t n, size_t stride) {                            \
+        size_t total = 0;                                                                   \
+        for (size_t i = 0; i < n; i++) total += (x[i * stride] & (exponent)) == (exponent); \
+        return total;                                                                       \
     }
 DEFINE_NONFINITE(nonfinite_f32, uint32_t, 0x7f800000u)
 DEFINE_NONFINITE(nonfinite_f64, uint64_t, 0x7ff0000000000000u)
@@ -1099,7 +919,7 @@ static double cosine(const void *a, const void *b, size_t n, int dtype) {
     vd dots = {0}, as = {0}, bs = {0};
     size_t i = 0;
     for (; i + WIDE <= n; i += WIDE) {
-        vd one = load_vd(x + i), other = load_vd(y + i);
+        vd one = LOAD(vd, x + i), other = LOAD(vd, y + i);
         dots += one * other, as += one * one, bs += other * other;
     }
     for (; i < n; i++) dot += x[i] * y[i], aa += x[i] * x[i], bb += y[i] * y[i];
@@ -1107,8 +927,11 @@ static double cosine(const void *a, const void *b, size_t n, int dtype) {
     return size > 0.0 && isfinite(found) ? found : NAN;
 }
 
-const Kernel NAME(kernel) = {
-    .name = SET,
+#define JOINED(a, b) a##_##b
+#define NAMED(set) JOINED(kernel, set)
+
+const Kernel NAMED(SET) = {
+    .name = QUOTED(SET),
     .measure = measure,
     .step = step,
     .hashes = hashes,
