@@ -25,7 +25,7 @@ _TITLES = {
     Family.GROUP: "Groups of the optimizer",
 }
 _COSTS = {
-    Family.GRAD: "one pass over the gradients",
+    Family.GRAD: "one call of the kernel, which passes over the gradients once",
     Family.WEIGHT: "one pass over the weights",
     Family.UPDATE: "a copy of the weights before the step and one pass after it",
     Family.OPTIM: "one pass over gradients and second moments",
@@ -39,8 +39,8 @@ _COSTS = {
 _NOTES = {
     Family.ACT: "A forward without gradients or without a backward, a validation for one, is "
     "dropped. Of several micro-batches the first counts. What lies behind a checkpoint or a "
-    "saved-tensor hook is not looked into. Under `torch.compile` activations are not recorded, "
-    "because they would change the compiled arithmetic; the run says so.",
+    "saved-tensor hook is not looked into. Layers inside parts that `torch.compile` was applied to "
+    "are not looked at; the run says so.",
     Family.PROBE: "Modules that make no NaN of finite numbers (ReLU, max pooling, dropout …) are "
     "not probed. After the first hit of a step all elements are looked at.",
 }
@@ -60,6 +60,7 @@ SCALARS: tuple[tuple[str, str, str], ...] = (
     ("probe_input_unread", "where seen", "1 where the first bad layer's input could not be read"),
     ("evaluations", "where seen", "calls of the model without gradients since the step before"),
     ("evaluations_in_training", "where seen", "those with dropout or BatchNorm in training mode"),
+    ("training_mode", "every k steps", "1 while the model itself is in training mode"),
     ("clip_factor", "every k steps", "what the user's clipping multiplied the gradient by"),
     ("outside_change", "where seen", "largest change of a weight by another than the optimizer"),
     ("backwards", "every k steps", "backward passes since the step before"),
