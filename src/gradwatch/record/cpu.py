@@ -6,6 +6,7 @@ Updates compare the weights with a snapshot that was taken before the step.
 from collections.abc import Sequence
 from math import nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,6 @@ from gradwatch.run import HistogramTable
 from gradwatch.stats import Family, State, row_dtype
 from gradwatch.stats.rows import blank, empty_rows, mirrored, moment_rows, update_rows
 
-_OTHERS = ("zeros", "nan", "pos_inf", "neg_inf")
 SAMPLE = 4096
 """Coordinates per tensor where a whole copy would take too much memory."""
 SHARE = 0.1
@@ -94,7 +94,7 @@ class CpuMeter(Meter):
                 states[states == State.MEASURED] = State.CLIPPED
         found.rows.append(StepRows(Family.GRAD, step, tracked.ids, rows, states))
         if bins is not None:
-            self._add_table(found, Family.GRAD, BinTable(*bins[:3]), bins[3])
+            self._add_bins(found, Family.GRAD, BinTable(*bins[:3]), bins[3])
         if tracked is call.tracked:
             cut = twins > 1 and _mark_cut(rows, states)
             if known and not cut:
@@ -107,13 +107,10 @@ class CpuMeter(Meter):
         gradient = getattr(self._tracked.refs[index](), "grad", None)
         tensor = None if gradient is None else readable_here(gradient)
         if tensor is None:
-            name = self._tracked.parameters[index].name
-            self._recorder.report_unreadable(step, "gradient", name)
+            self._recorder.report_unreadable(step, "gradient", self._tracked.parameters[index].name)
         return tensor
 
-    def _add_table(
-        self, found: Found, family: Family, bins: BinTable, others: NDArray[np.uint64]
-    ) -> None:
+    def _add_bins(self, found: Found, family: Family, bins: BinTable, others: NDArray[Any]) -> None:
         """Of all tensors that have elements: bins from an exponent on, and what is in no bin."""
         there = np.flatnonzero((bins.sizes > 0) | others.any(axis=1))
         counts = bins.counts[: 2 * int(bins.sizes.sum())].copy()  # both signs
@@ -163,8 +160,9 @@ class CpuMeter(Meter):
         blank(Family.WEIGHT, rows, states)
         found.rows.append(StepRows(Family.WEIGHT, found.step, tracked.ids, rows, states))
         if histograms:
-            others = np.stack([records[name] for name in _OTHERS], axis=1)
-            self._add_table(found, Family.WEIGHT, bins, others)
+            names = "zeros", "nan", "pos_inf", "neg_inf"
+            others = np.stack([records[name] for name in names], axis=1)
+            self._add_bins(found, Family.WEIGHT, bins, others)
         for index in np.flatnonzero(states == State.UNSUPPORTED):
             self._recorder.report_unreadable(found.step, "weight", tracked.parameters[index].name)
 
@@ -213,14 +211,9 @@ class CpuMeter(Meter):
         # A count of steps that makes no sense gives no correction, NaN or 0 or less.
         fits = keep_gradient & (seconds.batch.counts == counts) & (correction > 0)
         correction[~fits] = 1.0
-        records, ratios = kernel.step(
-            _only(before, keep),
-            _only(after, keep),
-            _only(held, keep_gradient),
-            _only(seconds, fits) if fits.any() else None,
-            correction=correction,
-            eps=epsilon,
-        )
+        weights = _only(before, keep), _only(after, keep), _only(held, keep_gradient)
+        divisors = _only(seconds, fits) if fits.any() else None
+        records, ratios = kernel.step(*weights, divisors, correction=correction, eps=epsilon)
         if self._most:  # norms of the whole tensors, told by the samples
             for name in ("update_norm", "before_norm"):
                 records[name] *= np.sqrt(self._sizes / np.maximum(counts, 1))

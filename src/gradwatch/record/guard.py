@@ -10,6 +10,9 @@ import torch
 
 log = logging.getLogger("gradwatch")
 
+_CUDA = torch.backends.cuda.is_built()
+"""Of a torch without it nobody needs to ask what a stream does."""
+
 
 class Overhead(float):
     """The share of a run's time that was spent inside our code; as text, in its two parts.
@@ -64,14 +67,13 @@ class ErrorGuard:
 
     def run(self, action: Callable[..., Any], *args: Any) -> Any:
         """Call `action` and time it; None where it failed or recording is off."""
-        if self.off or capturing():
+        if self.off or (_CUDA and capturing()):
             return None
         start = time.perf_counter()
         try:
             return action(*args)
         except Exception as error:
             self.fail(error)
-            return None
         finally:
             self.timer.spent += time.perf_counter() - start
 

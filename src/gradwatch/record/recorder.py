@@ -138,9 +138,7 @@ class StepMonitor(Protocol):
 class Recorder:
     """Keeps what was found until the writer's thread takes it, and shows it to the live checks."""
 
-    def __init__(
-        self, sink: Writer, timer: OverheadTimer, monitor: StepMonitor | None = None
-    ) -> None:
+    def __init__(self, sink: Writer, timer: OverheadTimer, monitor: StepMonitor | None) -> None:
         self.sink = sink
         self.timer = timer
         self.monitor = monitor
@@ -192,7 +190,8 @@ class Recorder:
     def numbers(self, items: Sequence[tuple[int, str, float]]) -> None:
         """Scalars of many steps: step, name, value; the monitor is given the last of each name."""
         self._numbers += items
-        self._scalars |= {name: value for _, name, value in items}
+        for _, name, value in items:
+            self._scalars[name] = value
 
     def note(self, info: Mapping[str, Any]) -> None:
         """Something that is true of the whole run."""

@@ -52,12 +52,12 @@ class LossScaling:
     """The GradScaler of the loop, given or met on its way to the optimizer."""
 
     def __init__(self, scaler: Any = None) -> None:
-        self._ref = weakref.ref(scaler) if scaler is not None else None
+        self._ref: Callable[[], Any] = weakref.ref(scaler) if scaler is not None else lambda: None
 
     @property
     def known(self) -> bool:
         """Whether there is a scaler, and it is still alive."""
-        return self._ref is not None and self._ref() is not None
+        return self._ref() is not None
 
     def meet(self) -> bool:
         """Look for the scaler that is calling the optimizer's step at this moment."""
@@ -70,12 +70,10 @@ class LossScaling:
     @property
     def tensor(self) -> Any:
         """The scale where it lives, which may be an accelerator; None without a scaler."""
-        return getattr(self._ref(), "_scale", None) if self._ref is not None else None
+        return getattr(self._ref(), "_scale", None)
 
     def scale(self) -> float:
         """The present scale; NaN where it is on an accelerator, 1 where there is no scaler."""
-        if self._ref is None:
-            return 1.0
         # A scaler makes the tensor when it first scales a loss.
         scale = self.tensor
         return number(getattr(self._ref(), "_init_scale", 1.0) if scale is None else scale)
@@ -139,7 +137,8 @@ class GradientSampler:
     @property
     def passes(self) -> int:
         """Backward passes since the optimizer last stepped."""
-        return max([sampled.backwards for sampled in self._sampled], default=0)
+        ends = self._sampled
+        return max(ends[0].backwards, ends[-1].backwards) if ends else 0
 
     @property
     def discarded(self) -> int:
@@ -226,9 +225,8 @@ class GradientSampler:
         if parameter is None:
             return
         if sampled.backwards == 0:
-            gradient = parameter.grad
-            if self._sampling and self.stale is None and (gradient is None or gradient.is_cpu):
-                self.stale = not _is_cleared(gradient)
+            if self._sampling and self.stale is None and not on_accelerator(parameter.grad):
+                self.stale = not _is_cleared(parameter.grad)
         # A second pass without a step in between: accumulation, unless the first was thrown away.
         # torch counts in `_version` how often a tensor was changed in place: by a step it was.
         elif parameter._version == sampled.version and _is_cleared(parameter.grad):
@@ -245,7 +243,7 @@ class GradientSampler:
             return  # none is left where the user steps inside backward
         sampled.backwards += 1
         sampled.version = parameter._version  # the next pass finds another if a step was made
-        if self.scaling._ref is not None:
+        if self.scaling.known:
             sampled.scale = self.scaling.scale()
         self._on_backward()
         if not self._sampling:
@@ -269,13 +267,8 @@ class GradientSampler:
 
 
 def _can_be_sampled(parameter: Tensor) -> bool:
-    return (
-        parameter.requires_grad
-        and parameter.is_leaf
-        and parameter.dtype in KERNEL_DTYPES
-        and parameter.device.type != "meta"
-        and parameter.numel() > 0
-    )
+    measured = parameter.dtype in KERNEL_DTYPES and not parameter.is_meta and parameter.numel() > 0
+    return measured and parameter.requires_grad and parameter.is_leaf
 
 
 def _is_cleared(gradient: Tensor | None) -> bool:

@@ -184,10 +184,10 @@ class Pace:
         self._cost = {0: 0.0, 1: 0.0, 4: 0.0, 16: 0.0, _BARE: 0.0}
         """Seconds per step of each kind, and of the training alone."""
         self._last_spent = 0.0
-        self._last_wall = self._reviewed = timer.wall
         self._steps = 0
-        self._charged_from = timer.wall
-        """When the free seconds were used up: from then on the budget holds."""
+        self._last_wall = self._reviewed = self._charged_from = timer.wall
+        """When it was looked at and reviewed last; and when the free seconds were used up: from
+        then on the budget holds."""
 
     def after(self, step: int, recorded: bool) -> bool:
         """Take the step that just ended into account; whether `k` has changed."""

@@ -41,6 +41,9 @@ def on_accelerator(value: object) -> bool:
     return isinstance(value, Tensor) and not value.is_cpu and not value.is_meta
 
 
+Tensors = Sequence[Tensor | None]
+
+
 class Gathered(NamedTuple):
     """A batch, why an entry of it is empty, and the tensors that own its memory."""
 
@@ -49,11 +52,7 @@ class Gathered(NamedTuple):
     tensors: list[Tensor | None]
 
 
-def gather(
-    tensors: Sequence[Tensor | None],
-    like: Sequence[Tensor | None] | None = None,
-    most: int | None = None,
-) -> Gathered:
+def gather(tensors: Tensors, like: Tensors | None = None, most: int | None = None) -> Gathered:
     """Addresses of the tensors; an entry that cannot be read is empty and its state says why.
 
     With `like` each in the memory order of another, with `most` only so many spread elements.
@@ -157,8 +156,7 @@ def placement(tensor: Tensor) -> Placement | None:
 
     mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
-    replica = 0
-    coordinate = mesh.get_coordinate() or [0] * mesh.ndim
+    replica, coordinate = 0, mesh.get_coordinate() or [0] * mesh.ndim
     for dim, placed in enumerate(placements):
         if placed.is_replicate():
             replica = replica * mesh.size(dim) + coordinate[dim]
@@ -199,9 +197,7 @@ def number(value: Any) -> float:
 
 def as_array(tensor: Tensor) -> NDArray[Any]:
     """What `readable_here` gave, in numpy (a copy in float32 where numpy has no such type)."""
-    known = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
-    array: NDArray[Any] = known.numpy()
-    return array
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def spread(tensor: Tensor, most: int) -> Tensor:
