@@ -224,15 +224,11 @@ class DeviceMeter:
         pairs = sampler.pairs() if own else []
         parts += [each for pair in pairs for each in pair]
         epsilons = [torch.finfo(now.dtype).eps for _, now in pairs]
-        if stale := own and sampler.left_over is not None:
-            parts.append(sampler.left_over)
 
         def finish(arrived: Parts) -> Found:
             found, take = Found(step), iter(arrived)
             held, overflow, scale = (float(next(take)[0]) for _ in range(3))
             change = transform_between([(next(take), next(take), each) for each in epsilons])
-            if stale:
-                found.scalars["stale"] = float(next(take).any())
             found.skipped = overflow > 0
             if own and (known or found.skipped):
                 found.scalars["skipped"] = float(found.skipped)
@@ -296,7 +292,7 @@ class DeviceMeter:
         """Send samples of what the step left; they are compared on the host, as on the CPU."""
         before, self._before = self._before, None
         tracked, due, step, skipped = self._tracked, call.plan.due, call.plan.step, call.skipped
-        divided = _second_moments(tracked.optimizer) if Family.OPTIM in due else {}
+        divided = second_moments(tracked.optimizer) if Family.OPTIM in due else {}
         families = [Family.UPDATE] * (before is not None and Family.UPDATE in due)
         families += [Family.OPTIM] * bool(divided)
         if not families:
@@ -454,7 +450,7 @@ def _number(value: Any, default: float) -> Tensor:
     return torch.tensor([default if value is None else number(value)], dtype=torch.float64)
 
 
-def _second_moments(optimizer: Any) -> dict[int, tuple[Tensor, Any, float, float]]:
+def second_moments(optimizer: Any) -> dict[int, tuple[Tensor, Any, float, float]]:
     """Adam's, with the number of steps, β₂ and ε, by the parameter's id."""
     found = {}
     for group in () if optimizer is None else optimizer.param_groups:

@@ -39,7 +39,7 @@ class Tracked:
         self.ids = np.arange(len(self.given), dtype=np.uint32) + 10
         self.parameters = [SimpleNamespace(name=f"p{i}") for i in range(len(self.given))]
         self.was: list[tuple[Tensor, Tensor]] = []
-        self.sampler = SimpleNamespace(scaling=Scaling(), pairs=lambda: self.was, left_over=None)
+        self.sampler = SimpleNamespace(scaling=Scaling(), pairs=lambda: self.was)
 
     def tensors(self) -> list[Tensor | None]:
         return self.given

@@ -196,14 +196,6 @@ def test_an_overflow_that_the_device_found_skips_the_step_late() -> None:
         assert family(found, each)[1] == [State.SKIPPED_STEP]
 
 
-def test_gradients_left_over_are_told_when_they_have_come() -> None:
-    for left, told in ((torch.zeros(4), 0.0), (torch.ones(4), 1.0)):
-        tracked = Tracked(parameters(normal(4)))
-        tracked.sampler.left_over = left
-        made, _ = meter(tracked)
-        assert gradients(made, tracked).scalars == {"stale": told}
-
-
 def test_parameters_of_no_optimizer_have_no_scalars() -> None:
     own, other = Tracked(parameters(normal(4))), Tracked(parameters(normal(5)))
     changed(own, 0.5)
