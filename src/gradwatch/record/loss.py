@@ -17,20 +17,15 @@ from torch import Tensor, nn
 from gradwatch.record.graph import Node, saved_dim, saved_tensor
 
 _KINDS = {
-    "BinaryCrossEntropyBackward0": "bce",
-    "BinaryCrossEntropyWithLogitsBackward0": "bce_logits",
-    "MseLossBackward0": "mse",
-    "SmoothL1LossBackward0": "smooth_l1",
-    "HuberLossBackward0": "huber",
-    "CtcLossBackward0": "ctc",
-    "SoftMarginLossBackward0": "soft_margin",
-    "MultiMarginLossBackward0": "multi_margin",
-    "LogSoftmaxBackward0": "cross_entropy",
+    "BinaryCrossEntropy": "bce",
+    "BinaryCrossEntropyWithLogits": "bce_logits",
+    "SmoothL1Loss": "smooth_l1",
+    "LogSoftmax": "cross_entropy",
 }
+"""Others are called what torch calls them: `mse`, `huber`, `ctc`."""
 _DIFFERENCES = ("mse", "smooth_l1", "huber")
-_NLL = ("NllLossBackward0", "NllLoss2DBackward0")
-_LOG_SOFTMAX = "LogSoftmaxBackward0"
-_SOFTMAX = ("SoftmaxBackward0", "SafeSoftmaxBackward0")
+_NLL = ("NllLoss", "NllLoss2D")
+_SOFTMAX = ("Softmax", "SafeSoftmax")
 _KEEPING = {
     *("View", "UnsafeView", "Reshape", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze"),
     *("Alias", "Clone", "ToCopy"),
@@ -40,6 +35,7 @@ _ARITHMETIC = {
     *("Mean", "Sum", "Neg", "Mul", "Div", "Add", "Sub", "Pow", "Abs"),
     *("MaskedFill", "Where", "Cat", "Stack"),
 }
+_SCALING = _RESHAPING | {"Mean", "Mul", "Div"}
 _SUM = 2  # torch's number of reduction="sum"
 _MOST_OF_LOSS, _MOST_OF_MODEL = 200, 5000
 """Nodes of a graph that are looked at; of a model whose graph is larger nothing is said."""
@@ -56,9 +52,9 @@ def describe_loss(loss: Any) -> dict[str, Any]:
         return {}
     arithmetic = list(islice(_nodes(loss.grad_fn, _passes), _MOST_OF_LOSS))
     losses = [node for node in arithmetic if _kind(node) is not None]
-    if any(node.name() in _NLL for node in losses):
+    if any(_stem(node) in _NLL for node in losses):
         # label smoothing shows the log-softmax itself beside the loss
-        losses = [node for node in losses if node.name() != _LOG_SOFTMAX]
+        losses = [node for node in losses if _stem(node) != "LogSoftmax"]
     if not losses:
         return _written_out(arithmetic[:6])
     if len({_kind(node) for node in losses}) > 1:
@@ -70,7 +66,7 @@ def _details(node: Node, factor: float | None) -> dict[str, Any]:
     kind, inner, classes = _kind(node), node, None
     details: dict[str, Any] = {"loss_kind": kind}
     if kind == "cross_entropy":
-        inner = node if node.name() == _LOG_SOFTMAX else _below(node, _LOG_SOFTMAX)
+        inner = node if _stem(node) == "LogSoftmax" else _below(node, "LogSoftmax") or node
         classes = _classes(inner)
     elif kind == "nll":
         classes = _channel(node)
@@ -83,7 +79,7 @@ def _details(node: Node, factor: float | None) -> dict[str, Any]:
     if classes is not None:
         details["classes"] = classes
     if kind in ("cross_entropy", "bce_logits"):
-        squashed = _below(inner, *_SOFTMAX, "SigmoidBackward0") is not None
+        squashed = _below(inner, *_SOFTMAX, "Sigmoid") is not None
         details["loss_fed_with"] = "probabilities" if squashed else "logits"
     averaged = getattr(node, "_saved_reduction", 1) != _SUM
     if not averaged:
@@ -98,9 +94,10 @@ def _details(node: Node, factor: float | None) -> dict[str, Any]:
 
 
 def _kind(node: Node) -> str | None:
-    if node.name() in _NLL:
-        return "nll" if _below(node, _LOG_SOFTMAX) is None else "cross_entropy"
-    return _KINDS.get(node.name())
+    stem = _stem(node)
+    if stem in _NLL:
+        return "nll" if _below(node, "LogSoftmax") is None else "cross_entropy"
+    return _KINDS.get(stem, stem.removesuffix("Loss").lower() if stem.endswith("Loss") else None)
 
 
 def _compared(node: Node) -> dict[str, Any]:
@@ -114,12 +111,11 @@ def _compared(node: Node) -> dict[str, Any]:
         return {}
     expanded = _stem(children[0]) == "Expand"
     both = _shape(children[0] if expanded else node)
-    child = next(iter(_children(children[0])), None) if expanded else children[0]
-    if child is None or _stem(child) == "Unsqueeze":
-        return {}
+    child = _child(children[0]) if expanded else children[0]
     given = _shape(child)
     count = math.prod(given)
-    pairs = count > 1 and 1 <= len(given) <= 2 and both == (count, count) != given
+    pairs = count > 1 and len(given) <= 2 and both == (count, count) != given
+    pairs = pairs and _stem(child) != "Unsqueeze"
     return {"compared": [list(given), list(both)]} if pairs else {}
 
 
@@ -133,14 +129,12 @@ def _classes(node: Node) -> int | None:
 def _among_themselves(node: Node) -> bool:
     """Whether the classes are the samples of the batch (contrastive): chance grows with it."""
     shape = _shape(node)
-    made = last_operation(node.next_functions[0][0]) if node.next_functions else ""
-    return len(shape) == 2 and shape[0] == shape[1] and made != "Addmm"
+    return len(shape) == 2 and shape[0] == shape[1] and last_operation(_child(node)) != "Addmm"
 
 
 def _channel(node: Node) -> int | None:
     """The classes a negative log-likelihood chooses from: the channel of what it was given."""
-    child = node.next_functions[0][0] if node.next_functions else None
-    shape = _shape(child) if child is not None else ()
+    shape = _shape(_child(node))
     return int(shape[min(1, len(shape) - 1)]) if shape else None
 
 
@@ -149,32 +143,27 @@ def _normalised_over(node: Node) -> int | None:
 
     Nothing may have been cut out of them on the way.
     """
-    if node.name() not in _NLL:
+    if _stem(node) not in _NLL:
         return None
-    made = _below(node, _LOG_SOFTMAX, through=_KEEPING)
-    if made is None and (log := _below(node, "LogBackward0", through=_KEEPING)) is not None:
+    made = _below(node, "LogSoftmax", through=_KEEPING)
+    if made is None and (log := _below(node, "Log", through=_KEEPING)) is not None:
         made = _below(log, *_SOFTMAX, through=_KEEPING)
     return None if made is None else _classes(made)
 
 
 def _factor(start: Node, loss: Node) -> float | None:
     """What the loss was multiplied by before it was logged; None where that cannot be read."""
-    node, factor = start, 1.0
-    for _ in range(16):
-        if node is loss:
-            return factor
+    factor = 1.0
+    for node in _line(start, _SCALING):
         stem, children = _stem(node), _children(node)
-        if stem == "Div" and children and _stem(children[0]) == "Neg":
+        if stem == "Div" and _stem(children[0]) == "Neg":
             return factor  # soft targets: the mean over the batch
-        if stem in ("Mul", "Div") and len(children) == 1:
+        if node is loss or stem not in _SCALING or len(children) > 1:
+            return factor  # sums of parts, as label smoothing has them, keep the scale
+        if stem in ("Mul", "Div"):
             if not (number := _number(node)):
                 return None
             factor = factor * number if stem == "Mul" else factor / number
-        elif stem not in _RESHAPING | {"Mean"}:
-            return factor  # sums of parts, as label smoothing has them, keep the scale
-        if not children:
-            return None
-        node = children[0]
     return None
 
 
@@ -221,14 +210,8 @@ def parts_reached(loss: Tensor, model: nn.Module) -> list[str]:
 
 def last_operation(node: Node | None) -> str:
     """What made a tensor, but for reshaping and casts: `Sigmoid`, `Addmm`, or nothing."""
-    for _ in range(8):
-        if node is None:
-            return ""
-        stem = _stem(node)
-        if stem not in _KEEPING:
-            return stem.removeprefix("Safe")
-        node = next(iter(_children(node)), None)
-    return ""
+    made = (stem for one in _line(node, _KEEPING) if (stem := _stem(one)) not in _KEEPING)
+    return next(made, "").removeprefix("Safe")
 
 
 def _nodes(start: Node, passes: Callable[[Node], bool]) -> Iterator[Node]:
@@ -248,32 +231,35 @@ def _children(node: Node) -> list[Node]:
     return [child for child, _ in node.next_functions if child is not None]
 
 
-def _shape(node: Node) -> tuple[int, ...]:
+def _child(node: Node) -> Node | None:
+    return next(iter(_children(node)), None)
+
+
+def _shape(node: Node | None) -> tuple[int, ...]:
     metadata = getattr(node, "_input_metadata", None)
     return tuple(metadata[0].shape) if metadata else ()
 
 
-def _stem(node: Node) -> str:
-    return str(node.name()).rstrip("0123456789").removesuffix("Backward")
+def _stem(node: Node | None) -> str:
+    return "" if node is None else node.name().rstrip("0123456789").removesuffix("Backward")
 
 
 def _passes(node: Node) -> bool:
     """Whether the arithmetic of a loss goes on behind the node."""
-    return _stem(node) in _RESHAPING | _ARITHMETIC or node.name() in _NLL
+    return _stem(node) in _RESHAPING | _ARITHMETIC or _stem(node) in _NLL
 
 
-def _below(node: Node, *names: str, through: Container[str] = _RESHAPING) -> Node | None:
+def _line(node: Node | None, through: Container[str]) -> Iterator[Node]:
+    """The node and the first children behind it, up to one that is not to be passed."""
+    for _ in range(16):
+        if node is not None:
+            yield node
+            node = _child(node) if _stem(node) in through else None
+
+
+def _below(node: Node, *stems: str, through: Container[str] = _RESHAPING) -> Node | None:
     """The first of these nodes right under `node`, but for reshaping and casts."""
-    for _ in range(8):
-        children = _children(node)
-        if not children:
-            return None
-        node = children[0]
-        if node.name() in names:
-            return node
-        if _stem(node) not in through:
-            return None
-    return None
+    return next((one for one in _line(_child(node), through) if _stem(one) in stems), None)
 
 
 # -- where only a number is logged ---------------------------------------------------------------

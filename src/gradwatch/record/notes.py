@@ -1,6 +1,5 @@
 """What is noted of the whole run: the loss, the optimizers, passes that no step answers."""
 
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
@@ -13,11 +12,7 @@ from gradwatch.checks.logged import HELD_OUT, is_loss, losses, words
 from gradwatch.record.guard import log
 from gradwatch.record.logs import LoggedNumber
 from gradwatch.record.loss import describe_loss, parts_reached
-from gradwatch.record.parameters import (
-    TrackedParameters,
-    named_parameters,
-    parameter_ids,
-)
+from gradwatch.record.parameters import TrackedParameters, named_parameters, parameter_ids
 from gradwatch.record.recorder import Recorder
 from gradwatch.record.tensors import as_array, number, readable_here, spread
 from gradwatch.run import Event, EventKind
@@ -41,27 +36,25 @@ class LossNotes:
         self.looks = LOOKS
         self.logged = False
         """Whether any loss was."""
-        self.known = False
+        self._known = False
 
     def look(self, values: Mapping[str, Any]) -> None:
         """Numbers were logged, maybe as tensors with a graph."""
         self.logged = self.logged or any(map(is_loss, values))
-        loss = values.get("loss")
-        if self.looks and isinstance(loss, Tensor) and loss.grad_fn is not None:
-            self.looks = 0 if self.known else self.looks - 1
-            if not self.known:
-                self.note(describe_loss(loss))
+        if self.looks and _has_graph(loss := values.get("loss")):
+            self.looks -= 1
+            self.note(describe_loss(loss))
+        model = self._parameters.model
         for name in losses(set(values) - {"loss"} - self._reached.keys()):
             self._reached[name] = []
-            loss, model = values[name], self._parameters.model
-            if isinstance(loss, Tensor) and loss.grad_fn is not None and model is not None:
-                self._reached[name] = parts_reached(loss, model)
+            if model is not None and _has_graph(values[name]):
+                self._reached[name] = parts_reached(values[name], model)
                 self._recorder.note({"loss_reaches": dict(self._reached)})
 
     def note(self, kind: Mapping[str, Any]) -> None:
         """The kind of the loss is known, if this says anything; the first word counts."""
-        if kind and not self.known:
-            self.known = True
+        if kind and not self._known:
+            self._known, self.looks = True, 0
             self._recorder.note(dict(kind))
 
     def ask_for_a_loss(self, step: int) -> None:
@@ -69,6 +62,10 @@ class LossNotes:
         if not self.logged:
             text = "no loss is logged: watcher.log(loss=loss) lets the checks on the loss look"
             self._recorder.event(Event(step, EventKind.AUDIT, text))
+
+
+def _has_graph(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.grad_fn is not None
 
 
 # -- optimizers ----------------------------------------------------------------------------------
@@ -92,8 +89,7 @@ class OptimizerNotes:
     def __init__(self, recorder: Recorder, parameters: TrackedParameters) -> None:
         self._recorder = recorder
         self._parameters = parameters
-        self._described: list[dict[str, Any]] = []
-        self._silent: list[dict[str, Any]] = []
+        self._noted: dict[str, Any] = {"silent_optimizers": []}
 
     def audit(self, step: int, optimizers: Sequence[Optimizer]) -> None:
         """Note it, with an event for each kind of trouble."""
@@ -108,11 +104,19 @@ class OptimizerNotes:
 
     def describe(self) -> None:
         """What each optimizer is and holds; of one that holds nothing of the model, at once."""
-        described = describe_optimizers(self._parameters)
-        if described == self._described:
+        model, described = self._parameters.model, list[dict[str, Any]]()
+        ours = {id(n.ref()) for n in named_parameters(model)} if model is not None else set()
+        for tracked in self._parameters.optimizers:
+            if (optimizer := tracked.optimizer) is None:
+                continue
+            held, decay = parameter_ids(optimizer), []
+            for place, group in zip(tracked.groups, optimizer.param_groups, strict=False):
+                rate = number(group.get("weight_decay", 0.0))
+                decay.append({"group": place, "weight_decay": rate})
+            holds = {"parameters": len(held), "foreign": len(set(held) - ours)}
+            described.append({"optimizer": type(optimizer).__name__, **holds, "groups": decay})
+        if not self._note("optimizers", described):
             return
-        self._described = described
-        self._recorder.note({"optimizers": described})
         trainable = [p for p in self._parameters.unowned.tensors() if p is not None]
         # an optimizer of 16-bit weights may hold copies of them with more bits
         if not any(p.requires_grad and p.element_size() > 2 for p in trainable):
@@ -123,73 +127,40 @@ class OptimizerNotes:
 
     def look_for_silent(self) -> None:
         """Those of several that have never stepped although their parameters get gradients."""
-        optimizers = self._parameters.optimizers
-        silent = [
-            {
-                "optimizer": type(optimizer).__name__,
-                "position": position,
-                "of": len(optimizers),
-                "backwards": tracked.sampler.passes,
-                "parameters": [info.name for info in tracked.parameters],
-            }
-            for position, tracked in enumerate(optimizers, 1)
-            if not tracked.has_stepped
-            and (optimizer := tracked.optimizer) is not None
-            and tracked.sampler.passes >= LEAST
-        ]
-        if silent != self._silent:
-            self._silent = silent
-            self._recorder.note({"silent_optimizers": silent})
+        silent, optimizers = [], self._parameters.optimizers
+        for position, tracked in enumerate(optimizers, 1):
+            passes, optimizer = tracked.sampler.passes, tracked.optimizer
+            if optimizer is not None and passes >= LEAST and not tracked.has_stepped:
+                entry = {"optimizer": type(optimizer).__name__, "backwards": passes}
+                entry |= {"position": position, "of": len(optimizers)}
+                silent.append({**entry, "parameters": [info.name for info in tracked.parameters]})
+        self._note("silent_optimizers", silent)
 
-
-def describe_optimizers(parameters: TrackedParameters) -> list[dict[str, Any]]:
-    """Of each optimizer: its class, how many parameters it holds, how many are of no watched model.
-
-    And of its groups: the run's number of each, and its weight decay.
-    """
-    model = parameters.model
-    ours = {id(n.ref()) for n in named_parameters(model)} if model is not None else set()
-    described = []
-    for tracked in parameters.optimizers:
-        if (optimizer := tracked.optimizer) is None:
-            continue
-        held = parameter_ids(optimizer)
-        described.append(
-            {
-                "optimizer": type(optimizer).__name__,
-                "parameters": len(held),
-                "foreign": len([key for key in held if key not in ours]),
-                "groups": [
-                    {"group": place, "weight_decay": number(group.get("weight_decay", 0.0))}
-                    for place, group in zip(tracked.groups, optimizer.param_groups, strict=False)
-                ],
-            }
-        )
-    return described
+    def _note(self, name: str, entries: list[dict[str, Any]]) -> bool:
+        """Note them where they differ from the last ones; whether they do."""
+        differ = entries != self._noted.get(name)
+        if differ:
+            self._noted[name] = entries
+            self._recorder.note({name: entries})
+        return differ
 
 
 def audit(model: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, list[str]]:
     """Parameters no optimizer knows, optimizer parameters of no watched module, frozen ones."""
+    report: dict[str, list[str]] = {kind: [] for kind in _SENTENCES}
     held = {
         id(p): f"group {number}, parameter {place} {'(lazy)' if is_lazy(p) else tuple(p.shape)}"
         for optimizer in optimizers
         for number, group in enumerate(optimizer.param_groups)
         for place, p in enumerate(group["params"])
     }
-    names = {
-        id(tensor): (named.name, tensor.requires_grad)
-        for named in named_parameters(model)
-        if (tensor := named.ref()) is not None
-    }
-    return {
-        "unknown_to_optimizers": [
-            name for key, (name, trainable) in names.items() if trainable and key not in held
-        ],
-        "in_no_watched_module": [text for key, text in held.items() if key not in names],
-        "frozen_but_handed_over": [
-            name for key, (name, trainable) in names.items() if not trainable and key in held
-        ],
-    }
+    for named in named_parameters(model):
+        is_held = held.pop(id(tensor := named.ref()), None) is not None
+        if tensor is not None and tensor.requires_grad is not is_held:
+            kind = "frozen_but_handed_over" if is_held else "unknown_to_optimizers"
+            report[kind].append(named.name)
+    report["in_no_watched_module"] += held.values()
+    return report
 
 
 def audit_events(report: dict[str, list[str]], step: int) -> list[Event]:
@@ -220,19 +191,13 @@ class UnansweredPasses:
         self._next = LEAST
         self._losses: dict[str, list[float]] = {}
         """By name: how many, the first and the last."""
-        self._weights: list[tuple[weakref.ref[Tensor], bytes]] | None = None
+        self._weights: list[bytes] = []
         """Some elements as they were at first: they move where somebody steps unseen."""
         self._noted = False
 
     def backward(self) -> None:
         """A sampled parameter has got its gradient."""
-        if self._weights is None:
-            self._weights = [
-                (weakref.ref(parameter), bits)
-                for tracked in self._parameters.all
-                for parameter in tracked.tensors()[:_COMPARED]
-                if parameter is not None and (bits := _bits(parameter))
-            ]
+        self._weights = self._weights or self._sample()
         self._look()
 
     def logged(self, items: Iterable[LoggedNumber]) -> None:
@@ -272,10 +237,8 @@ class UnansweredPasses:
         count, first, last = self._losses.get(name, [0.0, 0.0, 0.0])
         if max(count, self._passes()) < LEAST:
             return
-        moved = any(
-            (parameter := ref()) is not None and _bits(parameter) not in (was, b"")
-            for ref, was in self._weights or ()
-        )
+        pairs = zip(self._weights, self._sample(), strict=False)
+        moved = any(was and now and was != now for was, now in pairs)
         if moved and not self._noted:
             log.warning(
                 "gradwatch: the weights change, but no step was seen; call watcher.step() after "
@@ -294,13 +257,19 @@ class UnansweredPasses:
             found |= {"loss": name, "first_loss": first, "last_loss": last}
         self._recorder.note({"without_step": found})
 
+    def _sample(self) -> list[bytes]:
+        tensors = [tracked.tensors()[:_COMPARED] for tracked in self._parameters.all]
+        return [_bits(parameter) for some in tensors for parameter in some]
+
     def _passes(self) -> int:
         return max(tracked.sampler.passes for tracked in self._parameters.all)
 
 
-def _bits(parameter: Tensor) -> bytes:
+def _bits(parameter: Tensor | None) -> bytes:
     """Of some elements; nothing where they are not in this process' memory."""
-    values = readable_here(spread(parameter, 64)) if parameter.is_cpu else None
+    if parameter is None or not parameter.is_cpu:
+        return b""
+    values = readable_here(spread(parameter, 64))
     return b"" if values is None else as_array(values).tobytes()
 
 
