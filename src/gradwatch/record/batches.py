@@ -32,10 +32,7 @@ LOOKS = 3
 """Steps whose output's gradient is looked at; as many without an input are told of."""
 _SAMPLED, _SENT = 4096, 16
 """Elements of a tensor that are looked at, and tensors on devices that are in a step."""
-_READ = {
-    *KERNEL_DTYPES,
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-}
+_READ = {*KERNEL_DTYPES, torch.int64, torch.int32, torch.uint8, torch.bool}
 """Types of which batches are compared."""
 _LEAST_SEEN = 64
 """Elements other than zero in a sample that tell one batch from another."""
@@ -57,8 +54,9 @@ class _Seen:
     evaluations: Counter[str] = field(default_factory=Counter)
     batches: dict[int | None, None] = field(default_factory=dict)
     """Fingerprints in order, None for none; one that is fed several times (LBFGS) counts once."""
-    counts: list[int] = field(default_factory=lambda: [0, 0])
-    """Elements of float inputs that are finite, and that are not."""
+    finite: int = 0
+    """Elements of float inputs; then those that are not finite, and what the finite ones are."""
+    bad: int = 0
     squares: float = 0.0
     top: float = 0.0
     sent: list[Tensor] = field(default_factory=list)
@@ -72,18 +70,20 @@ class _Seen:
         if not math.isfinite(squares):
             values = values[np.isfinite(values)]
             squares = float(np.vdot(values, values))
-        self.counts = [self.counts[0] + len(values), self.counts[1] + len(sample) - len(values)]
+        self.finite += len(values)
+        self.bad += len(sample) - len(values)
         self.squares += squares
         self.top = max(self.top, float(np.abs(values).max(initial=0.0)))
 
     def scalars(self) -> dict[str, float]:
         """The step's numbers, by name; of what was not seen there are none."""
         scalars = {**self.evaluations, **self.output}
-        known, bad = self.counts
-        if known or bad:
-            scalars["input_rms"] = math.sqrt(self.squares / known) if known else math.nan
-            scalars["input_abs_max"] = self.top if known else math.nan
-            scalars["input_nonfinite"] = bad
+        if self.finite or self.bad:
+            scalars["input_rms"] = (
+                math.sqrt(self.squares / self.finite) if self.finite else math.nan
+            )
+            scalars["input_abs_max"] = self.top if self.finite else math.nan
+            scalars["input_nonfinite"] = self.bad
         if self.batches and None not in self.batches:
             scalars["batch_fingerprint"] = zlib.crc32(repr(list(self.batches)).encode())
         return scalars
@@ -165,8 +165,8 @@ class Batches:
             self._looks = -1
             self.loss_guess = self._guess
             if self._labels:
-                shares = zip(("most", "share", "classes"), _most(self._labels), strict=True)
-                self._info["target_classes"] = {"seen": len(self._labels), **dict(shares)}
+                shares = _most(self._labels, "most", "share", "classes")
+                self._info["target_classes"] = {"seen": len(self._labels), **shares}
             self._recorder.note(self._info)
 
     def _read(self, given: Sequence[Tensor]) -> None:
@@ -296,15 +296,15 @@ def _predictions(output: Tensor, *, probabilities: bool) -> dict[str, float]:
         predicted = (table[:, 0] > (0.5 if probabilities else 0.0)).int()
     else:
         predicted = table.argmax(dim=1)
-    most, share, classes = _most(predicted.tolist())
-    return {"predicted_class": most, "predicted_share": share, "predicted_classes": classes}
+    names = ("predicted_class", "predicted_share", "predicted_classes")
+    return _most(predicted.tolist(), *names)
 
 
-def _most(classes: Sequence[int]) -> tuple[int, float, int]:
+def _most(classes: Sequence[int], *names: str) -> dict[str, float]:
     """The class that comes most, its share, and how many different ones there are."""
     counts = Counter(classes)
     most, times = counts.most_common(1)[0]
-    return most, times / len(classes), len(counts)
+    return dict(zip(names, (most, times / len(classes), len(counts)), strict=True))
 
 
 # -- targets -------------------------------------------------------------------------------------

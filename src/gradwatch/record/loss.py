@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradwatch.record.graph import Node, saved_dim, saved_tensor
+from gradwatch.record.graph import Node, saved_dim
 
 _KINDS = {
     "BinaryCrossEntropy": "bce",
@@ -35,7 +35,6 @@ _ARITHMETIC = {
     *("Mean", "Sum", "Neg", "Mul", "Div", "Add", "Sub", "Pow", "Abs"),
     *("MaskedFill", "Where", "Cat", "Stack"),
 }
-_SCALING = _RESHAPING | {"Mean", "Mul", "Div"}
 _SUM = 2  # torch's number of reduction="sum"
 _MOST_OF_LOSS, _MOST_OF_MODEL = 200, 5000
 """Nodes of a graph that are looked at; of a model whose graph is larger nothing is said."""
@@ -59,19 +58,16 @@ def describe_loss(loss: Any) -> dict[str, Any]:
         return _written_out(arithmetic[:6])
     if len({_kind(node) for node in losses}) > 1:
         return {"loss_kind": "sum"}
-    return _details(losses[0], _factor(loss.grad_fn, losses[0]))
+    return _details(losses[0], scaled=_is_scaled(loss.grad_fn))
 
 
-def _details(node: Node, factor: float | None) -> dict[str, Any]:
-    kind, inner, classes = _kind(node), node, None
+def _details(node: Node, *, scaled: bool) -> dict[str, Any]:
+    kind, inner = _kind(node), node
     details: dict[str, Any] = {"loss_kind": kind}
+    classes = _channel(node) if kind == "nll" else 2 if kind in ("bce", "bce_logits") else None
     if kind == "cross_entropy":
         inner = node if _stem(node) == "LogSoftmax" else _below(node, "LogSoftmax") or node
         classes = _classes(inner)
-    elif kind == "nll":
-        classes = _channel(node)
-    elif kind in ("bce", "bce_logits"):
-        classes = 2
     over = _normalised_over(node)
     if over is not None and over != (chosen := _channel(node)):
         classes = chosen
@@ -88,8 +84,8 @@ def _details(node: Node, factor: float | None) -> dict[str, Any]:
         details |= _compared(node)
     if kind == "cross_entropy" and _among_themselves(inner):
         details["classes_are_samples"] = True
-    elif classes is not None and classes >= 2 and averaged and factor is not None:
-        details["chance"] = math.log(classes) * factor
+    elif classes is not None and classes >= 2 and averaged and not scaled:
+        details["chance"] = math.log(classes)
     return details
 
 
@@ -151,31 +147,11 @@ def _normalised_over(node: Node) -> int | None:
     return None if made is None else _classes(made)
 
 
-def _factor(start: Node, loss: Node) -> float | None:
-    """What the loss was multiplied by before it was logged; None where that cannot be read."""
-    factor = 1.0
-    for node in _line(start, _SCALING):
-        stem, children = _stem(node), _children(node)
-        if stem == "Div" and _stem(children[0]) == "Neg":
-            return factor  # soft targets: the mean over the batch
-        if node is loss or stem not in _SCALING or len(children) > 1:
-            return factor  # sums of parts, as label smoothing has them, keep the scale
-        if stem in ("Mul", "Div"):
-            if not (number := _number(node)):
-                return None
-            factor = factor * number if stem == "Mul" else factor / number
-    return None
-
-
-def _number(node: Node) -> float | None:
-    """The number a node multiplied or divided by, where autograd kept it in plain sight."""
-    try:
-        value = saved_tensor(node, "other")
-    except RuntimeError:  # freed by the backward
-        return None
-    if value is not None and value.is_cpu and value.numel() == 1:
-        return float(value.detach().numpy().reshape(()))
-    return None
+def _is_scaled(start: Node) -> bool:
+    """Whether a loss was multiplied before it was logged: by what, the graph does not say."""
+    last = list(_line(start, _RESHAPING | {"Mean"}))[-1]
+    # Of soft targets the mean over the batch divides the negated sum.
+    return _stem(last) in ("Mul", "Div") and _stem(_child(last)) != "Neg"
 
 
 def _written_out(nodes: list[Node]) -> dict[str, Any]:
@@ -277,13 +253,12 @@ def guess(rows: Floats, gradient: Floats) -> dict[str, Any]:
     classes = rows.shape[-1]
     if classes < 2 or rows.shape != gradient.shape or not np.isfinite([rows, gradient]).all():
         return {}
-    used = np.abs(gradient).max(axis=1) > 0  # ignored rows have no gradient
+    used = gradient.any(axis=1)  # ignored rows have no gradient
     rows, gradient = rows[used], gradient[used]
-    if len(rows) < 2 or ((gradient < 0).sum(axis=1) != 1).any():
+    target = gradient < 0
+    if len(rows) < 2 or (target.sum(axis=1) != 1).any():
         return {}
-    target = np.arange(len(rows)), gradient.argmin(axis=1)
-    others = np.ones(rows.shape, bool)
-    others[target] = False
+    others = ~target
     known = {"classes": classes, "chance": math.log(classes)}
     if not gradient[others].any():
         return {"loss_kind": "nll", **known} if _equal(np.exp(rows).sum(axis=1), 1.0) else {}

@@ -1,7 +1,7 @@
 """What is noted of the whole run: the loss, the optimizers, passes that no step answers."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 from torch import Tensor, nn
@@ -70,12 +70,11 @@ def _has_graph(value: Any) -> bool:
 
 # -- optimizers ----------------------------------------------------------------------------------
 
-_SENTENCES = {
-    "unknown_to_optimizers": "{n} trainable parameters are in no optimizer and will never change: "
-    "{names}",
-    "in_no_watched_module": "{n} parameters of the optimizer are in no watched module: {names}. "
-    "Was the model copied or rebuilt after the optimizer was made?",
-    "frozen_but_handed_over": "{n} parameters are frozen but were handed to an optimizer: {names}",
+_TROUBLE = {
+    "unknown_to_optimizers": "trainable parameters are in no optimizer and will never change",
+    "in_no_watched_module": "parameters of the optimizer are in no watched module (was the model "
+    "copied or rebuilt after the optimizer was made?)",
+    "frozen_but_handed_over": "parameters are frozen but were handed to an optimizer",
 }
 _FOREIGN = (
     "gradwatch: %s (optimizer %d of %d) holds no parameter of the watched model: its steps change "
@@ -89,7 +88,7 @@ class OptimizerNotes:
     def __init__(self, recorder: Recorder, parameters: TrackedParameters) -> None:
         self._recorder = recorder
         self._parameters = parameters
-        self._noted: dict[str, Any] = {"silent_optimizers": []}
+        self._silent: list[dict[str, Any]] = []
 
     def audit(self, step: int, optimizers: Sequence[Optimizer]) -> None:
         """Note it, with an event for each kind of trouble."""
@@ -99,8 +98,13 @@ class OptimizerNotes:
         report = audit(model, optimizers)
         self._recorder.note({"audit": report})
         self.describe()
-        for event in audit_events(report, step):
-            self._recorder.event(event)
+        for kind, names in report.items():
+            if names:
+                more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+                shown = ", ".join(names[:_SHOWN]) + more
+                text = f"{len(names)} {_TROUBLE[kind]}: {shown}"
+                data: dict[str, Any] = {"what": kind, "names": names}
+                self._recorder.event(Event(step, EventKind.AUDIT, text, data=data))
 
     def describe(self) -> None:
         """What each optimizer is and holds; of one that holds nothing of the model, at once."""
@@ -115,8 +119,7 @@ class OptimizerNotes:
                 decay.append({"group": place, "weight_decay": rate})
             holds = {"parameters": len(held), "foreign": len(set(held) - ours)}
             described.append({"optimizer": type(optimizer).__name__, **holds, "groups": decay})
-        if not self._note("optimizers", described):
-            return
+        self._recorder.note({"optimizers": described})
         trainable = [p for p in self._parameters.unowned.tensors() if p is not None]
         # an optimizer of 16-bit weights may hold copies of them with more bits
         if not any(p.requires_grad and p.element_size() > 2 for p in trainable):
@@ -134,20 +137,14 @@ class OptimizerNotes:
                 entry = {"optimizer": type(optimizer).__name__, "backwards": passes}
                 entry |= {"position": position, "of": len(optimizers)}
                 silent.append({**entry, "parameters": [info.name for info in tracked.parameters]})
-        self._note("silent_optimizers", silent)
-
-    def _note(self, name: str, entries: list[dict[str, Any]]) -> bool:
-        """Note them where they differ from the last ones; whether they do."""
-        differ = entries != self._noted.get(name)
-        if differ:
-            self._noted[name] = entries
-            self._recorder.note({name: entries})
-        return differ
+        if silent != self._silent:
+            self._silent = silent
+            self._recorder.note({"silent_optimizers": silent})
 
 
 def audit(model: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, list[str]]:
     """Parameters no optimizer knows, optimizer parameters of no watched module, frozen ones."""
-    report: dict[str, list[str]] = {kind: [] for kind in _SENTENCES}
+    report: dict[str, list[str]] = {kind: [] for kind in _TROUBLE}
     held = {
         id(p): f"group {number}, parameter {place} {'(lazy)' if is_lazy(p) else tuple(p.shape)}"
         for optimizer in optimizers
@@ -161,18 +158,6 @@ def audit(model: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, list[s
             report[kind].append(named.name)
     report["in_no_watched_module"] += held.values()
     return report
-
-
-def audit_events(report: dict[str, list[str]], step: int) -> list[Event]:
-    """One event for each kind of trouble in the report."""
-    events = []
-    for key, sentence in _SENTENCES.items():
-        if names := report.get(key):
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            text = sentence.format(n=len(names), names=", ".join(names[:_SHOWN]) + more)
-            data: dict[str, Any] = {"what": key, "names": names}
-            events.append(Event(step, EventKind.AUDIT, text, data=data))
-    return events
 
 
 # -- passes without a step -----------------------------------------------------------------------
@@ -209,12 +194,6 @@ class UnansweredPasses:
                 seen[2] = value
         self._look()
 
-    def _look(self) -> None:
-        count = max([self._passes(), *(int(seen[0]) for seen in self._losses.values())])
-        if count >= self._next:
-            self._next = 2 * count
-            self.note()
-
     def answered(self) -> None:
         """An optimizer steps, or the user says so: nothing was wrong."""
         if self._noted:
@@ -229,14 +208,17 @@ class UnansweredPasses:
             text = "backward ran, but no optimizer step was seen: call watcher.step() after each"
             self._recorder.event(Event(step, EventKind.NOT_RECORDED, text))
             self._recorder.numbers([(step, "backwards", float(passes))])
-        self.note(strangers)
+        self._next = LEAST
+        self._look(strangers)
 
-    def note(self, strangers: Iterable[Optimizer] = ()) -> None:
-        """Keep what was counted, if it is worth it."""
+    def _look(self, strangers: Iterable[Optimizer] = ()) -> None:
+        """Note what was counted, if there is much more of it than the last time."""
         name = max(self._losses, key=lambda name: self._losses[name][0], default="")
-        count, first, last = self._losses.get(name, [0.0, 0.0, 0.0])
-        if max(count, self._passes()) < LEAST:
+        count, first, last = self._losses.get(name, [0.0, nan, nan])
+        passes = self._passes()
+        if max(count, passes) < self._next:
             return
+        self._next = 2 * int(max(count, passes))
         pairs = zip(self._weights, self._sample(), strict=False)
         moved = any(was and now and was != now for was, now in pairs)
         if moved and not self._noted:
@@ -246,14 +228,14 @@ class UnansweredPasses:
             )
         self._noted = True
         found: dict[str, Any] = {
-            "backwards": self._passes(),
+            "backwards": passes,
             "discarded": max(tracked.sampler.discarded for tracked in self._parameters.all),
             "losses": int(count),
             "moved": moved,
             "optimizers": _kinds(tracked.optimizer for tracked in self._parameters.optimizers),
             "strangers": _kinds(strangers),
         }
-        if isfinite(first) and isfinite(last) and count:
+        if isfinite(first) and isfinite(last):
             found |= {"loss": name, "first_loss": first, "last_loss": last}
         self._recorder.note({"without_step": found})
 
