@@ -66,13 +66,11 @@ class _Seen:
     def add(self, sample: NDArray[Any]) -> None:
         """Elements of a float input."""
         values = sample.astype(np.float64)
-        squares = float(np.vdot(values, values))
-        if not math.isfinite(squares):
+        if not math.isfinite(values.sum()):
             values = values[np.isfinite(values)]
-            squares = float(np.vdot(values, values))
         self.finite += len(values)
         self.bad += len(sample) - len(values)
-        self.squares += squares
+        self.squares += float(np.vdot(values, values))
         self.top = max(self.top, float(np.abs(values).max(initial=0.0)))
 
     def scalars(self) -> dict[str, float]:
@@ -129,7 +127,7 @@ class Batches:
         self._looks = LOOKS
         """How many gradients of an output are still to be looked at."""
         self._unfed = LOOKS
-        """Recorded steps without an input until that is told; 0 once there was one."""
+        """Recorded steps without an input until that is told; below 0 it never is."""
 
     def wants(self, plan: StepPlan) -> bool:
         """The previous step has ended: whether the calls of the coming one are to be looked at."""
@@ -158,9 +156,9 @@ class Batches:
             found.late.append(Late(Transfer(seen.sent), seen.arrived))
         else:
             found.scalars |= seen.scalars()
-        if self._unfed == 1:
+        self._unfed -= 1
+        if self._unfed == 0:
             self._recorder.event(Event(found.step, EventKind.NOT_RECORDED, _UNFED))
-        self._unfed = max(self._unfed - 1, 0)
         if not self._looks:
             self._looks = -1
             self.loss_guess = self._guess
@@ -183,7 +181,7 @@ class Batches:
                 # A copy: its memory may be filled with the next batch before the step's end.
                 self._seen.sent.append(spread(values, _SAMPLED).clone())
         if given:
-            self._unfed = 0
+            self._unfed = -1
             self._seen.batches[batch] = None
 
     def _look_at(self, output: Any) -> None:

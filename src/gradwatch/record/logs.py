@@ -125,8 +125,7 @@ class Logs:
                 if name == given:
                     self._plain.add(name)
         of_training = losses([name for _, name, _ in numbers])
-        bad = {step for step, name, v in numbers if name in of_training and not isfinite(v)}
-        for step in bad:
+        for step in {at for at, name, v in numbers if name in of_training and not isfinite(v)}:
             numbers.append((step, "loss_nonfinite", 1.0))
             if self.samples.mark(step):
                 self._recorder.note(self.samples.info())

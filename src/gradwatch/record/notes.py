@@ -120,9 +120,9 @@ class OptimizerNotes:
             holds = {"parameters": len(held), "foreign": len(set(held) - ours)}
             described.append({"optimizer": type(optimizer).__name__, **holds, "groups": decay})
         self._recorder.note({"optimizers": described})
-        trainable = [p for p in self._parameters.unowned.tensors() if p is not None]
+        unowned = [p for p in self._parameters.unowned.tensors() if p is not None]
         # an optimizer of 16-bit weights may hold copies of them with more bits
-        if not any(p.requires_grad and p.element_size() > 2 for p in trainable):
+        if not any(p.requires_grad and p.element_size() > 2 for p in unowned):
             return
         for place, entry in enumerate(described, 1):
             if 0 < entry["parameters"] <= entry["foreign"]:
@@ -130,13 +130,14 @@ class OptimizerNotes:
 
     def look_for_silent(self) -> None:
         """Those of several that have never stepped although their parameters get gradients."""
-        silent, optimizers = [], self._parameters.optimizers
-        for position, tracked in enumerate(optimizers, 1):
-            passes, optimizer = tracked.sampler.passes, tracked.optimizer
-            if optimizer is not None and passes >= LEAST and not tracked.has_stepped:
-                entry = {"optimizer": type(optimizer).__name__, "backwards": passes}
-                entry |= {"position": position, "of": len(optimizers)}
-                silent.append({**entry, "parameters": [info.name for info in tracked.parameters]})
+        silent = []
+        for position, tracked in enumerate(self._parameters.optimizers, 1):
+            passes, kinds = tracked.sampler.passes, _kinds([tracked.optimizer])
+            if kinds and passes >= LEAST and not tracked.has_stepped:
+                place = {"position": position, "of": len(self._parameters.optimizers)}
+                held = [info.name for info in tracked.parameters]
+                told = {"optimizer": kinds[0], "backwards": passes, "parameters": held}
+                silent.append({**told, **place})
         if silent != self._silent:
             self._silent = silent
             self._recorder.note({"silent_optimizers": silent})
@@ -249,9 +250,7 @@ class UnansweredPasses:
 
 def _bits(parameter: Tensor | None) -> bytes:
     """Of some elements; nothing where they are not in this process' memory."""
-    if parameter is None or not parameter.is_cpu:
-        return b""
-    values = readable_here(spread(parameter, 64))
+    values = None if parameter is None else readable_here(spread(parameter, 64))
     return b"" if values is None else as_array(values).tobytes()
 
 

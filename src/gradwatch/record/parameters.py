@@ -189,7 +189,8 @@ class TrackedOptimizer:
             return
         self.refs = [_gone if t is None else weakref.ref(t) for t in tensors]
         self.ids, self._layout = ids, layout
-        self.rows = [0 if t is None else _rows(local(t)) for t in tensors]
+        pieces = [None if t is None else local(t) for t in tensors]
+        self.rows = [len(t) if t is not None and t.dim() > 1 and t.numel() else 0 for t in pieces]
         offsets = [0 if t is None else flat_offset(placement(t)) for t in tensors]
         self.offsets = np.array(offsets, np.int64)
         self.meter = self._make_meter(self)
@@ -197,10 +198,6 @@ class TrackedOptimizer:
 
 def _gone() -> None:
     """Stands for the reference to a tensor that is not there."""
-
-
-def _rows(tensor: Tensor) -> int:
-    return tensor.shape[0] if tensor.dim() > 1 and tensor.numel() else 0
 
 
 State = tuple[int, bool, torch.dtype, torch.device, tuple[int, ...] | None]
@@ -261,18 +258,15 @@ class TrackedParameters:
 
     def add(self, optimizer: Optimizer) -> tuple[TrackedOptimizer, list[TrackedOptimizer]]:
         """Track this optimizer; also gives those it takes the place of."""
-        mine = set(parameter_ids(optimizer))
-        replaced = [
-            tracked
-            for tracked in self.optimizers
-            if (other := tracked.optimizer) is None or set(parameter_ids(other)) <= mine
-        ]
-        for old in replaced:
-            self._remove(old)
-        tracked = self._track(optimizer)
-        tracked.groups = [number for old in replaced for number in old.groups]
+        mine, replaced = set(parameter_ids(optimizer)), []
+        tracked = self._tracked[optimizer] = self._track(optimizer)
+        for old in list(self.optimizers):
+            other = old.optimizer
+            if other is None or set(parameter_ids(other)) <= mine:
+                self._remove(old)
+                replaced.append(old)
+                tracked.groups += old.groups
         self.optimizers.append(tracked)
-        self._tracked[optimizer] = tracked
         return tracked, replaced
 
     def learn_order(self, order: Mapping[str, int]) -> None:
