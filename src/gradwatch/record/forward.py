@@ -331,8 +331,6 @@ class Forward:
     def skipped(self, found: Found) -> None:
         """The scaler has left the step out; known when the forward of the next has run."""
         self._try(self._put_probe, found)
-        if self._feeding:
-            self._try(self.batches.skipped, found)
 
     def _learn(self, graphing: LayerGraph) -> None:
         """The graph is known, or more of it."""

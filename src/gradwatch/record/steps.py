@@ -157,7 +157,7 @@ class StepController:
             self.optimizer_notes.look_for_silent()
         self.state = _ENDED
         self._read_notes()
-        if batches := self.logs.batches.info():
+        if batches := self.logs.samples.info():
             self.recorder.note(batches)
         self.sink.event(Event(clock.made, EventKind.CLOSED, text))
         timer, overhead = self.guard.timer, self.pace.overhead
