@@ -5,13 +5,12 @@ all its activations.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 import gradwatch.graph
 from gradwatch.graph import Graph
@@ -164,14 +163,8 @@ class LayerGraph:
         """Layers that are in the graph."""
         self._edges: dict[tuple[str, str], None] = {}
         self._opaque: set[str] = set()
-        self._unchanged: set[str] = set()
-        self._ran_without_gradients: list[str] = []
-        self._made: dict[int, tuple[ref[Tensor], str]] = {}
-        """Outputs that have no autograd node, by identity, and the layers that gave them."""
-        self._last_made: Sources = ()
-        self._guesses: list[tuple[str, set[int], list[str], Sources]] = []
-        """Layers to which nothing leads back, the floats they were given, and what ran before."""
         self._looks = 0
+        self._forget()
 
     def arm(self, layers: Sequence[Layer], owners: Mapping[int, str]) -> None:
         """A step comes on which calls are told."""
@@ -180,8 +173,13 @@ class LayerGraph:
         self._forget()
 
     def _forget(self) -> None:
-        self._ran_without_gradients, self._guesses, self._inputs.calls = [], [], []
-        self._made, self._last_made = {}, ()
+        self._inputs.calls = []
+        self._without_node: Any = WeakTensorKeyDictionary()
+        """Outputs that have no autograd node, of frozen layers say, and the layers they are of."""
+        self._unplaced: list[str] = []
+        """Layers that ran since one whose output has a node, or the last that is frozen."""
+        self._guesses: list[tuple[str, set[int], list[str]]] = []
+        """Layers to which nothing leads back, the floats they were given, and what ran before."""
 
     # -- in the forward --------------------------------------------------------------------------
 
@@ -190,34 +188,25 @@ class LayerGraph:
         if torch._C._current_graph_task_id() != -1:
             return  # a checkpoint runs its part again: nothing new
         given, made = list(tensors_in((args, kwargs))), list(tensors_in(output))
-        unknown = {id(tensor) for tensor in given if self._is_unknown(tensor)}
-        self._inputs.layer(layer, module, given, made, unknown)
+        self._called.setdefault(layer)
+        self._inputs.layer(layer, module, given, made, self._without_node)
         if not torch.is_grad_enabled():
             # A reentrant checkpoint runs its part so, and later shows as one node of the graph.
-            self._called.setdefault(layer)
-            self._ran_without_gradients.append(layer)
+            self._unplaced.append(layer)
             return
-        changed = nodes_of(made)
-        if made and all(any(out is tensor for tensor in given) for out in made):
-            changed = [node for node in changed if not self._walker.has_seen(node)]
-            if not changed:
-                self._unchanged.add(layer)  # an identity, such as a dropout that drops nothing
-                return
-        sources = dict.fromkeys(self._walker.sources(_entering(nodes_of(given), changed)))
-        sources.update(dict.fromkeys(self._without_gradient(given)))
-        if not sources and layer not in self._ran_without_gradients:
+        changed = [node for node in nodes_of(made) if not self._walker.has_seen(node)]
+        if made and not changed and all(any(out is tensor for tensor in given) for out in made):
+            return  # an identity, such as a dropout that drops nothing
+        known = [self._without_node[tensor] for tensor in given if tensor in self._without_node]
+        sources = (*self._walker.sources(_entering(nodes_of(given), changed)), *known)
+        if not sources and self._unplaced and layer not in self._unplaced:
             floats = {id(tensor) for tensor in given if tensor.is_floating_point()}
-            chain = list(dict.fromkeys(self._ran_without_gradients))
-            if chain or self._last_made:
-                self._guesses.append((layer, floats, chain, self._last_made))
+            self._guesses.append((layer, floats, self._unplaced))
         self._join(sources, layer)
-        self._ran_without_gradients = []
         self._walker.mark(changed, layer)
-        for tensor in made:
-            if tensor.grad_fn is None:
-                # By identity, checked through a weak reference: the id of a freed tensor is reused.
-                self._made[id(tensor)] = ref(tensor), layer
-                self._last_made = (layer,)
+        plain = [tensor for tensor in made if tensor.grad_fn is None]
+        self._without_node.update(dict.fromkeys(plain, layer))
+        self._unplaced = [layer] if plain else []
 
     def ended(self, model: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """The model has run: what its output passed after the last layer may be a layer too."""
@@ -235,22 +224,9 @@ class LayerGraph:
 
     def _guess(self, fed: set[int]) -> None:
         """Where nothing leads back, what ran without gradients is assumed to feed a layer."""
-        for layer, floats, chain, last in self._guesses:
+        for layer, floats, before in self._guesses:
             if floats - fed:
-                self._join(self._chain((), chain) or last, layer)
-                self._opaque |= set() if chain else {layer}
-
-    def _without_gradient(self, given: Iterable[Tensor]) -> Iterator[str]:
-        """Layers whose outputs need no gradient, frozen ones say, known by the tensor itself."""
-        for tensor in given:
-            reference, layer = self._made.get(id(tensor), (None, ""))
-            if reference is not None and reference() is tensor:
-                yield layer
-
-    def _is_unknown(self, tensor: Tensor) -> bool:
-        """Whether nothing tells where a tensor comes from, unless it is an input."""
-        plain = tensor.grad_fn is None and not tensor.requires_grad
-        return plain and not any(self._without_gradient([tensor]))
+                self._join(self._chain((), before), layer)
 
     def _join(self, sources: Iterable[str], layer: str) -> None:
         self._called.setdefault(layer)
@@ -259,21 +235,20 @@ class LayerGraph:
 
     def _found_inside(self, sources: Sources, inside: Sources) -> Sources:
         """An operation takes parameters of these layers; several in one, and it is compiled."""
-        if len(inside) == 1:
-            self._join(sources, inside[0])
-            return inside
-        place = {name: index for index, name in enumerate(self._layers)}
-        return self._chain(sources, sorted(inside, key=lambda name: place.get(name, len(place))))
+        if len(inside) > 1:
+            return self._chain(sources, [name for name in self._layers if name in inside])
+        self._join(sources, inside[0])
+        return inside
 
     def _passed(self, node: Node, sources: Sources) -> Sources | None:
         """A part that cannot be looked into stands for the layers in it, one after the other."""
-        if node.name() != _REENTRANT or not self._ran_without_gradients:
+        if node.name() != _REENTRANT:
             return None
-        inside, self._ran_without_gradients = self._ran_without_gradients, []
-        return self._chain(sources, dict.fromkeys(inside))
+        inside, self._unplaced = self._unplaced, []
+        return self._chain(sources, inside)
 
     def _chain(self, sources: Sources, inside: Iterable[str]) -> Sources:
-        for layer in inside:
+        for layer in dict.fromkeys(inside):
             self._join(sources, layer)
             self._opaque.add(layer)
             sources = (layer,)
@@ -286,16 +261,14 @@ class LayerGraph:
         self._guess(set())  # of networks that no model calls
         self._forget()
         self._looks += 1
-        if not self._placed:
-            if self._looks >= _LOOKS:
-                self.assume()
-            return {}
-        nodes = tuple(self._node(name) for name in self._called if name in self._placed)
-        self.graph = Graph(nodes, tuple(self._edges))
-        complete = self._layers.keys() <= self._placed | self._unchanged
-        followed = self._looks >= _LOOKS or not self._inputs.several
-        self.done = step >= _LAST_STEP or (complete and followed)
-        return self._inputs.info() if self._looks >= _LOOKS else {}
+        seen = self._looks >= _LOOKS
+        if self._placed:
+            nodes = tuple(self._node(name) for name in self._called if name in self._placed)
+            self.graph = Graph(nodes, tuple(self._edges))
+            self.done = step >= _LAST_STEP or (seen and self._layers.keys() <= self._called.keys())
+        elif seen:
+            self.assume()
+        return self._inputs.info() if seen else {}
 
     def assume(self) -> None:
         """Where no forward was seen: the order of registration, and the graph says so."""
@@ -324,79 +297,64 @@ def _entering(given: list[Node], made: list[Node]) -> list[Node]:
 class InputUse:
     """Follows the float tensors among a model's arguments through one forward after the other.
 
-    An input is known by its place among the arguments. It is used by the layers that are called
-    with it; a layer without parameters that gives nothing but zeros passes nothing on. Operations
+    An input is known by the name of the argument. It is used by the layers that are called with
+    it; a layer without parameters that gives nothing but zeros passes nothing on. Operations
     outside of layers show only that they took some tensor without a gradient: then no verdict is
-    sure, since an input that no layer is called with may have gone there.
+    sure, since an input that no layer is called with may have gone there. So it is with modules of
+    the user's, which may reach an input by another way than their arguments.
     """
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, set[int], set[int], bool]] = []
-        """Layers of this forward, the tensors they were given, those of them that nobody knows, and
-        whether nothing was passed on. By identity: the model's inputs live until it has ended."""
-        self._unseen = False
-        self._names: dict[int, str] = {}
-        self._takers: dict[int, set[str]] = {}
-        self._blocking: dict[int, set[str]] = {}
-
-    @property
-    def several(self) -> bool:
-        """Whether there are inputs to tell apart."""
-        return len(self._names) > 1
+        self.calls: list[tuple[str, str, set[int], set[int]]] = []
+        """Layers of this forward, whether they pass on what they take, the tensors they were given,
+        and those of them that nobody knows: by identity, since the model's inputs live until it has
+        ended."""
+        self._sure = True
+        self._found: dict[int, dict[str, Any]] = {}
 
     def layer(
-        self, name: str, module: nn.Module, given: list[Tensor], made: list[Tensor], odd: set[int]
+        self, name: str, module: nn.Module, given: list[Tensor], made: list[Tensor], known: Any
     ) -> None:
-        """A layer was called with `given`."""
+        """A layer was called with `given`; the tensors of `known` come from layers."""
         alone = len(given) == 1 and next(module.parameters(), None) is None
         blocks = alone and bool(made) and _is_zero(made) and not _is_zero(given)
-        # A module of the user's may reach an input by another way than its arguments.
-        self._unseen |= not type(module).__module__.startswith("torch.")
-        self.calls.append((name, {id(tensor) for tensor in given}, odd, blocks))
+        role = "blocked_by" if blocks else "layers"
+        unknown = {id(one) for one in given if not one.requires_grad and one not in known}
+        self.calls.append((name, role, set(map(id, given)), unknown))
+        self._sure &= type(module).__module__.startswith("torch.")
 
     def ended(self, model: nn.Module, args: Any, kwargs: Any, fed: set[int], unseen: bool) -> None:
         """The model was called with these; something may have gone by `unseen`."""
-        names = _argument_names(model)
-        names += [name for name in kwargs if name not in names]
-        given = [*enumerate(args), *((names.index(name), kwargs[name]) for name in kwargs)]
-        places = {
-            id(value): place
-            for place, value in given
-            if isinstance(value, Tensor) and value.is_floating_point()
-            if value.numel() > 1 and not value.requires_grad
-        }
-        for place in places.values():
-            self._names.setdefault(place, names[place] if place < len(names) else "")
-        self._unseen |= unseen or any(odd - fed for _, _, odd, _ in self.calls)
-        for name, tensors, _, blocks in self.calls:
-            for place in {places[tensor] for tensor in tensors & places.keys()}:
-                (self._blocking if blocks else self._takers).setdefault(place, set()).add(name)
+        self._sure &= not unseen and not any(unknown - fed for *_, unknown in self.calls)
+        for place, (name, value) in enumerate(_arguments(model, args, kwargs)):
+            if not isinstance(value, Tensor) or not value.is_floating_point():
+                continue
+            if value.numel() < 2 or value.requires_grad:
+                continue
+            blank = {"number": place + 1, "name": name, "layers": set(), "blocked_by": set()}
+            entry = self._found.setdefault(place, blank)
+            for layer, role, given, _ in self.calls:
+                if id(value) in given:
+                    entry[role].add(layer)
 
     def info(self) -> dict[str, Any]:
         """Keys for `run.info`: the inputs that may be unused, and the layers that take each."""
         entries = [
-            {
-                "number": place + 1,
-                "name": name,
-                "layers": sorted(self._takers.get(place, ())),
-                "blocked_by": sorted(self._blocking.get(place, ())),
-                "sure": not self._unseen,
-            }
-            for place, name in sorted(self._names.items())
+            {key: sorted(value) if isinstance(value, set) else value for key, value in one.items()}
+            for _, one in sorted(self._found.items())
         ]
-        return {"inputs": entries} if self.several else {}
+        sure = {"sure": self._sure}
+        return {"inputs": [entry | sure for entry in entries]} if len(entries) > 1 else {}
 
 
-def _argument_names(model: nn.Module) -> list[str]:
-    """The names of the forward's arguments, up to the first that takes any number of them."""
+def _arguments(model: nn.Module, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+    """The forward's arguments by name; those it takes any number of are not told apart."""
     try:
-        parameters = list(inspect.signature(model.forward).parameters.values())
+        signature = inspect.signature(model.forward)
+        given = signature.bind(*args, **kwargs).arguments
     except (TypeError, ValueError):  # not written in Python
         return []
-    single = takewhile(
-        lambda one: one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD), parameters
-    )
-    return [parameter.name for parameter in single]
+    return [(name, given.get(name)) for name in signature.parameters]
 
 
 def _is_zero(tensors: Iterable[Tensor]) -> bool:
