@@ -7,20 +7,20 @@ of compiled parts has a hook of its own, which stays.
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from time import perf_counter
 from typing import Any
 from weakref import ref
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 import gradwatch.kernel as kernel
 from gradwatch.graph import Graph
-from gradwatch.record import activations, looking
+from gradwatch.record import looking
+from gradwatch.record.activations import Activations, LayerCall, LayerRows, rows_of
 from gradwatch.record.batches import LOOKS, Batches, fed_modules
 from gradwatch.record.device import top
 from gradwatch.record.graph import LayerGraph
@@ -40,8 +40,6 @@ DISPATCH = 3.5e-6
 one goes a longer way. Our clock sees nothing of it, and with hundreds of layers it is the most."""
 _RESCAN = 4
 """Of so many full steps one looks at the model anew."""
-_PATIENCE = 3
-"""So many full steps without an activation, and that is told."""
 _WITH_ALL = (Family.ACT, Family.WEIGHT)
 """On the steps of these families every probed layer gets a row, eventful or not."""
 _UNREAD = -1
@@ -129,8 +127,6 @@ class Forward:
         self._recorder, self.timer = recorder, recorder.timer
         self.batches = Batches(model, recorder)
         self.graph: Graph | None = None
-        self.order: dict[str, int] = {}
-        """The layers' positions in forward order, as far as they are known."""
         self.table: dict[int, Layer] = {}
         """Layers and roots by the identity of their module."""
         self.probing = self.closer = False
@@ -142,13 +138,13 @@ class Forward:
         """Of outputs on devices and what the layers were given the largest magnitude in a sample,
         which is not finite where anything in it is; and what to say where no input can be read."""
         self._plan = StepPlan(0, frozenset(), full=False)
-        self._scans = self._silent = 0
+        self._scans = 0
         self._layers: list[Layer] = []
         self._owners: dict[int, str] = {}
         self._ids: dict[str, int] = {}
         self._told: set[str] = set()
         self._feeding, self._feeds = False, LOOKS
-        self._acts: activations.Activations | None = None
+        self._acts: Activations | None = None
         self._graphing: LayerGraph | None = LayerGraph()
         self._handles: list[Any] = []
         self._off = False
@@ -176,7 +172,7 @@ class Forward:
             self._scans += 1
         self.probing = self._records and Family.PROBE in due
         acting = self._records and Family.ACT in due
-        self._acts = activations.Activations(self._owners) if acting else None
+        self._acts = Activations(self._owners) if acting else None
         if self._graphing is not None and due:
             self._graphing.arm(self._layers, self._owners)
         self.closer = acting or (self._graphing is not None and bool(due))
@@ -251,8 +247,6 @@ class Forward:
 
     def backward(self) -> None:
         """A backward pass has run: what is seen from now on may belong to another step."""
-        if self._acts is not None:
-            self._acts.backward_ran = True
         if self.hits:
             self._settled = {**self.hits, **self._settled}
             self.hits = {}
@@ -267,7 +261,8 @@ class Forward:
             return
         if self._acts is not None and layer.watched:
             self._acts.look(layer, (args, kwargs), output)
-        if self._graphing is not None:
+        # Within a backward pass a checkpoint runs its part again: that is no part of the graph.
+        if self._graphing is not None and torch._C._current_graph_task_id() == -1:
             if layer.is_layer and not layer.composite:
                 self._graphing.look(layer.name, module, args, kwargs, output)
             if module is self._model():
@@ -320,22 +315,17 @@ class Forward:
         """The graph is known, or more of it."""
         if graphing.graph is not None and graphing.graph != self.graph:
             self.graph, self._ids = graphing.graph, {}
-            self.order.update(graphing.graph.order)
+            if self.graph.assumed and not self._off:
+                self._not_recorded("no forward of a module was seen")
         if graphing.done:
             self._graphing, self.closer = None, False
 
-    def _put_activations(self, found: Found, calls: list[activations.LayerCall]) -> None:
-        if not calls:
-            self._silent += 1
-            if self._silent == _PATIENCE:
-                self._not_recorded("compiled" if compiles() else "no forward of a module was seen")
-            return
-
+    def _put_activations(self, found: Found, calls: list[LayerCall]) -> None:
         def finish(numbers: Parts) -> Found:
-            rows = activations.rows_of(calls, numbers)
-            return Found(found.step, [self._rows(Family.ACT, found.step, *rows)])
+            return Found(found.step, [self._rows(Family.ACT, found.step, rows_of(calls, numbers))])
 
-        _put(found, [call.sample for call in calls if call.sample is not None], finish)
+        if calls:
+            _put(found, [call.sample for call in calls if call.sample is not None], finish)
 
     def _not_recorded(self, why: str) -> None:
         if why not in self._told:
@@ -366,26 +356,20 @@ class Forward:
             rows["probe_input_nonfinite"] = [max(of_input, 0) for _, of_input in counts]
             states = [State.SAMPLED if one.name in tops else State.MEASURED for one in told]
             if told:
-                late.rows.append(self._rows(Family.PROBE, found.step, told, rows, states))
+                late.rows.append(self._rows(Family.PROBE, found.step, (told, rows, states)))
             if hits and next(iter(hits.values()))[1] == _UNREAD:
                 late.scalars["probe_input_unread"] = 1.0
             return late
 
         _put(found, [one for seen, _ in tops.values() for one in seen], finish)
 
-    def _rows(
-        self,
-        family: Family,
-        step: int,
-        layers: Sequence[Layer],
-        rows: NDArray[np.void],
-        states: Sequence[State],
-    ) -> StepRows:
+    def _rows(self, family: Family, step: int, seen: LayerRows) -> StepRows:
+        layers, rows, states = seen
         if any(layer.name not in self._ids for layer in layers):
-            places = [self.order.get(layer.name) for layer in layers]
+            order = self.graph.order if self.graph is not None else {}
             subjects = [
-                Subject(Kind.LAYER, layer.name, layer.name, order=place, module=layer.kind)
-                for layer, place in zip(layers, places, strict=True)
+                Subject(Kind.LAYER, one.name, one.name, order=order.get(one.name), module=one.kind)
+                for one in layers
             ]
             ids = self._recorder.declare(subjects).tolist()
             self._ids |= {layer.name: number for layer, number in zip(layers, ids, strict=True)}

@@ -6,6 +6,7 @@ all its activations.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -38,14 +39,14 @@ class AutogradWalker:
 
     Reads names and edges only. `joined(sources, layers)` is called where an operation takes
     parameters of layers that no hook has seen; `passed(node, sources)` for every other new node.
-    Both may say what the sources of everything behind the node are.
+    Both say what the sources of everything behind the node are.
     """
 
     def __init__(
         self,
         owners: Mapping[int, str],
-        joined: Callable[[Sources, Sources], Sources] | None = None,
-        passed: Callable[[Node, Sources], Sources | None] | None = None,
+        joined: Callable[[Sources, Sources], Sources],
+        passed: Callable[[Node, Sources], Sources],
     ) -> None:
         self._owners, self._joined, self._passed = owners, joined, passed
         self._sources: dict[int, Sources] = {}
@@ -65,11 +66,11 @@ class AutogradWalker:
 
     def sources(self, nodes: Iterable[Node]) -> Sources:
         """The layers the nodes' data come from, nearest first in order of arguments."""
-        layers: dict[str, None] = {}
+        nodes = list(nodes)
         for node in nodes:
             self._visit(node)
-            layers.update(dict.fromkeys(self._sources.get(node._sequence_nr(), ())))
-        return tuple(layers)
+        known = [self._sources.get(node._sequence_nr(), ()) for node in nodes]
+        return tuple(dict.fromkeys(chain.from_iterable(known)))
 
     def _visit(self, start: Node) -> None:
         """Depth first, inputs before the nodes they feed.
@@ -100,16 +101,10 @@ class AutogradWalker:
         if children and None not in layers:
             self._parameter_layers[number] = unseen[0]
             return
-        feeding: dict[str, None] = {}
-        for child in children:
-            if child is not None:
-                feeding.update(dict.fromkeys(self._sources.get(child._sequence_nr(), ())))
-        sources = tuple(feeding)
-        if unseen:
-            sources = self._joined(sources, unseen) if self._joined is not None else unseen[-1:]
-        elif self._passed is not None:
-            sources = self._passed(node, sources) or sources
-        self._sources[number] = sources
+        sources = self.sources(child for child in children if child is not None)
+        self._sources[number] = (
+            self._joined(sources, unseen) if unseen else self._passed(node, sources)
+        )
 
     def _layer(self, node: Node) -> str | None:
         """The layer of a parameter, or of one that was only reshaped; None for data."""
@@ -155,8 +150,6 @@ class LayerGraph:
         self.graph: Graph | None = None
         self.done = False
         self._inputs = InputUse()
-        self._walker = AutogradWalker({})
-        self._layers: dict[str, Layer] = {}
         self._called: dict[str, None] = {}
         """Layers in the order of their first call."""
         self._placed: set[str] = set()
@@ -164,12 +157,12 @@ class LayerGraph:
         self._edges: dict[tuple[str, str], None] = {}
         self._opaque: set[str] = set()
         self._looks = 0
-        self._forget()
+        self.arm((), {})
 
     def arm(self, layers: Sequence[Layer], owners: Mapping[int, str]) -> None:
         """A step comes on which calls are told."""
-        self._layers = {layer.name: layer for layer in layers if layer.is_layer}
-        self._walker = AutogradWalker(owners, joined=self._found_inside, passed=self._passed)
+        self._kinds = {layer.name: layer.kind for layer in layers if layer.is_layer}
+        self._walker = AutogradWalker(owners, self._found_inside, self._passed)
         self._forget()
 
     def _forget(self) -> None:
@@ -185,8 +178,6 @@ class LayerGraph:
 
     def look(self, layer: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """A layer has run."""
-        if torch._C._current_graph_task_id() != -1:
-            return  # a checkpoint runs its part again: nothing new
         given, made = list(tensors_in((args, kwargs))), list(tensors_in(output))
         self._called.setdefault(layer)
         self._inputs.layer(layer, module, given, made, self._without_node)
@@ -210,8 +201,6 @@ class LayerGraph:
 
     def ended(self, model: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """The model has run: what its output passed after the last layer may be a layer too."""
-        if torch._C._current_graph_task_id() != -1:
-            return
         if torch.is_grad_enabled():
             made = list(tensors_in(output))
             self._walker.sources(nodes_of(made))
@@ -236,14 +225,14 @@ class LayerGraph:
     def _found_inside(self, sources: Sources, inside: Sources) -> Sources:
         """An operation takes parameters of these layers; several in one, and it is compiled."""
         if len(inside) > 1:
-            return self._chain(sources, [name for name in self._layers if name in inside])
+            return self._chain(sources, [name for name in self._kinds if name in inside])
         self._join(sources, inside[0])
         return inside
 
-    def _passed(self, node: Node, sources: Sources) -> Sources | None:
+    def _passed(self, node: Node, sources: Sources) -> Sources:
         """A part that cannot be looked into stands for the layers in it, one after the other."""
         if node.name() != _REENTRANT:
-            return None
+            return sources
         inside, self._unplaced = self._unplaced, []
         return self._chain(sources, inside)
 
@@ -263,31 +252,27 @@ class LayerGraph:
         self._looks += 1
         seen = self._looks >= _LOOKS
         if self._placed:
-            nodes = tuple(self._node(name) for name in self._called if name in self._placed)
-            self.graph = Graph(nodes, tuple(self._edges))
-            self.done = step >= _LAST_STEP or (seen and self._layers.keys() <= self._called.keys())
+            names = [name for name in self._called if name in self._placed]
+            kinds = [self._kinds.get(name, "") for name in names]
+            opaque = [name in self._opaque for name in names]
+            nodes = map(gradwatch.graph.Node, names, kinds, opaque)
+            self.graph = Graph(tuple(nodes), tuple(self._edges))
+            self.done = step >= _LAST_STEP or (seen and self._kinds.keys() <= self._called.keys())
         elif seen:
             self.assume()
         return self._inputs.info() if seen else {}
 
     def assume(self) -> None:
         """Where no forward was seen: the order of registration, and the graph says so."""
-        if self.graph is None and self._layers:
-            edges = Graph.chain(self._layers).edges
-            self.graph = Graph(tuple(map(self._node, self._layers)), edges, assumed=True)
-            self.done = True
-
-    def _node(self, name: str) -> gradwatch.graph.Node:
-        kind = self._layers[name].kind if name in self._layers else ""
-        return gradwatch.graph.Node(name, kind, opaque=name in self._opaque)
+        if self.graph is None and self._kinds:
+            self.graph, self.done = Graph.chain(self._kinds), True
 
 
 def _entering(given: list[Node], made: list[Node]) -> list[Node]:
     """The nodes before the layer. One that works in place has given its input its own node."""
     before: list[Node] = []
     for node in given:
-        inside = any(node is output for output in made)
-        before += [child for child, _ in node.next_functions if child] if inside else [node]
+        before += [child for child, _ in node.next_functions if child] if node in made else [node]
     return before
 
 
@@ -327,24 +312,20 @@ class InputUse:
         """The model was called with these; something may have gone by `unseen`."""
         self._sure &= not unseen and not any(unknown - fed for *_, unknown in self.calls)
         for place, (name, value) in enumerate(_arguments(model, args, kwargs)):
-            if not isinstance(value, Tensor) or not value.is_floating_point():
+            if not isinstance(value, Tensor) or value.numel() < 2:
                 continue
-            if value.numel() < 2 or value.requires_grad:
+            if value.requires_grad or not value.is_floating_point():
                 continue
-            blank = {"number": place + 1, "name": name, "layers": set(), "blocked_by": set()}
-            entry = self._found.setdefault(place, blank)
+            blank: dict[str, Any] = {"number": place + 1, "name": name}
+            entry = self._found.setdefault(place, blank | {"layers": [], "blocked_by": []})
             for layer, role, given, _ in self.calls:
-                if id(value) in given:
-                    entry[role].add(layer)
+                if id(value) in given and layer not in entry[role]:
+                    entry[role].append(layer)
 
     def info(self) -> dict[str, Any]:
         """Keys for `run.info`: the inputs that may be unused, and the layers that take each."""
-        entries = [
-            {key: sorted(value) if isinstance(value, set) else value for key, value in one.items()}
-            for _, one in sorted(self._found.items())
-        ]
-        sure = {"sure": self._sure}
-        return {"inputs": [entry | sure for entry in entries]} if len(entries) > 1 else {}
+        entries = [self._found[place] | {"sure": self._sure} for place in sorted(self._found)]
+        return {"inputs": entries} if len(entries) > 1 else {}
 
 
 def _arguments(model: nn.Module, args: Any, kwargs: Any) -> list[tuple[str, Any]]:

@@ -124,7 +124,7 @@ def drops(module: nn.Module) -> bool:
 
 
 def _resting(model: nn.Module) -> set[int]:
-    """The modules inside parts of which every parameter is frozen: their dropouts are off on purpose."""
+    """The modules inside parts whose parameters are all frozen: dropouts there rest on purpose."""
     return {
         id(inner)
         for module in model.modules()
