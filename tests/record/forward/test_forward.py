@@ -1,5 +1,6 @@
 """Models that are called in unusual ways, and what lies on a device."""
 
+import math
 import pickle
 
 import pytest
@@ -101,7 +102,7 @@ def test_a_layer_alone_is_the_model() -> None:
     driven = Driven(nn.Linear(6, 2))
     (rows,) = driven.train(mean_square, Family.ACT)
     assert rows[""]["act_count"] == 8
-    assert driven.forward.order == {"": 0}
+    assert driven.forward.graph.order == {"": 0}  # type: ignore[union-attr]
     driven.forward.detach()
 
 
@@ -205,14 +206,9 @@ def test_what_a_device_makes_that_is_not_finite_comes_late(monkeypatch: pytest.M
         mean_square(model).backward()
         driven.forward.backward()
     assert len(looks) == 6  # each layer once a step, its output and what it is given
-    looks.clear()
     rows = driven.rows(driven.collect(), Family.PROBE)
     assert {name: row["probe_input_nonfinite"] for name, row in rows.items()} == {"1": 0, "2": 1}
     assert {row["state"] for row in rows.values()} == {State.SAMPLED}
-    driven.arm(ONLY_PROBE)
-    for _ in range(2):
-        mean_square(model)
-    assert len(looks) == 12  # from now on all calls, for a while
     driven.forward.detach()
 
 
@@ -220,7 +216,7 @@ def test_what_a_device_makes_that_is_not_finite_comes_late(monkeypatch: pytest.M
 @pytest.mark.parametrize("large", [False, True])
 def test_activations_of_a_device_come_late(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
-        monkeypatch.setattr("gradwatch.record.activations._DEVICE_MOST", 10)
+        monkeypatch.setattr("gradwatch.record.activations.SAMPLE", 10)
     model = net()
     driven = Driven(model)
     driven.arm(EVERYTHING)
@@ -236,7 +232,6 @@ def test_activations_of_a_device_come_late(large: bool, monkeypatch: pytest.Monk
     assert rows["0"]["act_std"] == pytest.approx(
         float(first.std(correction=0)), rel=1 if large else 1e-5
     )
-    share = float((first <= 0).float().mean())
-    assert rows["0"]["act_gate_zero_fraction"] == pytest.approx(share)
+    assert math.isnan(rows["0"]["act_gate_zero_fraction"])  # functions are looked at on the CPU
     assert all(row["probe_training"] == 1 for row in driven.rows(found, Family.PROBE).values())
     driven.forward.detach()
