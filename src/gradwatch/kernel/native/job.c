@@ -60,9 +60,7 @@ void sums_join(Sums *into, const Sums *part) {
 }
 
 /* ldexp, which is hardly ever needed and as slow as all the rest. */
-static double shifted(double value, int exponent) {
-    return exponent ? ldexp(value, exponent) : value;
-}
+static double shifted(double x, int exponent) { return exponent ? ldexp(x, exponent) : x; }
 
 void sums_finish(const Sums *sums, uint64_t count, Record *record) {
     *record = (Record){count, sums->zeros, sums->nan, sums->pos_inf, sums->neg_inf,

@@ -75,7 +75,8 @@ typedef struct {
     void (*hashes)(const Batch *batch, const int64_t *offsets, uint64_t *out);
     size_t (*nonfinite)(const void *data, size_t n, int dtype, size_t stride);
     double (*cosine)(const void *a, const void *b, size_t n, int dtype); /* NaN: none, or not finite */
-    void (*widen)(const void *from, size_t n, int dtype, double *to);    /* at most a block */
+    /* At most a block as doubles: in place, or in the room. */
+    const double *(*doubles)(const void *from, size_t n, int dtype, double *room);
 } Kernel;
 
 extern const Kernel kernel_base, kernel_avx2, kernel_avx512;
@@ -106,10 +107,9 @@ double norm_value(const Norm *norm);
 /* The multiple of 128 nearest to the exponent of a finite value; 0 for 0. */
 int common_exponent(double largest);
 
-typedef struct {
-    uint64_t changed, lost, with_gradient, finite, under;
-    Norm change, weight, ratio;
-} StepSums;
+/* What is counted in an optimizer's step, and norms of changes, weights and Adam's ratios. */
+enum { CHANGED, WITH, LOST, UNDER, FINITE, STRANGE, COUNTERS };
+typedef struct { uint64_t counts[COUNTERS]; Norm norms[3]; } StepSums;
 
 /* -- work on a batch, cut into pieces of fixed size --
  *

@@ -8,7 +8,6 @@ typedef float vf __attribute__((vector_size(WIDTH)));
 typedef int32_t vi __attribute__((vector_size(WIDTH)));
 typedef uint32_t vu __attribute__((vector_size(WIDTH)));
 typedef double vd __attribute__((vector_size(WIDTH)));
-typedef int64_t vl __attribute__((vector_size(WIDTH)));
 typedef uint64_t vq __attribute__((vector_size(WIDTH)));
 typedef uint8_t vb __attribute__((vector_size(WIDTH)));
 /* Half as many bytes: words about to be widened to the types above. */
@@ -19,36 +18,19 @@ typedef uint16_t vh __attribute__((vector_size(WIDTH / 2)));
 
 /* A scalar in every lane (x − 0 keeps x as it is, −0 and NaN included). */
 static inline vf vf_all(float x) { return x - (vf){0}; }
-static inline vd vd_all(double x) { return x - (vd){0}; }
 static inline vu vu_all(uint32_t x) { return x - (vu){0}; }
 static inline vq vq_all(uint64_t x) { return x - (vq){0}; }
 static inline vb vb_all(uint8_t x) { return x - (vb){0}; }
 
-static inline vf vf_pick(vi mask, vf yes, vf no) {
-    return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
-}
-
 static inline vf vf_abs(vf v) { return (vf)((vu)v & vu_all(0x7fffffff)); }
 static inline vd vd_abs(vd v) { return (vd)((vq)v & vq_all(INT64_MAX)); }
 
-/* Lanes summed in a fixed order; integers modulo 2^64. */
-static inline double vd_sum(vd v) {
-    double total = 0.0;
-    for (int i = 0; i < WIDE; i++) total += v[i];
-    return total;
-}
-
-static inline uint64_t vi_sum(vi v) {
-    int64_t total = 0;
-    for (int i = 0; i < LANES; i++) total += v[i];
-    return (uint64_t)total;
-}
-
-static inline uint64_t vq_sum(vq v) {
-    uint64_t total = 0;
-    for (int i = 0; i < WIDE; i++) total += v[i];
-    return total;
-}
+/* The lanes summed in their order. */
+#define SUM(type, vector) ({                                                             \
+    __typeof__(vector) v_ = vector;                                                      \
+    type sum_ = 0;                                                                       \
+    for (size_t i_ = 0; i_ < sizeof v_ / sizeof v_[0]; i_++) sum_ += (type)v_[i_];       \
+    sum_; })
 
 /* -- what differs: see base.c, avx2.c and avx512.c -- */
 
@@ -88,6 +70,7 @@ static inline vb look_up(vb table, vb index) {
 static inline vq vb_sums(vb v) { return (vq)X86(sad_epu8)(BITS(v), NO_BITS); }
 #else
 #define SET base
+static inline vf vf_pick(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
 static inline vf vf_min(vf a, vf b) { return vf_pick(a < b, a, b); }
 static inline vf vf_max(vf a, vf b) { return vf_pick(a > b, a, b); }
 static inline vf vf_sqrt(vf v) {
@@ -117,29 +100,17 @@ static inline float vf_least(vf v) {
 }
 #endif
 
-static inline int is_any(vq v) {
-    uint64_t any = 0;
-    for (int i = 0; i < WIDE; i++) any |= v[i];
-    return any != 0;
-}
-
 #if WIDTH > 16
 static inline vf half_to_float(vh half) {
     typedef long long Half __attribute__((vector_size(WIDTH / 2)));
     return (vf)X86(cvtph_ps)((Half)half);
 }
 #else
-/* float16 by arithmetic: its exponent and mantissa moved into a float's place want 112 added to the
- * exponent. Subnormal ones get 113, which is 2^-14 too much in value, and that is taken off again:
- * a product with subnormal floats would be right too, and a hundred times as slow. Inf and NaN get
- * the largest exponent. */
+/* float16 by arithmetic: its exponent and mantissa in a float's place are 2^112 times too small, and
+ * so small that older processors multiply them slowly. Inf and NaN get the largest exponent. */
 static inline vf half_to_float(vh half) {
-    vu bits = __builtin_convertvector(half, vu), top = vu_all(0x0f800000);
-    vu magnitude = (bits & vu_all(0x7fff)) << 13, exponent = magnitude & top;
-    vu normal = magnitude + vu_all(112u << 23);
-    vf small = (vf)(magnitude + vu_all(113u << 23)) - vf_all(0x1p-14f);
-    vu finite = (vu)vf_pick((vi)(exponent == vu_all(0)), small, (vf)normal);
-    vu special = (vu)(exponent == top) & vu_all(0x7f800000);
-    return (vf)(finite | special | ((bits & vu_all(0x8000)) << 16));
+    vu bits = __builtin_convertvector(half, vu), magnitude = (bits & 0x7fff) << 13;
+    vu special = (vu)((bits & 0x7c00) == 0x7c00) & 0x7f800000;
+    return (vf)((vu)((vf)magnitude * 0x1p112f) | special | (bits & 0x8000) << 16);
 }
 #endif

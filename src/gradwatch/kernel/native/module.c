@@ -44,7 +44,7 @@ enum { USUAL = 20, MOST_MADE = 6 }; /* four batches of four, and what goes with 
 typedef struct {
     Py_buffer usual[USUAL], *more; /* more: in place of the usual, where there may be so many */
     void *made[MOST_MADE];
-    size_t n, n_made;
+    size_t n, n_made, items; /* items: of the buffer taken last */
 } Held;
 
 static PyObject *release(Held *held, PyObject *result) {
@@ -58,6 +58,14 @@ static int refuse(const char *reason) {
     return -1;
 }
 
+/* Put an item, whose reference is taken, to a list, which is made where there is none. */
+static int append(PyObject **list, PyObject *item) {
+    if (!*list) *list = PyList_New(0);
+    int status = item && *list ? PyList_Append(*list, item) : -1;
+    Py_XDECREF(item);
+    return status;
+}
+
 static void *make(Held *held, size_t n, size_t size) {
     void *memory = PyMem_Calloc(n + 1, size);
     if (memory) held->made[held->n_made++] = memory;
@@ -65,25 +73,18 @@ static void *make(Held *held, size_t n, size_t size) {
     return memory;
 }
 
-/* The memory of `object`, and how many items of `size` bytes it holds; NULL with an error. */
-static void *take_any(Held *held, PyObject *object, size_t *items, size_t size, int writable) {
+/* The memory of `object`, which must hold so many items of `size` bytes (ANY: whatever it does); NULL
+ * with an error. */
+#define ANY SIZE_MAX
+static void *take(Held *held, PyObject *object, size_t items, size_t size, int writable) {
     Py_buffer *view = &(held->more ? held->more : held->usual)[held->n];
     if (PyObject_GetBuffer(object, view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0) return NULL;
-    held->n++;
-    *items = (size_t)view->len / size;
-    if ((size_t)view->len % size == 0 && (uintptr_t)view->buf % (size > 8 ? 8 : size) == 0)
+    held->n++, held->items = (size_t)view->len / size;
+    if ((size_t)view->len % size == 0 && (uintptr_t)view->buf % (size > 8 ? 8 : size) == 0 &&
+        (items == ANY || items == held->items))
         return view->buf ? view->buf : (void *)held; /* NULL is kept for errors */
-    PyErr_Format(PyExc_ValueError, "expected aligned items of %zu bytes, got %zd bytes", size,
-                 view->len);
-    return NULL;
-}
-
-/* The same where it must hold exactly `items`. */
-static void *take(Held *held, PyObject *object, size_t items, size_t size, int writable) {
-    size_t found;
-    void *memory = take_any(held, object, &found, size, writable);
-    if (!memory || found == items) return memory;
-    PyErr_Format(PyExc_ValueError, "expected %zu items of %zu bytes, got %zu", items, size, found);
+    PyErr_Format(PyExc_ValueError, "expected %zd aligned items of %zu bytes, got %zd bytes",
+                 (Py_ssize_t)items, size, view->len);
     return NULL;
 }
 
@@ -103,7 +104,7 @@ static int take_batch(Held *held, PyObject *tuple, Batch *batch) {
     const uint8_t *dtypes;
     if (!PyTuple_Check(tuple)) return refuse("a batch is a tuple of four buffers");
     if (!PyArg_ParseTuple(tuple, "OOOO", &p, &c, &d, &r) ||
-        !(pointers = take_any(held, p, &batch->n, 8, 0)) ||
+        !(pointers = take(held, p, ANY, 8, 0)) || (batch->n = held->items, 0) ||
         !(counts = take(held, c, batch->n, 8, 0)) || !(dtypes = take(held, d, batch->n, 1, 0)) ||
         !(rows = take(held, r, batch->n, 8, 0)) ||
         !(batch->items = make(held, batch->n, sizeof *batch->items)))
@@ -142,7 +143,7 @@ static int take_bins(Held *held, PyObject *tuple, const Batch *batch, Bins *bins
     if (!PyArg_ParseTuple(tuple, others ? "OOOO" : "OOO", &exponents, &sizes, &counts, &more) ||
         !(bins->first_exponents = take(held, exponents, batch->n, 8, 1)) ||
         !(bins->sizes = take(held, sizes, batch->n, 8, 1)) ||
-        !(bins->counts = take_any(held, counts, &room, 8, 1)) ||
+        !(bins->counts = take(held, counts, ANY, 8, 1)) || (room = held->items, 0) ||
         (others && !(*others = take(held, more, 4 * batch->n, 8, 1))))
         return -1;
     return room < batch->n * 2 * bins->width ? refuse("the bins may need more room") : 0;
@@ -200,12 +201,10 @@ static PyObject *py_step(PyObject *self, PyObject *args) {
         *batches[k] = &rooms[k];
     }
     const Batch *lead = steps.before ? steps.before : steps.grads;
-    if (!lead || !steps.before != !steps.after || (steps.second && !steps.grads) ||
-        (!steps.before && !steps.second)) {
-        refuse("a step needs weights before and after, or gradients and second moments");
-        return release(&held, NULL);
-    }
-    if ((steps.after && check_match(lead, steps.after, 1, 0) < 0) ||
+    int is_whole = lead && !steps.before == !steps.after && (steps.grads || !steps.second) &&
+                   (steps.before || steps.second);
+    if ((!is_whole && refuse("weights before and after, or gradients and second moments") < 0) ||
+        (steps.after && check_match(lead, steps.after, 1, 0) < 0) ||
         (steps.grads && check_match(lead, steps.grads, 0, 1) < 0) ||
         (steps.second && check_match(lead, steps.second, 0, steps.before != NULL) < 0) ||
         (steps.before && !(steps.updates = take(&held, updates, lead->n, sizeof(UpdateRecord), 1))) ||
@@ -368,11 +367,10 @@ static int describe_by_asking(PyObject *object, const Torch *torch, DLTensor *ou
     *out = (DLTensor){.device = DL_CPU, .lanes = 1, .shape = room, .strides = room + MOST_DIMS};
     out->code = dtype == BF16 ? DL_BFLOAT : DL_FLOAT, out->bits = (uint8_t)(8 * itemsize(dtype));
     out->dims = read_sizes(PyObject_GetAttr(object, words.shape), out->shape);
-    PyObject *strides = PyObject_CallMethodObjArgs(object, words.stride, NULL);
-    if (out->dims < 0 || read_sizes(strides, out->strides) != out->dims) return -1;
-    int status = ask(object, words.data_ptr, &address) ? 0 : -1;
+    if (out->dims < 0 || !ask(object, words.data_ptr, &address)) return -1;
     out->data = (char *)(uintptr_t)address;
-    return status;
+    PyObject *strides = PyObject_CallMethodObjArgs(object, words.stride, NULL);
+    return read_sizes(strides, out->strides) == out->dims ? 0 : -1;
 }
 
 static int see(PyObject *object, const Torch *torch, Tensor *tensor) {
@@ -443,14 +441,6 @@ static PyObject *look_at(PyObject *object, const Torch *torch, Tensor *tensor, P
     return NULL;
 }
 
-static int add_index(PyObject **list, size_t i) {
-    PyObject *number = PyLong_FromSize_t(i);
-    if (!*list) *list = PyList_New(0);
-    int status = number && *list ? PyList_Append(*list, number) : -1;
-    Py_XDECREF(number);
-    return status;
-}
-
 /* gather(tensors, types, dtypes, (pointers, counts, dtypes, rows)): fills the batch and gives the
  * indices of what it left empty: None, and tensors that are not ordinary. */
 static PyObject *py_gather(PyObject *self, PyObject *args) {
@@ -475,7 +465,7 @@ static PyObject *py_gather(PyObject *self, PyObject *args) {
         PyObject *object = Py_XNewRef(PyList_GetItem(list, (Py_ssize_t)i));
         PyObject *plain = look_at(object, &torch, &tensor, &unknown);
         PyErr_Clear();
-        if (!plain && add_index(&others, i) < 0) Py_CLEAR(others);
+        if (!plain && append(&others, PyLong_FromSize_t(i)) < 0) Py_CLEAR(others);
         Py_XDECREF(plain), Py_XDECREF(object);
         pointers[i] = (uintptr_t)tensor.data, counts[i] = tensor.count, rows[i] = tensor.rows;
         kinds[i] = (uint8_t)tensor.dtype;
@@ -493,7 +483,7 @@ enum { KEPT = 64, KEPT_RUN = 4, COMPARED = 1024, COMPARED_RUN = 4 };
 enum { MEASURED = 0, NO_GRADIENT = 2, UNSUPPORTED = 4, CLIPPED = 7 };
 
 /* What happened to gradients since backward, by their samples. */
-enum { NONE, SCALED, CHANGED, UNKNOWN };
+enum { NONE, SCALED, ALTERED, UNKNOWN };
 
 typedef struct { int kind, exact; double factor; } Transform;
 
@@ -501,7 +491,7 @@ typedef struct { int kind, exact; double factor; } Transform;
 typedef struct {
     size_t index, most, n;
     int dtype;
-    char bits[KEPT * sizeof(double)];
+    char bits[KEPT * sizeof(double)] __attribute__((aligned(8)));
 } Kept;
 
 typedef struct { Kept *items; size_t n; } KeptList;
@@ -580,12 +570,12 @@ typedef struct {
 /* 0 where the tensor is of another type or size. */
 static int compare(const Kept *was, const Tensor *tensor, Pairs *pairs) {
     Kept now;
-    double a[KEPT], b[KEPT];
+    double rooms[2][KEPT];
     keep(&now, was->index, was->most, tensor);
     if (now.n != was->n || now.dtype != was->dtype) return 0;
     *pairs = (Pairs){.same_bits = !memcmp(was->bits, now.bits, was->n * itemsize(was->dtype))};
-    chosen->widen(was->bits, was->n, was->dtype, a);
-    chosen->widen(now.bits, was->n, was->dtype, b);
+    const double *a = chosen->doubles(was->bits, was->n, was->dtype, rooms[0]);
+    const double *b = chosen->doubles(now.bits, was->n, was->dtype, rooms[1]);
     for (size_t i = 0; i < was->n; i++) {
         pairs->equal += a[i] == b[i] || (isnan(a[i]) && isnan(b[i]));
         if (!isfinite(a[i]) || !isfinite(b[i])) continue;
@@ -596,23 +586,18 @@ static int compare(const Kept *was, const Tensor *tensor, Pairs *pairs) {
     return 1;
 }
 
-/* Parameter i, or its gradient; NULL where there is none (any more). */
-static PyObject *deref(const Gradients *self, size_t i, int wants_gradient) {
-    PyObject *parameter = PyObject_CallNoArgs(PyTuple_GetItem(self->refs, (Py_ssize_t)i));
-    PyObject *found = !parameter || parameter == Py_None ? NULL
-                      : wants_gradient ? PyObject_GetAttr(parameter, words.grad)
-                                       : Py_NewRef(parameter);
-    Py_XDECREF(parameter);
-    if (found == Py_None) Py_CLEAR(found);
+/* Look at parameter i or its gradient, and whether there is one at all. */
+static PyObject *look_up(Gradients *self, size_t i, int wants_gradient, Tensor *tensor, int *is_there) {
+    Place *last = wants_gradient ? &self->entries[i].gradient : &self->entries[i].weight;
+    PyObject *object = PyObject_CallNoArgs(PyTuple_GetItem(self->refs, (Py_ssize_t)i));
+    if (object && object != Py_None && wants_gradient) {
+        PyObject *parameter = object;
+        object = PyObject_GetAttr(parameter, words.grad);
+        Py_DECREF(parameter);
+    }
     PyErr_Clear();
-    return found;
-}
-
-static PyObject *look_up(Gradients *self, size_t i, int wants_gradient, Tensor *tensor) {
-    Entry *entry = &self->entries[i];
-    PyObject *object = deref(self, i, wants_gradient);
-    PyObject *plain = look_at(object, &self->torch, tensor,
-                              wants_gradient ? &entry->gradient : &entry->weight);
+    PyObject *plain = look_at(object, &self->torch, tensor, last);
+    if (is_there) *is_there = object && object != Py_None;
     Py_XDECREF(object);
     return plain;
 }
@@ -634,7 +619,7 @@ static PyObject *gradients_sample(Gradients *self, PyObject *number) {
     if (take_number(number, &index) < 0 || enter(self) < 0) return NULL;
     if (index >= self->n) return refuse("there is no such parameter"), leave(self, NULL);
     Tensor tensor;
-    PyObject *plain = look_up(self, index, 1, &tensor);
+    PyObject *plain = look_up(self, index, 1, &tensor, NULL);
     Kept *sample = self->samples.items, *stop = sample + self->samples.n;
     while (sample < stop && sample->index != index) sample++;
     if (plain) keep(sample, index, KEPT, &tensor);
@@ -660,7 +645,7 @@ static PyObject *gradients_keep_weights(Gradients *self, PyObject *args) {
     for (size_t i = 0; i < smaller((size_t)count, self->n); i++) {
         Tensor tensor;
         size_t index = ((size_t)first + i) % self->n;
-        PyObject *plain = look_up(self, index, 0, &tensor);
+        PyObject *plain = look_up(self, index, 0, &tensor, NULL);
         if (plain) keep(&self->weights.items[self->weights.n++], index, (size_t)most, &tensor);
         Py_XDECREF(plain);
     }
@@ -677,14 +662,13 @@ static PyObject *compare_weights(Gradients *self) {
         const Kept *was = &self->weights.items[i];
         Tensor tensor;
         Pairs pairs;
-        PyObject *plain = look_up(self, was->index, 0, &tensor);
+        PyObject *plain = look_up(self, was->index, 0, &tensor, NULL);
         if (plain && compare(was, &tensor, &pairs) && !pairs.same_bits) {
             /* Norm of the difference, in parts of the larger of the two norms: 0 to 2. */
             double distance = sqrt(pairs.dd) / sqrt(fmax(pairs.aa, pairs.bb));
             if (pairs.n < was->n || !isfinite(distance)) distance = 0.0;
             PyObject *pair = Py_BuildValue("nd", (Py_ssize_t)was->index, distance);
-            if (!pair || PyList_Append(list, pair) < 0) Py_CLEAR(list);
-            Py_XDECREF(pair);
+            if (append(&list, pair) < 0) Py_CLEAR(list);
         }
         Py_XDECREF(plain);
     }
@@ -727,7 +711,7 @@ static Transform compare_samples(Gradients *self) {
     if (n == 0) return (Transform){UNKNOWN, 1, 1.0};
     qsort(factors, n, sizeof *factors, by_size);
     if (has_changed || factors[n - 1] / factors[0] - 1.0 > tolerance)
-        return (Transform){CHANGED, 0, 1.0};
+        return (Transform){ALTERED, 0, 1.0};
     return (Transform){SCALED, exact, 0.5 * (factors[(n - 1) / 2] + factors[n / 2])};
 }
 
@@ -756,7 +740,7 @@ static double find_multiplier(Gradients *self, const Step *step) {
 
 /* The cosine to the gradient recorded last, whose place this one takes. */
 static float compare_last(Entry *entry, const Tensor *tensor) {
-    char now[COMPARED * sizeof(double)];
+    char now[COMPARED * sizeof(double)] __attribute__((aligned(8)));
     size_t n = take_elements(tensor, COMPARED, COMPARED_RUN, now), size = itemsize(tensor->dtype);
     double found = NAN;
     if (n == 0) return NAN;
@@ -796,7 +780,7 @@ static int record_all(Gradients *self, Step *step) {
     int is_cut = 0;
     if (isnan(step->multiplier)) {
         step->multiplier = find_multiplier(self, step);
-        is_cut = self->transform.kind == CHANGED;
+        is_cut = self->transform.kind == ALTERED;
         if (step->multiplier == 0.0) return 0;
     }
     Outputs out = {self->records, self->touched, step->others ? &step->bins : NULL};
@@ -813,11 +797,8 @@ static int record_all(Gradients *self, Step *step) {
         remember(self, first, self->entries[i].rows, silent);
         if (step->others)
             memcpy(step->others + 4 * i, &record->zeros, 4 * sizeof *step->others);
-        if (step->states[i] != MEASURED) {
-            fill_row(&step->rows[i], &none, 1.0, nowhere);
-            step->rows[i].zero_fraction = NAN;
-            continue;
-        }
+        fill_row(&step->rows[i], &none, 1.0, nowhere);
+        if (step->states[i] != MEASURED) continue;
         if (is_cut) step->states[i] = CLIPPED;
         fill_row(&step->rows[i], record, step->multiplier, silent);
         if (step->cosines)
@@ -833,20 +814,17 @@ static int record_all(Gradients *self, Step *step) {
 static int look_at_all(Gradients *self, PyObject *given, uint8_t *states, PyObject **others) {
     for (size_t i = 0; i < self->n; i++) {
         Tensor *tensor = &self->batch.items[i];
-        PyObject *gradient = deref(self, i, 1);
-        self->tensors[i] = look_at(gradient, &self->torch, tensor, &self->entries[i].gradient);
-        states[i] = gradient ? MEASURED : NO_GRADIENT;
-        if (gradient && !self->tensors[i]) {
-            if (add_index(others, i) < 0) return Py_DECREF(gradient), -1;
-            PyObject *number = PyLong_FromSize_t(i);
-            PyObject *other = given == Py_None || !number ? NULL : PyDict_GetItemWithError(given, number);
-            Py_XINCREF(other), Py_XDECREF(number);
-            self->tensors[i] = look_at(other, &self->torch, tensor, &self->entries[i].gradient);
-            Py_XDECREF(other);
-            if (!self->tensors[i]) states[i] = UNSUPPORTED;
-        }
-        Py_XDECREF(gradient);
+        int is_there;
+        self->tensors[i] = look_up(self, i, 1, tensor, &is_there);
+        states[i] = is_there ? MEASURED : NO_GRADIENT;
+        if (!is_there || self->tensors[i]) continue;
+        PyObject *number = PyLong_FromSize_t(i), *other = NULL;
+        if (append(others, Py_XNewRef(number)) < 0) return Py_XDECREF(number), -1;
+        if (given != Py_None) other = Py_XNewRef(PyDict_GetItemWithError(given, number));
+        self->tensors[i] = look_at(other, &self->torch, tensor, &self->entries[i].gradient);
+        Py_XDECREF(other), Py_DECREF(number);
         PyErr_Clear();
+        if (!self->tensors[i]) states[i] = UNSUPPORTED;
     }
     return 0;
 }
@@ -861,12 +839,10 @@ static PyObject *gradients_record(Gradients *self, PyObject *args) {
         return NULL;
     if (given != Py_None && !PyDict_Check(given)) return refuse("given is no dict"), NULL;
     if (!(step.scale >= 0.0 && isfinite(step.scale))) return refuse("the scale is no scale"), NULL;
-    if (multiplier != Py_None) {
-        step.multiplier = PyFloat_AsDouble(multiplier);
-        if (PyErr_Occurred()) return NULL;
-        if (!(step.multiplier > 0.0 && isfinite(step.multiplier)))
-            return refuse("the multiplier is not positive and finite"), NULL;
-    }
+    if (multiplier != Py_None) step.multiplier = PyFloat_AsDouble(multiplier);
+    if (PyErr_Occurred()) return NULL;
+    if (multiplier != Py_None && !(step.multiplier > 0.0 && isfinite(step.multiplier)))
+        return refuse("the multiplier is not positive and finite"), NULL;
     if (enter(self) < 0) return NULL;
     if (!(step.rows = take(&held, rows, self->n * sizeof(Row), 1, 1)) ||
         !(step.states = take(&held, states, self->n, 1, 1)) || !(outside = compare_weights(self)))
@@ -978,11 +954,8 @@ static PyObject *py_set_threads(PyObject *self, PyObject *number) {
 
 static PyObject *py_instruction_sets(PyObject *self, PyObject *unused) {
     PyObject *names = PyList_New(0);
-    for (const Kernel *const *k = supported_kernels(); names && *k; k++) {
-        PyObject *name = PyUnicode_FromString((*k)->name);
-        if (!name || PyList_Append(names, name) < 0) Py_CLEAR(names);
-        Py_XDECREF(name);
-    }
+    for (const Kernel *const *k = supported_kernels(); names && *k; k++)
+        if (append(&names, PyUnicode_FromString((*k)->name)) < 0) Py_CLEAR(names);
     return names;
 }
 

@@ -35,6 +35,12 @@ PRAGMA(GCC target(FEATURES))
 
 /* -- elements of any type as floats or doubles, a block at a time -- */
 
+/* The bits of one element. */
+INLINE uint64_t word_at(const char *x, size_t i, size_t size) {
+    if (size == 2) return ((const uint16_t *)x)[i];
+    return size == 4 ? ((const uint32_t *)x)[i] : ((const uint64_t *)x)[i];
+}
+
 /* The processor's own prefetching stops at every page; this one looks a page ahead. Beyond the end
  * of a tensor it is harmless: prefetching an address that cannot be read does nothing. */
 static inline void prefetch(const char *x, size_t bytes) {
@@ -61,17 +67,12 @@ static const float *load_floats(const char *from, size_t n, int dtype, float *sc
 }
 
 /* n elements of any type as doubles. */
-static const double *load_doubles(const char *from, size_t n, int dtype, double *scratch) {
-    if (dtype == F64) return (const double *)from;
+static const double *load_doubles(const void *from, size_t n, int dtype, double *scratch) {
+    if (dtype == F64) return from;
     float narrow[BLOCK];
     const float *x = load_floats(from, n, dtype, narrow);
     for (size_t i = 0; i < n; i++) scratch[i] = x[i];
     return scratch;
-}
-
-static void widen(const void *from, size_t n, int dtype, double *to) {
-    const double *x = load_doubles(from, n, dtype, to);
-    if (x != to) memcpy(to, x, n * sizeof *to);
 }
 
 /* -- moments: what floats and doubles have in common --
@@ -114,7 +115,7 @@ static void settle(Sums *sums, const Sweep *s, const Powers *p, size_t n, double
 }
 
 /* The range in which fourth powers of doubles are harmless, and in which even floats that differ by
- * one in the last place have a scale (scale_for) that is a float. */
+ * one in the last place have a scale that is a float. */
 static inline int is_moderate(const Sweep *s) {
     double largest = sweep_largest(s);
     return s->absolute < 0x1p120 && (largest > 0x1p-100 || largest == 0.0);
@@ -138,8 +139,8 @@ static Powers powers_doubles(const double *x, size_t n, double pivot, double *ab
         vd a = LOAD(vd, x + i) - pivot, aa = a * a;
         p1 += a, p2 += aa, p3 += aa * a, p4 += aa * aa, sum += vd_abs(a);
     }
-    Powers p = {vd_sum(p1), vd_sum(p2), vd_sum(p3), vd_sum(p4)};
-    *absolute = vd_sum(sum);
+    Powers p = {SUM(double, p1), SUM(double, p2), SUM(double, p3), SUM(double, p4)};
+    *absolute = SUM(double, sum);
     for (; i < n; i++) add_powers(&p, x[i] - pivot), *absolute += fabs(x[i] - pivot);
     return p;
 }
@@ -182,37 +183,21 @@ typedef struct {
     float pivot, scale, unit; /* unit: 1 / scale */
 } Guess;
 
-/* Running sums of one stream of vectors. Two streams hide the additions' latency, where there are
- * registers for two. */
-typedef struct {
-    vf p1, p2, p3, p4, absolute, low, high, least; /* least: of the magnitudes */
-} Lane;
+/* Running sums of one stream of vectors: four powers, and the magnitudes. Two streams hide the
+ * additions' latency, where there are registers for two. */
+enum { STREAMS = WIDTH == 64 ? 2 : 1, SUMS = 5 };
 
-enum { STREAMS = WIDTH == 64 ? 2 : 1 };
+typedef struct {
+    vf sums[SUMS], low, high, least; /* least: of the magnitudes */
+} Lane;
 
 static inline void lane_add(Lane *lane, vf x, vf factor, vf shift) {
     vf d = x * factor - shift, square = d * d, magnitude = vf_abs(x);
-    lane->p1 += d;
-    lane->p2 += square;
-    lane->p3 += square * d;
-    lane->p4 += square * square;
-    lane->absolute += magnitude;
+    lane->sums[0] += d, lane->sums[1] += square;
+    lane->sums[2] += square * d, lane->sums[3] += square * square;
+    lane->sums[4] += magnitude;
     lane->least = vf_min(lane->least, magnitude);
-    lane->low = vf_min(lane->low, x);
-    lane->high = vf_max(lane->high, x);
-}
-
-/* Both halves widened and added. */
-static inline vd vf_fold(vf v) { return vf_low(v) + vf_high(v); }
-
-/* What lanes move to before their float sums grow inexact. */
-typedef struct { vd p1, p2, p3, p4, absolute; } Total;
-
-static inline void lane_fold(Lane *lane, Total *total) {
-    total->p1 += vf_fold(lane->p1), total->p2 += vf_fold(lane->p2);
-    total->p3 += vf_fold(lane->p3), total->p4 += vf_fold(lane->p4);
-    total->absolute += vf_fold(lane->absolute);
-    lane->p1 = lane->p2 = lane->p3 = lane->p4 = lane->absolute = (vf){0};
+    lane->low = vf_min(lane->low, x), lane->high = vf_max(lane->high, x);
 }
 
 /* Everything about a block, around the guess. */
@@ -221,7 +206,7 @@ static void sweep(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
     vf factor = vf_all(guess.scale), shift = vf_all(guess.pivot * guess.scale);
     vf most = vf_all(INFINITY);
     Lane start = {.low = most, .high = -most, .least = most}, lanes[2] = {start, start};
-    Total total = {0};
+    vd total[SUMS] = {{0}};
     while (i + 2 * LANES <= n) {
         size_t stop = smaller(n - 2 * LANES + 1, i + TERMS * STREAMS * LANES);
         for (; i < stop; i += 2 * LANES) {
@@ -229,11 +214,15 @@ static void sweep(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
             lane_add(&lanes[0], LOAD(vf, x + i), factor, shift);
             lane_add(&lanes[STREAMS - 1], LOAD(vf, x + i + LANES), factor, shift);
         }
-        for (int stream = 0; stream < STREAMS; stream++) lane_fold(&lanes[stream], &total);
+        for (int k = 0; k < SUMS * STREAMS; k++) { /* before the floats grow inexact */
+            vf *sum = &lanes[k / SUMS].sums[k % SUMS];
+            total[k % SUMS] += vf_low(*sum) + vf_high(*sum);
+            *sum = (vf){0};
+        }
     }
     Lane *last = &lanes[STREAMS - 1];
-    *p = (Powers){vd_sum(total.p1), vd_sum(total.p2), vd_sum(total.p3), vd_sum(total.p4)};
-    *s = (Sweep){vd_sum(total.absolute), vf_least(vf_min(lanes[0].low, last->low)),
+    *p = (Powers){SUM(double, total[0]), SUM(double, total[1]), SUM(double, total[2]), SUM(double, total[3])};
+    *s = (Sweep){SUM(double, total[4]), vf_least(vf_min(lanes[0].low, last->low)),
                  -vf_least(-vf_max(lanes[0].high, last->high)), 0};
     /* One minimum tells whether there is a zero at all; only then they are counted. */
     if (vf_least(vf_min(lanes[0].least, last->least)) == 0.0f)
@@ -243,13 +232,6 @@ static void sweep(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
         s->absolute += fabs(x[i]), s->zeros += x[i] == 0.0f;
         s->low = x[i] < s->low ? x[i] : s->low, s->high = x[i] > s->high ? x[i] : s->high;
     }
-}
-
-/* The power of two that brings `largest` under 1. */
-static inline float scale_for(double largest) {
-    int exponent;
-    frexp(largest, &exponent);
-    return largest == 0.0 ? 1.0f : ldexpf(1.0f, -exponent);
 }
 
 /* Whether powers around the guess have all the digits they should. */
@@ -263,6 +245,7 @@ static inline int is_good(Guess guess, const Sweep *s, const Powers *p, size_t n
 static int regular_floats(const float *x, size_t n, Guess *guess, Sums *sums) {
     Sweep s;
     Powers p;
+    int exponent;
     sweep(x, n, *guess, &s, &p);
     /* A NaN or Inf reaches the sum of magnitudes; a comparison with NaN is false. */
     if (!is_moderate(&s)) return 0;
@@ -271,8 +254,8 @@ static int regular_floats(const float *x, size_t n, Guess *guess, Sums *sums) {
         double mean = guess->pivot + p.p1 / (double)n * guess->unit;
         if (!(mean >= s.low && mean <= s.high)) mean = 0.5 * (s.low + s.high);
         guess->pivot = (float)mean;
-        guess->scale = scale_for(fmax(s.high - guess->pivot, guess->pivot - s.low));
-        guess->unit = 1.0f / guess->scale;
+        frexp(fmax(s.high - guess->pivot, guess->pivot - s.low), &exponent);
+        guess->scale = ldexpf(1.0f, -exponent), guess->unit = ldexpf(1.0f, exponent);
         sweep(x, n, *guess, &s, &p);
     }
     if (s.low == s.high) { /* constant: nothing to round */
@@ -305,10 +288,6 @@ static inline void count_one(const Histogram *h, double value) {
     if (biased == 0x7ff || (biased == 0 && mantissa == 0)) return;
     if (biased == 0) exponent = -1011 - __builtin_clzll(mantissa); /* subnormal: the leading bit */
     h->bins[!(bits >> 63)][exponent - h->lowest]++;
-}
-
-static void count_doubles(const Histogram *h, const double *x, size_t n) {
-    for (size_t i = 0; i < n; i++) count_one(h, x[i] * h->multiplier);
 }
 
 /* Four vectors of floats as one of bytes, in any order. */
@@ -360,7 +339,7 @@ static void count_codes(const uint8_t *codes, size_t size, int top, int sign, ui
                 even[k] += sums[k] & 15, odd[k] += (vb)((vq)sums[k] >> 4) & 15;
         }
         for (int k = 0; k < 8; k++) {
-            uint64_t both = vq_sum(vb_sums(even[k]) | vb_sums(odd[k]) << 32);
+            uint64_t both = SUM(uint64_t, vb_sums(even[k]) | vb_sums(odd[k]) << 32);
             found[2 * k] += both & UINT32_MAX, found[2 * k + 1] += both >> 32;
         }
     }
@@ -455,8 +434,9 @@ static void measure_blocks(const char *x, size_t n, int dtype, const Histogram *
         size_t some = smaller(BLOCK, n - i);
         Sums block = {.low = INFINITY, .high = -INFINITY};
         if (dtype == F64) {
-            block_doubles((const double *)from, some, &block);
-            if (h) count_doubles(h, (const double *)from, some);
+            const double *values = (const double *)from;
+            block_doubles(values, some, &block);
+            for (size_t k = 0; h && k < some; k++) count_one(h, values[k] * h->multiplier);
         } else {
             float scratch[BLOCK], largest = NAN;
             double wide[BLOCK];
@@ -472,24 +452,20 @@ static void measure_blocks(const char *x, size_t n, int dtype, const Histogram *
 }
 
 static void measure_piece(const MeasureJob *measure, Piece *piece, uint64_t *own_bins) {
-    const Outputs *out = measure->out;
+    const Bins *table = measure->out->bins;
+    uint8_t *touched = measure->out->touched ? measure->out->touched[piece->tensor] : NULL;
     Tensor tensor = measure->job.batch->items[piece->tensor];
     const char *x = tensor.data + piece->first * itemsize(tensor.dtype);
-    if (out->bins) {
-        size_t row = out->bins->width;
-        /* In the tensor's own bins where nobody else counts in them. */
-        uint64_t *bins = counted_bins(measure, piece->tensor);
-        int is_alone = !measure->job.is_shared || piece->n == tensor.count;
-        uint64_t *into = is_alone ? bins : memset(own_bins, 0, 2 * row * sizeof *bins);
-        Histogram h = {{into, into + row}, out->bins->lowest, out->bins->multiplier};
-        measure_blocks(x, piece->n, tensor.dtype, &h, &piece->sums);
-        for (size_t i = 0; !is_alone && i < 2 * row; i++)
-            if (own_bins[i]) __atomic_fetch_add(bins + i, own_bins[i], __ATOMIC_RELAXED);
-    } else {
-        measure_blocks(x, piece->n, tensor.dtype, NULL, &piece->sums);
-    }
-    piece->sums.zero_rows = zero_rows(&tensor, piece->first, piece->n, piece->sums.zeros,
-                                      out->touched ? out->touched[piece->tensor] : NULL);
+    /* Where others work on the same tensor, in bins of our own first. */
+    int is_shared = table && measure->job.is_shared && piece->n < tensor.count;
+    size_t width = table ? table->width : 0;
+    uint64_t *bins = table ? counted_bins(measure, piece->tensor) : NULL, *into = bins;
+    if (is_shared) into = memset(own_bins, 0, 2 * width * sizeof *bins);
+    Histogram h = {{into, into + width}, table ? table->lowest : 0, table ? table->multiplier : 1};
+    measure_blocks(x, piece->n, tensor.dtype, table ? &h : NULL, &piece->sums);
+    for (size_t i = 0; is_shared && i < 2 * width; i++)
+        if (own_bins[i]) __atomic_fetch_add(bins + i, own_bins[i], __ATOMIC_RELAXED);
+    piece->sums.zero_rows = zero_rows(&tensor, piece->first, piece->n, piece->sums.zeros, touched);
 }
 
 static void measure_share(Job *job) {
@@ -546,21 +522,15 @@ static void measure(const Batch *batch, const Outputs *out) {
 
 #define GOLDEN 0x9E3779B97F4A7C15u
 
-#define DEFINE_HASH(name, type)                                                 \
-    static uint64_t name(const char *data, size_t n, uint64_t at) {             \
-        const type *x = (const type *)data;                                     \
-        uint64_t sum = 0;                                                       \
-        for (size_t i = 0; i < n; i++) {                                        \
-            uint64_t word = x[i] + (at + i) * GOLDEN; /* bits and place */      \
-            word = (word ^ (word >> 32)) * 0xBF58476D1CE4E5B9u;                 \
-            sum += word ^ (word >> 29);                                         \
-        }                                                                       \
-        return sum;                                                             \
+INLINE uint64_t hash_some(const char *x, size_t n, size_t size, uint64_t at) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t word = word_at(x, i, size) + (at + i) * GOLDEN; /* bits and place */
+        word = (word ^ (word >> 32)) * 0xBF58476D1CE4E5B9u;
+        sum += word ^ (word >> 29);
     }
-DEFINE_HASH(hash_words, uint32_t)
-DEFINE_HASH(hash_doubles, uint64_t)
-DEFINE_HASH(hash_halves, uint16_t)
-#undef DEFINE_HASH
+    return sum;
+}
 
 typedef struct {
     Job job;
@@ -573,9 +543,9 @@ static void hash_share(Job *job) {
         Tensor tensor = job->batch->items[piece->tensor];
         const char *x = tensor.data + piece->first * itemsize(tensor.dtype);
         uint64_t at = (uint64_t)((const HashJob *)job)->offsets[piece->tensor] + piece->first;
-        piece->mark = tensor.dtype == F32   ? hash_words(x, piece->n, at)
-                      : tensor.dtype == F64 ? hash_doubles(x, piece->n, at)
-                                            : hash_halves(x, piece->n, at);
+        piece->mark = tensor.dtype == F32   ? hash_some(x, piece->n, 4, at)
+                      : tensor.dtype == F64 ? hash_some(x, piece->n, 8, at)
+                                            : hash_some(x, piece->n, 2, at);
     }
 }
 
@@ -608,7 +578,7 @@ typedef struct {
 } Step;
 
 /* What is known of a block: sums of squares of changes, weights and ratios, and counters. */
-typedef struct { double squares[3]; uint64_t same, with, lost, under, finite, strange; } Found;
+typedef struct { double squares[3]; uint64_t counts[COUNTERS]; } Found;
 
 /* Put the finite lanes to a sum of squares; gives which they are. */
 static inline vi add_square(vd *squares, vf x) {
@@ -622,8 +592,9 @@ static inline vi add_square(vd *squares, vf x) {
 INLINE Found sweep_step(const Step *step, const float *const from[4], size_t n, int parts) {
     vd squares[3] = {{0}};
     vf zero = {0};
-    vi same = {0}, with = {0}, lost = {0}, under = {0}, finite = {0}, strange = {0};
+    vi counts[COUNTERS] = {{0}}; /* −1 per hit */
     float rest[4][LANES] = {{0}};
+    Found found;
     memset(rest[3], 0xff, sizeof rest[3]); /* NaN: adds nothing, counts nothing */
     for (size_t i = 0; i < n; i += LANES) {
         vf x[4];
@@ -633,24 +604,24 @@ INLINE Found sweep_step(const Step *step, const float *const from[4], size_t n, 
             x[k] = LOAD(vf, from[k] && n - i >= LANES ? from[k] + i : rest[k]);
         }
         vf before = x[0], after = x[1], grad = x[2], second = x[3];
-        vi equal = (vi)((vu)before == (vu)after), has = (vi)(grad != zero);
+        vi differs = (vi)((vu)before != (vu)after), has = (vi)(grad != zero);
         if (parts & CHANGE) {
             vi good = add_square(&squares[0], after - before), real = add_square(&squares[1], before);
-            strange |= ~good & real & (vi)(vf_abs(after) < vf_all(INFINITY));
-            same += equal;
+            counts[STRANGE] += ~good & real & (vi)(vf_abs(after) < vf_all(INFINITY));
+            counts[CHANGED] += differs;
         }
-        if (parts & GRADIENT) with += has;
-        if (parts & GRADIENT && parts & CHANGE) lost += has & equal;
+        if (parts & GRADIENT) counts[WITH] += has;
+        if (parts & GRADIENT && parts & CHANGE) counts[LOST] += has & ~differs;
         if (!(parts & RATIO)) continue;
         vi real = (vi)(second >= zero);
         vi good = add_square(&squares[2], grad / (vf_sqrt(second) * step->factor + step->divisor));
-        finite += good;
-        under += real & (vi)(second < vf_all(step->below));
-        strange |= ~good & real & (vi)(vf_abs(grad) < vf_all(INFINITY));
+        counts[FINITE] += good;
+        counts[UNDER] += real & (vi)(second < vf_all(step->below));
+        counts[STRANGE] += ~good & real & (vi)(vf_abs(grad) < vf_all(INFINITY));
     }
-    return (Found){{vd_sum(squares[0]), vd_sum(squares[1]), vd_sum(squares[2])},
-                   -vi_sum(same) - -n % LANES, -vi_sum(with), -vi_sum(lost), -vi_sum(under),
-                   -vi_sum(finite), -vi_sum(strange)};
+    for (int k = 0; k < 3; k++) found.squares[k] = SUM(double, squares[k]);
+    for (int k = 0; k < COUNTERS; k++) found.counts[k] = (uint64_t)-SUM(int64_t, counts[k]);
+    return found;
 }
 
 static Found sweep_floats(const Step *step, size_t first, size_t n) {
@@ -667,42 +638,42 @@ static Found sweep_floats(const Step *step, size_t first, size_t n) {
     return sweep_step(step, x, n, CHANGE | GRADIENT | RATIO);
 }
 
+static inline int add_scaled(double *squares, double x, double scale) {
+    if (isfinite(x)) *squares += x * scale * (x * scale);
+    return isfinite(x) != 0;
+}
+
 /* Everything times `scale` before it is squared. */
 static Found sweep_wide(const Step *step, size_t first, size_t n, double scale) {
     double scratch[4][BLOCK] = {{0}};
     const double *x[4];
-    Found found = {.same = 0};
+    Found found = {{0}, {0}};
     for (int k = 0; k < 4; k++) {
         const Tensor *tensor = &step->streams[k];
-        x[k] = scratch[k];
-        if (!tensor->data) continue;
-        x[k] = load_doubles(tensor->data + first * itemsize(tensor->dtype), n, tensor->dtype,
-                            scratch[k]);
+        const char *data = tensor->data + first * itemsize(tensor->dtype);
+        x[k] = tensor->data ? load_doubles(data, n, tensor->dtype, scratch[k]) : scratch[k];
     }
     for (size_t i = 0; i < n; i++) {
-        int same = memcmp(x[0] + i, x[1] + i, sizeof(double)) == 0, with = x[2][i] != 0.0;
-        double root = sqrt(x[3][i] / step->correction);
-        double values[3] = {x[1][i] - x[0][i], x[0][i], x[2][i] / (root + step->eps)};
-        for (int k = 0; k < 3; k++)
-            if (isfinite(values[k])) found.squares[k] += values[k] * scale * (values[k] * scale);
-        found.same += (uint64_t)same, found.with += (uint64_t)with;
-        found.lost += (uint64_t)(same && with), found.under += root < step->eps;
-        found.finite += isfinite(values[2]) != 0;
+        int differs = memcmp(x[0] + i, x[1] + i, sizeof(double)) != 0, with = x[2][i] != 0.0;
+        add_scaled(&found.squares[0], x[1][i] - x[0][i], scale);
+        add_scaled(&found.squares[1], x[0][i], scale);
+        found.counts[CHANGED] += (uint64_t)differs, found.counts[WITH] += (uint64_t)with;
+        found.counts[LOST] += step->parts & CHANGE && with && !differs;
+        if (!(step->parts & RATIO)) continue;
+        double root = sqrt(x[3][i] / step->correction), ratio = x[2][i] / (root + step->eps);
+        found.counts[FINITE] += (uint64_t)add_scaled(&found.squares[2], ratio, scale);
+        found.counts[UNDER] += root < step->eps;
     }
     return found;
 }
 
 static void step_block(const Step *step, size_t first, size_t n, StepSums *sums) {
-    Found found = {.strange = 1};
+    Found found = {{0}, {[STRANGE] = 1}};
     if (!step->is_wide) found = sweep_floats(step, first, n);
     /* Something made of good numbers left the range of float, or lost digits at its lower end. */
-    int wide = found.strange || (step->parts & RATIO && found.squares[2] < 0x1p-180);
+    int wide = found.counts[STRANGE] || (step->parts & RATIO && found.squares[2] < 0x1p-180);
     if (wide) found = sweep_wide(step, first, n, 1.0);
-    if (step->parts & CHANGE) sums->changed += n - found.same;
-    if (step->parts & CHANGE) sums->lost += found.lost;
-    sums->with_gradient += found.with;
-    if (step->parts & RATIO) sums->under += found.under, sums->finite += found.finite;
-    Norm *norms[3] = {&sums->change, &sums->weight, &sums->ratio};
+    for (int k = 0; k < COUNTERS; k++) sums->counts[k] += found.counts[k];
     for (int k = 0; k < 3; k++) {
         double squares = found.squares[k];
         int exponent = !wide || (squares > 0x1p-900 && squares < 0x1p1000) ? 0
@@ -710,17 +681,8 @@ static void step_block(const Step *step, size_t first, size_t n, StepSums *sums)
                                                                            : -600;
         /* Squares of such doubles are none: once more, scaled into the middle. */
         if (exponent) squares = sweep_wide(step, first, n, ldexp(1.0, -exponent)).squares[k];
-        norm_add(norms[k], squares, exponent);
+        norm_add(&sums->norms[k], squares, exponent);
     }
-}
-
-static void step_add(StepSums *into, const StepSums *part) {
-    into->changed += part->changed, into->lost += part->lost;
-    into->with_gradient += part->with_gradient;
-    into->finite += part->finite, into->under += part->under;
-    norm_add(&into->change, part->change.squares, part->change.exponent);
-    norm_add(&into->weight, part->weight.squares, part->weight.exponent);
-    norm_add(&into->ratio, part->ratio.squares, part->ratio.exponent);
 }
 
 static Step step_of(const Steps *all, size_t t) {
@@ -765,18 +727,21 @@ static void step_join(Job *job, const Piece *piece) {
     size_t t = piece->tensor;
     StepSums *sums = &all->total;
     if (piece->first == 0) *sums = (StepSums){0};
-    step_add(sums, &piece->step);
+    for (int k = 0; k < COUNTERS; k++) sums->counts[k] += piece->step.counts[k];
+    for (int k = 0; k < 3; k++)
+        norm_add(&sums->norms[k], piece->step.norms[k].squares, piece->step.norms[k].exponent);
     if (!is_last(job, piece)) return;
+    const uint64_t *counts = sums->counts;
     if (all->steps->updates)
         all->steps->updates[t] =
-            (UpdateRecord){norm_value(&sums->change), norm_value(&sums->weight), sums->changed,
-                           sums->lost, sums->with_gradient};
+            (UpdateRecord){norm_value(&sums->norms[0]), norm_value(&sums->norms[1]),
+                           counts[CHANGED], counts[LOST], counts[WITH]};
     if (!all->steps->ratios) return;
-    AdamRecord *adam = &all->steps->ratios[t];
-    *adam = (AdamRecord){NAN, NAN};
-    if (sums->finite) adam->ratio_rms = norm_value(&sums->ratio) / sqrt((double)sums->finite);
+    AdamRecord adam = {NAN, NAN};
+    if (counts[FINITE]) adam.ratio_rms = norm_value(&sums->norms[2]) / sqrt((double)counts[FINITE]);
     if (step_of(all->steps, t).parts & RATIO)
-        adam->eps_fraction = (double)sums->under / (double)job->batch->items[t].count;
+        adam.eps_fraction = (double)counts[UNDER] / (double)job->batch->items[t].count;
+    all->steps->ratios[t] = adam;
 }
 
 static void step(const Steps *steps) {
@@ -789,22 +754,17 @@ static void step(const Steps *steps) {
 /* -- how many elements are NaN or infinite -- */
 
 /* Of n elements that lie `stride` apart. Integer work only, for exponents of nothing but ones say it. */
-#define DEFINE_NONFINITE(name, type, exponent)                                              \
-    static size_t name(const type *x, size_t n, size_t stride) {                            \
-        size_t total = 0;                                                                   \
-        for (size_t i = 0; i < n; i++) total += (x[i * stride] & (exponent)) == (exponent); \
-        return total;                                                                       \
-    }
-DEFINE_NONFINITE(nonfinite_f32, uint32_t, 0x7f800000u)
-DEFINE_NONFINITE(nonfinite_f64, uint64_t, 0x7ff0000000000000u)
-DEFINE_NONFINITE(nonfinite_bf16, uint16_t, 0x7f80u)
-DEFINE_NONFINITE(nonfinite_f16, uint16_t, 0x7c00u)
-#undef DEFINE_NONFINITE
+INLINE size_t count_nonfinite(const char *x, size_t n, size_t size, size_t stride, uint64_t exponent) {
+    size_t total = 0;
+    for (size_t i = 0; i < n; i++) total += (word_at(x, i * stride, size) & exponent) == exponent;
+    return total;
+}
 
 static size_t nonfinite(const void *data, size_t n, int dtype, size_t stride) {
-    if (dtype == F32) return nonfinite_f32(data, n, stride);
-    if (dtype == F64) return nonfinite_f64(data, n, stride);
-    return dtype == BF16 ? nonfinite_bf16(data, n, stride) : nonfinite_f16(data, n, stride);
+    if (dtype == F64) return count_nonfinite(data, n, 8, stride, 0x7ff0000000000000);
+    if (dtype != F32) return count_nonfinite(data, n, 2, stride, dtype == F16 ? 0x7c00 : 0x7f80);
+    return stride == 1 ? count_nonfinite(data, n, 4, 1, 0x7f800000)
+                       : count_nonfinite(data, n, 4, stride, 0x7f800000);
 }
 
 /* -- the cosine of two samples -- */
@@ -819,7 +779,7 @@ static double cosine(const void *a, const void *b, size_t n, int dtype) {
         dots += one * other, as += one * one, bs += other * other;
     }
     for (; i < n; i++) dot += x[i] * y[i], aa += x[i] * x[i], bb += y[i] * y[i];
-    double size = sqrt(aa + vd_sum(as)) * sqrt(bb + vd_sum(bs)), found = (dot + vd_sum(dots)) / size;
+    double size = sqrt(aa + SUM(double, as)) * sqrt(bb + SUM(double, bs)), found = (dot + SUM(double, dots)) / size;
     return size > 0.0 && isfinite(found) ? found : NAN;
 }
 
@@ -833,7 +793,7 @@ const Kernel NAMED(SET) = {
     .hashes = hashes,
     .nonfinite = nonfinite,
     .cosine = cosine,
-    .widen = widen,
+    .doubles = load_doubles,
 };
 
 #ifdef FEATURES
