@@ -7,7 +7,10 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
+from gradwatch.checks.logged import LossLevel
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.record.recorder import StepMonitor
+from gradwatch.record.sampler import LossScaling
 from gradwatch.stats import Family
 from gradwatch.store.retention import Retention, retention
 
@@ -43,8 +46,13 @@ class Options:
     budget: float
     wanted: Callable[[str], bool]
     """Whether a parameter of this name is watched."""
-    keep: Retention | None = None
+    keep: Retention | None
     """What is kept of the full rows; None for all of them."""
+    step: int | None
+    """Number of the coming step, where a training is resumed."""
+    loss: LossLevel
+    scaling: LossScaling
+    monitor: StepMonitor | None
 
     @cached_property
     def families(self) -> frozenset[Family]:
@@ -54,58 +62,64 @@ class Options:
 
 def options(
     *,
-    record: Iterable[str],
-    every: int | None,
-    budget: float,
-    include: Patterns,
-    exclude: Patterns,
+    record: Iterable[str] = ALL,
+    every: int | None = None,
+    budget: float = 0.01,
+    include: Patterns = None,
+    exclude: Patterns = None,
     keep: str = "2GB",
+    step: int | None = None,
+    loss: str = LossLevel.AUTO,
+    scaler: Any = None,
+    monitor: StepMonitor | None = None,
 ) -> Options:
     """The checked options, or a GradwatchError that says what is wrong."""
-    parts = _parts(record)
-    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+    parts = [record] if isinstance(record, str) else list(record)
+    known, levels = list(Record), list(LossLevel)
+    if not all(part in known for part in parts) or not {*parts} - {Record.HISTOGRAMS}:
+        some = ", ".join(known)
+        raise usage_error(f"`record` names one or more of {some} (which need others), got {parts}.")
+    if every is not None and not _whole(every, least=1):
         raise usage_error(f"`every` must be a whole number of steps from 1 on, got {every!r}.")
-    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 < budget <= 1:
-        raise usage_error(
-            f"`budget` must be a share of the run above 0 and up to 1, got {budget!r}."
-        )
-    wanted = _filter(include, exclude)
-    return Options(parts, every, float(budget), wanted, retention(keep))
-
-
-def _parts(record: Iterable[str]) -> frozenset[Record]:
-    names = [record] if isinstance(record, str) else list(record)
-    known = ", ".join(Record)
-    try:
-        parts = frozenset(Record(name) for name in names)
-    except ValueError:
-        raise usage_error(f"`record` may hold {known}; got {names!r}.") from None
-    if not parts - {Record.HISTOGRAMS}:
-        raise usage_error(f"`record` names nothing to record: give some of {known}.")
-    return parts
-
-
-def _filter(include: Patterns, exclude: Patterns) -> Callable[[str], bool]:
+    if step is not None and not _whole(step, least=0):
+        raise usage_error(f"`step` must be the number of the coming step, 0 or more, got {step!r}.")
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget <= 1:
+        raise usage_error(f"`budget` must be a share of the run from 0 up to 1, got {budget!r}.")
+    if loss not in levels:
+        raise usage_error(f"`loss` says what its level means: {', '.join(levels)}; got {loss!r}.")
+    if scaler is not None and not hasattr(scaler, "get_scale"):
+        raise usage_error(f"`scaler` must be a GradScaler, got {type(scaler).__name__}.")
     taken, left = _patterns("include", include), _patterns("exclude", exclude)
 
     def wanted(name: str) -> bool:
         return (not taken or _matches(name, taken)) and not _matches(name, left)
 
-    return wanted
+    return Options(
+        frozenset(map(Record, parts)),
+        every,
+        float(budget),
+        wanted,
+        retention(keep),
+        step,
+        LossLevel(loss),
+        LossScaling(scaler),
+        monitor,
+    )
 
 
-def _patterns(what: str, given: Patterns) -> tuple[str, ...]:
-    several = isinstance(given, Iterable) and not isinstance(given, str)
-    patterns: tuple[Any, ...] = () if given is None else tuple(given) if several else (given,)
-    for pattern in patterns:
-        if not isinstance(pattern, str) or not pattern:
-            raise usage_error(
-                f"`{what}` takes parameter or layer names with * and ?, got {pattern!r}."
-            )
+def _whole(given: object, *, least: int) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and given >= least
+
+
+def _patterns(what: str, given: Patterns) -> list[str]:
+    some = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    patterns = [] if given is None else some
+    if not all(isinstance(pattern, str) and pattern for pattern in patterns):
+        raise usage_error(f"`{what}` takes parameter or layer names with * and ?, got {given!r}.")
     return patterns
 
 
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+def _matches(name: str, patterns: list[str]) -> bool:
     """A pattern fits the name itself or a layer above it: `encoder` takes `encoder.0.weight`."""
     return any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*") for p in patterns)
 

@@ -21,8 +21,8 @@ from gradwatch.record.logs import LoggedNumber, Logs, flattened
 from gradwatch.record.notes import LossNotes, OptimizerNotes, UnansweredPasses
 from gradwatch.record.options import Options, Record
 from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters, named_parameters
-from gradwatch.record.recorder import Call, Found, Meter, Recorder, StepMonitor, StepRows
-from gradwatch.record.sampler import GradientSampler, LossScaling
+from gradwatch.record.recorder import Call, Found, Meter, Recorder, StepRows
+from gradwatch.record.sampler import GradientSampler
 from gradwatch.record.schedule import ALLOWANCE, Pace, Schedule, StepClock, StepPlan
 from gradwatch.record.tensors import number, on_accelerator
 from gradwatch.run import Event, EventKind
@@ -79,25 +79,15 @@ class StepController:
     A post-hook ends the step if every optimizer expected in it has stepped (see `StepClock`).
     """
 
-    def __init__(
-        self,
-        model: Module,
-        *,
-        sink: Writer,
-        options: Options,
-        clock: StepClock,
-        guard: ErrorGuard,
-        scaling: LossScaling,
-        monitor: StepMonitor | None,
-    ) -> None:
+    def __init__(self, model: Module, sink: Writer, options: Options, guard: ErrorGuard) -> None:
         self.state = _WAITING
         self.sink = sink
         self.options = options
-        self.clock = clock
         self.guard = guard
-        self.scaling = scaling
-        self.schedule = Schedule(options.families, clock.first, options.every)
-        self.recorder = Recorder(sink, guard.timer, monitor)
+        self.scaling = options.scaling
+        self.clock = StepClock(options.step or 0)
+        self.schedule = Schedule(options.families, self.clock.first, options.every)
+        self.recorder = Recorder(sink, guard.timer, options.monitor)
         self.recorder.histograms = Record.HISTOGRAMS in options.record
         self.parameters = TrackedParameters(
             model, options.wanted, self._track, self.recorder.declare
@@ -110,24 +100,23 @@ class StepController:
         self.optimizer_notes = OptimizerNotes(self.recorder, self.parameters)
         self._unanswered: UnansweredPasses | None = UnansweredPasses(self.recorder, self.parameters)
         """Until the first step."""
-        self._calls: list[Call] = []
-        """Calls of `optimizer.step` that have begun, the innermost last."""
+        self._calls: dict[TrackedOptimizer, Call] = {}
+        """Calls of `optimizer.step` that have begun."""
         self._before: Found | None = None
-        """Without an optimizer: the weights before the update that only the user announces."""
+        """Without an optimizer: the weights before an update that only the user announces."""
         self._inside: TrackedOptimizer | None = None
         self._wrappers: WeakSet[Optimizer] = WeakSet()
         """Optimizers that only pass on to another, which is tracked instead."""
         self._strangers: WeakSet[Optimizer] = WeakSet()
         """Optimizers that step no parameter of the model."""
         self._graph: object = None
-        self._rates: dict[int, tuple[list[Any], Any]] = {}
         self._hooked = True
+        self._k = self.pace.k
         self._plan = StepPlan(-1, frozenset(), full=False)
         """Of the coming step."""
         self._ended_at = time.perf_counter()
-        self._finished = clock.first - 1
+        self._finished = self.clock.first - 1
         self._logs_early = True
-        self._threads = 0
 
     # -- the run ---------------------------------------------------------------------------------
 
@@ -145,8 +134,7 @@ class StepController:
     def end(self, text: str) -> None:
         """The last sample of the weights: they are those before the step that will not come."""
         self.logs.drain()
-        clock = self.clock
-        step = clock.coming
+        clock, step = self.clock, self.clock.coming
         there = self.parameters.model is not None
         if there and step > clock.first and Family.WEIGHT in self.options.families:
             self.recorder.take(self._weights(step))
@@ -169,6 +157,11 @@ class StepController:
             "background": self.sink.background / max(timer.wall, 1e-9),
         }
         self.sink.note({"complete": True, **cost})
+        self.recorder.hand_over()
+
+    def hand_over(self) -> None:
+        """Give the writer everything that waits for it."""
+        self.logs.drain()
         self.recorder.hand_over()
 
     def detach(self) -> None:
@@ -198,10 +191,7 @@ class StepController:
         tracked = self.parameters.find(optimizer) or self._adopt(optimizer)
         if tracked is None:
             return
-        if self._unanswered is not None:
-            self._answer()
-        if self.state is _IDLE:
-            self.end_idle()
+        self._wake()
         if self.clock.has_stepped(tracked):
             self._finish(self.clock.number)  # some optimizer was waited for in vain
         begins = self.clock.enter(tracked)
@@ -216,19 +206,21 @@ class StepController:
         if plan.full:
             self._report(self.parameters.refresh(plan.step))
         if self._calls:
-            self._supersede_wrappers(tracked)
-        call = Call(tracked, plan, Found(plan.step), _has_closure(args, kwargs))
-        call.unowned, call.collects = begins, self.clock.complete
-        self._calls.append(call)
+            # An optimizer may wrap another and call its `step` from its own: then both hooks fire,
+            # and the inner one counts. A call of this very one was left open by an error.
+            calls, mine = self._calls.items(), set(tracked.ids)
+            self._calls = {t: call for t, call in calls if mine.isdisjoint(t.ids)}
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # `args[0]` is the optimizer
+        call = Call(tracked, plan, Found(plan.step), callable(closure), unowned=begins)
+        call.collects = self.clock.complete
+        self._calls[tracked] = call
         self._measure_before(call)
 
     def _measure_before(self, call: Call) -> None:
         """Everything that is lost once the weights have changed."""
         tracked, found, due = call.tracked, call.found, call.plan.due
         meter = tracked.meter
-        if (threads := torch.get_num_threads()) != self._threads:
-            self._threads = threads
-            kernel.set_threads(threads)  # as many as the training itself uses
+        kernel.set_threads(torch.get_num_threads())  # as many as the training itself uses
         if call.unowned:  # the first of the step: nobody has stepped since the last
             for other in self.parameters.optimizers:
                 if other is not tracked or call.closure:
@@ -258,75 +250,43 @@ class StepController:
             self.forward.collect(found)
 
     def _measure_after(self, call: Call) -> None:
-        """Everything the step itself has made, and off with the rows."""
+        """Everything the step itself has made."""
         if call.closure:
             self._measure_gradients(call)
         if Family.UPDATE in call.plan.due:
             call.tracked.meter.updates(call)
         if Family.GROUP in call.plan.due:
             self._learning_rates(call)
-        self.recorder.take(call.found)
 
     def _learning_rates(self, call: Call) -> None:
-        """One row per parameter group, made anew where a rate has changed."""
-        tracked = call.tracked
-        if (optimizer := tracked.optimizer) is None:
-            return
-        rates = [group.get("lr") for group in optimizer.param_groups]
-        last, rows = self._rates.get(id(tracked), (None, None))
-        if rates != last or rows is None or torch.is_tensor(rates[0]):
-            rows = empty_rows(Family.GROUP, len(rates))
+        """One row per parameter group."""
+        optimizer, ids = call.tracked.optimizer, call.tracked.group_ids
+        rates = [] if optimizer is None else [group.get("lr") for group in optimizer.param_groups]
+        if rates and len(rates) == len(ids):  # a group may be new
+            rows, states = empty_rows(Family.GROUP, len(ids)), np.zeros(len(ids), np.uint8)
             rows["lr"] = [number(rate) for rate in rates]
-            self._rates[id(tracked)] = rates, rows
-        if len(rates) == len(tracked.group_ids):
-            states = np.zeros(len(rates), np.uint8)
-            call.found.rows.append(
-                StepRows(Family.GROUP, call.plan.step, tracked.group_ids, rows, states)
-            )
+            call.found.rows.append(StepRows(Family.GROUP, call.plan.step, ids, rows, states))
 
-    def _supersede_wrappers(self, tracked: TrackedOptimizer) -> None:
-        """Record nothing of calls around this one that step the same parameters.
-
-        An optimizer may wrap another and call its `step` from its own: then both hooks fire, and
-        the inner one counts. A call of this very optimizer was left open by an error in the user's
-        step.
-        """
-        kept = []
-        for outer in self._calls:
-            if set(outer.tracked.ids).isdisjoint(tracked.ids):
-                kept.append(outer)
-            else:
-                outer.tracked.meter.drop_snapshot()
-        self._calls = kept
-
-    def after_step(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
         tracked = self.parameters.find(optimizer)
         if tracked is None:
             return
         self._inside = None
-        while self._calls:
-            call = self._calls.pop()
-            if call.tracked is tracked:
-                self._measure_after(call)
-                if call.skipped:
-                    self.recorder.report_skipped(call.plan.step)
-                break
+        call = self._calls.pop(tracked, None)
+        if call is not None:
+            self._measure_after(call)
+            self.recorder.take(call.found)
+            if call.skipped:
+                self.recorder.report_skipped(call.plan.step)
         if not tracked.has_stepped:
             tracked.has_stepped = True
             if tracked.sampler.missed:
                 self.parameters.settle(tracked, with_gradient=True)
         tracked.sampler.stepped()
-        self._wait()
+        self.state = _WAITING
         if self.clock.complete:
             self._finish(self.clock.number)
-
-    def _wait(self) -> None:
-        """No gradients are left to be used; idle steps go on until `end_idle`."""
-        if self.state is not _IDLE:
-            self.state = _WAITING
 
     def _adopt(self, optimizer: Optimizer) -> TrackedOptimizer | None:
         """An optimizer nobody told us about: ours if it steps a parameter of the model."""
@@ -345,12 +305,9 @@ class StepController:
                 self._wrappers.add(outer)
         step = self.clock.number
         self._report(self.parameters.scan(step))
-        tracked.sampler.prepare(sampling=Family.GRAD in self._plan.due, hooked=True)
         text = f"{type(optimizer).__name__} steps watched parameters and is watched from now on"
         self.sink.event(Event(step, EventKind.OPTIMIZER_ADOPTED, text))
         self.optimizer_notes.describe()
-        self._before = None
-        self.parameters.unowned.meter.drop_snapshot()
         return tracked
 
     # -- the hooks on sampled parameters ---------------------------------------------------------
@@ -375,7 +332,7 @@ class StepController:
 
     def _skip(self, step: int) -> None:
         """A scaler found an overflow and did not step: the step counts, and is marked."""
-        self._answer()
+        self._wake()
         if self.clock.complete:
             self.clock.advance()
         plan = self.plan(step)
@@ -389,11 +346,7 @@ class StepController:
         self.forward.skipped(found)
         self.recorder.take(found)
         self.recorder.report_skipped(step)
-        for tracked in self.parameters.all:
-            tracked.sampler.stepped()
-        self.state = _WAITING
-        self.clock.advance()
-        self._finish(step)
+        self._end_step(step)
 
     def _weights(self, step: int) -> Found:
         found = Found(step)
@@ -406,55 +359,40 @@ class StepController:
 
     def step(self) -> None:
         """The user says that the step is over."""
-        self._answer()
-        if self.state is _IDLE:
-            self.end_idle()
-        step = self.clock.number
+        self._wake()
+        step, parameters = self.clock.number, self.parameters
         if not self.clock.begun:
-            has_gradients = self.state in _HAS_GRADIENTS
-            if has_gradients and self.parameters.optimizers and self.scaling.known:
+            if self.state in _HAS_GRADIENTS and parameters.optimizers and self.scaling.known:
                 self._skip(step)
                 return
-            plan = self.plan(step)
-            if self.parameters.has_lazy:
-                self._report(self.parameters.scan(step))
-            if plan.due:
-                self._measure_manual(plan)
-            if plan.full:
-                self._report(self.parameters.refresh(step))
-        self._wait()
-        self.clock.advance()
-        self._finish(step)
+            plan, unowned = self.plan(step), parameters.unowned
+            if plan.full or parameters.has_lazy:
+                self._report(parameters.refresh(step))
+            if plan.due:  # an update is done, and nobody called us before it
+                found = self._before or Found(step)
+                for tracked in parameters.all:
+                    if tracked.parameters:
+                        announced = Call(tracked, plan, found, closure=True)
+                        announced.collects = tracked is unowned
+                        self._measure_after(announced)
+                self.recorder.take(found)
+        self._end_step(step)
 
-    def _measure_manual(self, plan: StepPlan) -> None:
-        """An update that only the user announces is done: nobody called us before it."""
-        before, self._before = self._before, None
-        if before is not None and before.step == plan.step:
-            self.recorder.take(before)
+    def _end_step(self, step: int) -> None:
+        """A step that no hook has ended is over."""
         for tracked in self.parameters.all:
-            if tracked.parameters:
-                call = Call(tracked, plan, Found(plan.step), closure=True)
-                call.collects = tracked is self.parameters.unowned
-                self._measure_after(call)
-                tracked.sampler.stepped()
-
-    def _prepare_manual(self, plan: StepPlan) -> None:
-        """Between two steps: the weights as they are before the update of the coming one."""
-        unowned = self.parameters.unowned
-        self._before = None
-        unowned.meter.drop_snapshot()
-        if unowned.parameters and Family.WEIGHT in plan.due:
-            self._before = self._weights(plan.step)
-        if unowned.parameters and Family.UPDATE in plan.due:
-            unowned.meter.snapshot()
+            tracked.sampler.stepped()
+        self.clock.end_idle()
+        self.clock.advance()
+        self.state = _WAITING
+        self._finish(step)
 
     def log(self, given: Any, named: Mapping[str, Any]) -> None:
         """Numbers from the user, that are not of the usual kind."""
         self.logs.drain()
         values = {**flattened(given), **flattened(named)}
         untouched = self.clock.number == self.clock.first and not self.clock.begun
-        ran = self.state in _HAS_GRADIENTS
-        self.logs.log(values, before_all=untouched, backward_ran=ran)
+        self.logs.log(values, before_all=untouched, backward_ran=self.state in _HAS_GRADIENTS)
         self.loss_notes.look(values)
         if self.loss_notes.looks and isinstance(values.get("loss"), torch.Tensor):
             self.logs.look_closely("loss")
@@ -491,8 +429,7 @@ class StepController:
             if len(self.parameters.optimizers) > 1 and step & (step - 1) == 0:
                 self.optimizer_notes.look_for_silent()
         self._ended_at = now
-        if self.pace.after(step, recorded):
-            self._report_stretched(step)
+        self.pace.after(step, recorded)
         self._arm(step + 1)
 
     def _read_notes(self) -> None:
@@ -505,48 +442,49 @@ class StepController:
         if self.forward.loss_guess:
             self.loss_notes.note(self.forward.loss_guess)
 
-    def _answer(self) -> None:
-        """A step is made."""
+    def _wake(self) -> None:
+        """A step is made, and it is not one of those that are only counted."""
         if self._unanswered is not None:
             self._unanswered.answered()
             self._unanswered = None
+        if self.state is _IDLE:
+            self.end_idle()
 
     def _arm(self, step: int) -> None:
         """Put up the hooks that the coming step needs, or begin a stretch of idle steps."""
-        self._plan = plan = self.schedule.plan(step, self.pace.k)
-        idle = 0 if plan.due else self.schedule.idle(step, self.pace.k)
+        k, every = self.pace.k, self.options.every
+        if k != self._k and every is None:
+            text = f"recording every {k} steps to stay within the budget"
+            self.sink.event(Event(step, EventKind.STRETCHED, text, data={"k": k}))
+        self._k = k
+        self._plan = plan = self.schedule.plan(step, k)
+        idle = 0 if plan.due else self.schedule.idle(step, k)
         self._hooked = idle < SHORTEST_IDLE or self.scaling.known
-        optimizers = self.parameters.optimizers
+        optimizers, unowned = self.parameters.optimizers, self.parameters.unowned
         for tracked in self.parameters.all:
             tracked.sampler.prepare(sampling=Family.GRAD in plan.due, hooked=self._hooked)
         if plan.due and Record.WEIGHTS in self.options.record:
             for tracked in optimizers:
                 tracked.meter.keep_weights()
         self.forward.arm(plan)
-        if not optimizers:
-            self._prepare_manual(plan)
+        alone = not optimizers and bool(unowned.parameters)  # nobody calls us before the update
+        self._before = self._weights(step) if alone and Family.WEIGHT in plan.due else None
+        if alone and Family.UPDATE in plan.due:
+            unowned.meter.snapshot()
         # With several optimizers the clock must see who steps, so those steps are not idle.
-        if not self._hooked and self.clock.complete and len(optimizers) == 1:
-            optimizer = optimizers[0].optimizer
-            if optimizer is not None:
-                self.clock.begin_idle(optimizer, idle)
-                self.state = _IDLE
+        optimizer = optimizers[0].optimizer if len(optimizers) == 1 else None
+        if optimizer is not None and not self._hooked and self.clock.complete:
+            self.clock.begin_idle(optimizer, idle)
+            self.state = _IDLE
 
     def end_idle(self) -> None:
         """The idle steps are over, or something needs us earlier."""
         self.logs.drain()
-        passed = self.clock.end_idle()
+        self.pace.after_idle(self.clock.end_idle())
         self._finished, self._ended_at = self.clock.number, time.perf_counter()
         self.state = _WAITING
-        if self.pace.after_idle(passed):
-            self._report_stretched(self.clock.number)
         self.recorder.deliver()
         self._arm(self.clock.number + 1)
-
-    def _report_stretched(self, step: int) -> None:
-        if self.options.every is None:
-            text = f"recording every {self.pace.k} steps to stay within the budget"
-            self.sink.event(Event(step, EventKind.STRETCHED, text, data={"k": self.pace.k}))
 
     def _report(self, changes: Sequence[Event]) -> None:
         """Parameters that have come, gone or changed since the model was last looked at."""
@@ -554,8 +492,3 @@ class StepController:
             self.sink.event(event)
         if changes:
             self._strangers.clear()  # one of them may have been given parameters of the model
-
-
-def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the optimizer was given a closure; `args[0]` is the optimizer itself."""
-    return callable(args[1] if len(args) > 1 else kwargs.get("closure"))
