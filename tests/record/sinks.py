@@ -9,7 +9,7 @@ from torch.nn import Module
 
 from gradwatch.graph import Graph
 from gradwatch.record import Watcher
-from gradwatch.record.options import options
+from gradwatch.record.options import Options
 from gradwatch.run import Event, EventKind, Histogram, HistogramTable, Subject
 from gradwatch.stats import Family, Kind, State
 
@@ -115,4 +115,4 @@ def watch_into(
     sink: Any, model: Module, *optimizers: Any, every: int | None = 1, **how: Any
 ) -> Watcher:
     """A watcher without files."""
-    return Watcher(model, optimizers, sink, options(every=every, **how))
+    return Watcher(model, optimizers, sink, Options(every=every, **how))

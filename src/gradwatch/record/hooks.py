@@ -57,7 +57,8 @@ def _pre(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             clock.number += 1
             guard.timer.spent += perf_counter() - began
         else:
-            guard.run(controller.before_step, optimizer, args, kwargs)
+            closure = args[1] if len(args) > 1 else kwargs.get("closure")  # after the optimizer
+            guard.run(controller.before_step, optimizer, closure)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -105,10 +105,8 @@ class StepController:
         self._before: Found | None = None
         """Without an optimizer: the weights before an update that only the user announces."""
         self._inside: TrackedOptimizer | None = None
-        self._wrappers: WeakSet[Optimizer] = WeakSet()
-        """Optimizers that only pass on to another, which is tracked instead."""
         self._strangers: WeakSet[Optimizer] = WeakSet()
-        """Optimizers that step no parameter of the model."""
+        """Optimizers that step no parameter of the model, or leave that to one they wrap."""
         self._graph: object = None
         self._hooked = True
         self._k = self.pace.k
@@ -145,8 +143,6 @@ class StepController:
             self.optimizer_notes.look_for_silent()
         self.state = _ENDED
         self._read_notes()
-        if batches := self.logs.batches.info():
-            self.recorder.note(batches)
         self.sink.event(Event(clock.made, EventKind.CLOSED, text))
         timer, overhead = self.guard.timer, self.pace.overhead
         cost = {
@@ -156,12 +152,7 @@ class StepController:
             "allowance": ALLOWANCE,
             "background": self.sink.background / max(timer.wall, 1e-9),
         }
-        self.sink.note({"complete": True, **cost})
-        self.recorder.hand_over()
-
-    def hand_over(self) -> None:
-        """Give the writer everything that waits for it."""
-        self.logs.drain()
+        self.sink.note({"complete": True, **cost, **self.logs.batches.info()})
         self.recorder.hand_over()
 
     def detach(self) -> None:
@@ -184,10 +175,8 @@ class StepController:
 
     # -- the hooks on optimizers -----------------------------------------------------------------
 
-    def before_step(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """An optimizer is about to step."""
+    def before_step(self, optimizer: Optimizer, closure: object) -> None:
+        """An optimizer is about to step, and calls the closure if there is one."""
         tracked = self.parameters.find(optimizer) or self._adopt(optimizer)
         if tracked is None:
             return
@@ -210,7 +199,6 @@ class StepController:
             # and the inner one counts. A call of this very one was left open by an error.
             calls, mine = self._calls.items(), set(tracked.ids)
             self._calls = {t: call for t, call in calls if mine.isdisjoint(t.ids)}
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # `args[0]` is the optimizer
         call = Call(tracked, plan, Found(plan.step), callable(closure), unowned=begins)
         call.collects = self.clock.complete
         self._calls[tracked] = call
@@ -225,7 +213,7 @@ class StepController:
             for other in self.parameters.optimizers:
                 if other is not tracked or call.closure:
                     other.meter.compare_weights(found)
-        call.skipped = meter.is_skipped()
+        call.skipped = found.skipped = meter.is_skipped()
         if Family.WEIGHT in due:
             histograms = call.plan.full and self.recorder.histograms
             meter.weights(found, histograms=histograms)
@@ -241,7 +229,7 @@ class StepController:
         found, unowned = call.found, self.parameters.unowned
         if Family.GRAD in call.plan.due:
             call.tracked.meter.gradients(call)
-            if call.unowned and unowned.parameters and unowned is not call.tracked:
+            if call.unowned and unowned.parameters:
                 unowned.meter.gradients(call)
         call.tracked.sampler.scalars(found.scalars)
         if call.skipped or self.scaling.known:
@@ -277,8 +265,6 @@ class StepController:
         if call is not None:
             self._measure_after(call)
             self.recorder.take(call.found)
-            if call.skipped:
-                self.recorder.report_skipped(call.plan.step)
         if not tracked.has_stepped:
             tracked.has_stepped = True
             if tracked.sampler.missed:
@@ -290,21 +276,20 @@ class StepController:
 
     def _adopt(self, optimizer: Optimizer) -> TrackedOptimizer | None:
         """An optimizer nobody told us about: ours if it steps a parameter of the model."""
-        if optimizer in self._strangers or optimizer in self._wrappers:
-            return None
-        if not self.parameters.are_stepped_by(optimizer):
+        if optimizer in self._strangers or not self.parameters.are_stepped_by(optimizer):
             self._strangers.add(optimizer)
             return None
         tracked, replaced = self.parameters.add(optimizer)
+        wrappers = []
         for old in replaced:
-            outer = old.optimizer if old is self._inside else None
-            if outer is None:
+            if old is self._inside and (outer := old.optimizer) is not None:
+                self.clock.forget(old)  # in the middle of its step: it wraps the one that steps
+                wrappers.append(outer)
+            else:
                 self.clock.replace(old, tracked)
-            else:  # it is in the middle of its step: it wraps the one that really steps
-                self.clock.forget(old)
-                self._wrappers.add(outer)
         step = self.clock.number
         self._report(self.parameters.scan(step))
+        self._strangers.update(wrappers)
         text = f"{type(optimizer).__name__} steps watched parameters and is watched from now on"
         self.sink.event(Event(step, EventKind.OPTIMIZER_ADOPTED, text))
         self.optimizer_notes.describe()
@@ -338,22 +323,23 @@ class StepController:
         plan = self.plan(step)
         # The weights are still those before the step: nothing was updated.
         found = self._weights(step) if Family.WEIGHT in plan.due else Found(step)
-        for family in {Family.GRAD, Family.UPDATE, Family.OPTIM} & plan.due:
-            for tracked in self.parameters.all:
-                if tracked.parameters:
-                    found.nothing(family, tracked.ids, State.SKIPPED_STEP)
+        for tracked in self._there():
+            for family in {Family.GRAD, Family.UPDATE, Family.OPTIM} & plan.due:
+                found.nothing(family, tracked.ids, State.SKIPPED_STEP)
         found.scalars["skipped"] = 1.0
+        found.skipped = True
         self.forward.skipped(found)
         self.recorder.take(found)
-        self.recorder.report_skipped(step)
         self._end_step(step)
 
     def _weights(self, step: int) -> Found:
         found = Found(step)
-        for tracked in self.parameters.all:
-            if tracked.parameters:
-                tracked.meter.weights(found, histograms=self.recorder.histograms)
+        for tracked in self._there():
+            tracked.meter.weights(found, histograms=self.recorder.histograms)
         return found
+
+    def _there(self) -> list[TrackedOptimizer]:
+        return [tracked for tracked in self.parameters.all if tracked.parameters]
 
     # -- the user's calls ------------------------------------------------------------------------
 
@@ -365,16 +351,15 @@ class StepController:
             if self.state in _HAS_GRADIENTS and parameters.optimizers and self.scaling.known:
                 self._skip(step)
                 return
-            plan, unowned = self.plan(step), parameters.unowned
+            plan = self.plan(step)
             if plan.full or parameters.has_lazy:
                 self._report(parameters.refresh(step))
             if plan.due:  # an update is done, and nobody called us before it
                 found = self._before or Found(step)
-                for tracked in parameters.all:
-                    if tracked.parameters:
-                        announced = Call(tracked, plan, found, closure=True)
-                        announced.collects = tracked is unowned
-                        self._measure_after(announced)
+                for tracked in self._there():
+                    call = Call(tracked, plan, found, closure=True)
+                    call.collects = tracked is parameters.unowned
+                    self._measure_after(call)
                 self.recorder.take(found)
         self._end_step(step)
 
@@ -439,8 +424,7 @@ class StepController:
             self._graph = graph
             self.sink.graph(graph)
             self.parameters.learn_order(graph.order)
-        if self.forward.loss_guess:
-            self.loss_notes.note(self.forward.loss_guess)
+        self.loss_notes.note(self.forward.loss_guess)
 
     def _wake(self) -> None:
         """A step is made, and it is not one of those that are only counted."""
@@ -490,5 +474,4 @@ class StepController:
         """Parameters that have come, gone or changed since the model was last looked at."""
         for event in changes:
             self.sink.event(event)
-        if changes:
             self._strangers.clear()  # one of them may have been given parameters of the model

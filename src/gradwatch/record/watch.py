@@ -18,7 +18,7 @@ from gradwatch.record.cpu import cpu_engine
 from gradwatch.record.device import check_forced
 from gradwatch.record.guard import log
 from gradwatch.record.hooks import bare_optimizer
-from gradwatch.record.options import options, usage_error
+from gradwatch.record.options import Options, usage_error
 from gradwatch.record.parameters import Networks, named_parameters, unwrap
 from gradwatch.record.watcher import Disabled, Watcher, close_previous
 from gradwatch.store import Writer
@@ -36,10 +36,6 @@ _HELD = (
     "gradwatch: another training is recorded to %s at this moment; this one goes beside it. Give "
     "each training a name of its own"
 )
-_META = (
-    "The model is on the meta device, where it has no numbers. Give it memory first "
-    "(model.to_empty(device=...), then its weights), and watch it then."
-)
 
 
 def watch(
@@ -47,19 +43,22 @@ def watch(
 ) -> Watcher | Disabled:
     """Record the training of `model` into a run folder, from now until `close`.
 
-    `how` are the arguments of `options`.
+    `how` are the arguments of `Options`.
     """
-    chosen = options(**how)
+    options = Options(**how)
     model = _model(model)
     torch_optimizers = [_optimizer(thing) for thing in _flat(optimizers)]
     names = [named.name for named in named_parameters(model)]
-    if not any(map(chosen.wanted, names)):
+    if not any(map(options.wanted, names)):
         few = f"`include` and `exclude` leave no parameter to watch of {', '.join(names[:5])} …"
         none = f"{type(model).__name__} has no parameters to watch."
         raise usage_error(few if names else none)
     there = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
     if any(parameter.is_meta for parameter in there):
-        raise usage_error(_META)
+        raise usage_error(
+            "The model is on the meta device, where it has no numbers: watch it after "
+            "model.to_empty(device=...) and when its weights are set."
+        )
     check_forced(there)
     kind, (rank, world) = _kind(model), rank_and_world()
     candidates = _candidates(run, kind, world)
@@ -68,29 +67,30 @@ def watch(
     if unknown := doubt():  # not by `warnings`: under -W error they raise
         log.warning("gradwatch: %s", unknown)
     close_previous(model)
-    info: dict[str, Any] = {
-        "versions": {"torch": str(torch.__version__)},
+    versions = {"torch": str(torch.__version__)}
+    info = {
+        "versions": versions,
         "engines": cpu_engine(),
         "model": kind,
         "optimizer": ", ".join(type(optimizer).__name__ for optimizer in torch_optimizers),
     }
-    if chosen.loss is not LossLevel.AUTO:
-        info["loss_level"] = chosen.loss.value
-        if chosen.monitor is not None:
-            chosen.monitor.noted({"loss_level": chosen.loss.value})
     held = None
     for name, path in candidates:
         try:
-            held = hold(path, name, info["versions"]) if world == 1 else None
+            held = hold(path, name, versions) if world == 1 else None
             break  # several ranks share a run
         except BlockingIOError:
             log.warning(_HELD, path)
-    if chosen.step is None and next_attempt(path, rank):
+    if options.step is None and next_attempt(path, rank):
         log.warning(_THERE, path)
-    writer = Writer.create(path, name=name, rank=rank, world=world, info=info, keep=chosen.keep)
+    writer = Writer.create(path, name=name, rank=rank, world=world, info=info, keep=options.keep)
     writer.held = held
-    writer.patient = chosen.every is not None  # who names the steps gets them all
-    return Watcher(model, torch_optimizers, writer, chosen, path)
+    writer.patient = options.every is not None  # who names the steps gets them all
+    watcher = Watcher(model, torch_optimizers, writer, options)
+    watcher.run_dir = path
+    if options.loss is not LossLevel.AUTO:
+        watcher.controller.recorder.note({"loss_level": options.loss.value})
+    return watcher
 
 
 def _model(given: Any) -> Module:

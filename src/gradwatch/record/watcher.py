@@ -28,15 +28,12 @@ class Watcher:
     Use it as a context manager or call `close`; otherwise it closes when the process ends.
     """
 
+    run_dir = Path()
+    """The folder that is recorded to."""
+
     def __init__(
-        self,
-        model: Module,
-        optimizers: Sequence[Optimizer],
-        sink: Writer,
-        options: Options,
-        run_dir: Path = Path(),
+        self, model: Module, optimizers: Sequence[Optimizer], sink: Writer, options: Options
     ) -> None:
-        self.run_dir = run_dir
         self._sink = sink
         self._monitor = options.monitor
         self.on_closed: Callable[[bool], None] | None = None
@@ -100,7 +97,8 @@ class Watcher:
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything recorded so far survives the death of this process."""
-        self.guard.run(self.controller.hand_over)
+        self.guard.run(self.controller.logs.drain)
+        self.guard.run(self.controller.recorder.hand_over)
         return self._sink.flush(timeout)
 
     def close(self) -> None:
