@@ -6,7 +6,6 @@ from enum import Enum
 from typing import Any
 from weakref import WeakSet
 
-import numpy as np
 import torch
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
@@ -21,13 +20,12 @@ from gradwatch.record.logs import LoggedNumber, Logs, flattened
 from gradwatch.record.notes import LossNotes, OptimizerNotes, UnansweredPasses
 from gradwatch.record.options import Options, Record
 from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters, named_parameters
-from gradwatch.record.recorder import Call, Found, Meter, Recorder, StepRows
+from gradwatch.record.recorder import Call, Found, Meter, Recorder
 from gradwatch.record.sampler import GradientSampler
 from gradwatch.record.schedule import ALLOWANCE, Pace, Schedule, StepClock, StepPlan
 from gradwatch.record.tensors import number, on_accelerator
 from gradwatch.run import Event, EventKind
 from gradwatch.stats import Family, State
-from gradwatch.stats.rows import empty_rows
 from gradwatch.store import Writer
 
 SHORTEST_IDLE = 4
@@ -49,11 +47,10 @@ class StepState(Enum):
     """Inside `optimizer.step`, with no backward pass seen: a closure may run one."""
     IDLE = "idle"
     """Steps that record nothing: the hooks only count them."""
-    ENDED = "ended"
 
 
 # The hooks look at these on every step, and a member of an enum is a slow attribute.
-_WAITING, _BACKWARD, _STEPPING, _CLOSURE, _IDLE, _ENDED = StepState
+_WAITING, _BACKWARD, _STEPPING, _CLOSURE, _IDLE = StepState
 _HAS_GRADIENTS = (_BACKWARD, _STEPPING)
 
 
@@ -75,7 +72,7 @@ class StepController:
            IDLE    pre- and post-hooks only count, logged numbers are buffered; back to WAITING
                    when those steps are over or another optimizer or the user steps
 
-    `watcher.step()` leads from WAITING and BACKWARD to WAITING; `end` from everywhere to ENDED.
+    `watcher.step()` leads from WAITING and BACKWARD to WAITING.
     A post-hook ends the step if every optimizer expected in it has stepped (see `StepClock`).
     """
 
@@ -141,7 +138,6 @@ class StepController:
             self._unanswered.end(clock.first, self._strangers)
         else:
             self.optimizer_notes.look_for_silent()
-        self.state = _ENDED
         self._read_notes()
         self.sink.event(Event(clock.made, EventKind.CLOSED, text))
         timer, overhead = self.guard.timer, self.pace.overhead
@@ -169,9 +165,8 @@ class StepController:
     def _make_meter(self, tracked: TrackedOptimizer) -> Meter:
         """What measures parameters on an accelerator, or on the CPU."""
         tensors = [p for p in tracked.tensors() if p is not None and not is_lazy(p)]
-        if any(map(on_accelerator, tensors)) or (forced() and tensors):
-            return DeviceMeter(tracked, self.recorder)
-        return CpuMeter(tracked, self.recorder)
+        device = any(map(on_accelerator, tensors)) or (forced() and tensors)
+        return (DeviceMeter if device else CpuMeter)(tracked, self.recorder)
 
     # -- the hooks on optimizers -----------------------------------------------------------------
 
@@ -207,22 +202,21 @@ class StepController:
     def _measure_before(self, call: Call) -> None:
         """Everything that is lost once the weights have changed."""
         tracked, found, due = call.tracked, call.found, call.plan.due
-        meter = tracked.meter
         kernel.set_threads(torch.get_num_threads())  # as many as the training itself uses
         if call.unowned:  # the first of the step: nobody has stepped since the last
             for other in self.parameters.optimizers:
                 if other is not tracked or call.closure:
                     other.meter.compare_weights(found)
-        call.skipped = found.skipped = meter.is_skipped()
+        call.skipped = found.skipped = tracked.meter.is_skipped()
         if Family.WEIGHT in due:
             histograms = call.plan.full and self.recorder.histograms
-            meter.weights(found, histograms=histograms)
+            tracked.meter.weights(found, histograms=histograms)
             if call.unowned and self.parameters.unowned.parameters:
                 self.parameters.unowned.meter.weights(found, histograms=histograms)
         if not call.closure:
             self._measure_gradients(call)
         if Family.UPDATE in due:
-            meter.snapshot()
+            tracked.meter.snapshot()
 
     def _measure_gradients(self, call: Call) -> None:
         """What the backward passes of this step have left, and what the layers showed."""
@@ -251,9 +245,8 @@ class StepController:
         optimizer, ids = call.tracked.optimizer, call.tracked.group_ids
         rates = [] if optimizer is None else [group.get("lr") for group in optimizer.param_groups]
         if rates and len(rates) == len(ids):  # a group may be new
-            rows, states = empty_rows(Family.GROUP, len(ids)), np.zeros(len(ids), np.uint8)
-            rows["lr"] = [number(rate) for rate in rates]
-            call.found.rows.append(StepRows(Family.GROUP, call.plan.step, ids, rows, states))
+            call.found.nothing(Family.GROUP, ids, State.MEASURED)  # rows to be filled
+            call.found.rows[-1].rows["lr"] = [number(rate) for rate in rates]
 
     def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
@@ -265,10 +258,9 @@ class StepController:
         if call is not None:
             self._measure_after(call)
             self.recorder.take(call.found)
-        if not tracked.has_stepped:
-            tracked.has_stepped = True
-            if tracked.sampler.missed:
-                self.parameters.settle(tracked, with_gradient=True)
+        if not tracked.has_stepped and tracked.sampler.missed:
+            self.parameters.settle(tracked, with_gradient=True)
+        tracked.has_stepped = True
         tracked.sampler.stepped()
         self.state = _WAITING
         if self.clock.complete:
@@ -280,18 +272,15 @@ class StepController:
             self._strangers.add(optimizer)
             return None
         tracked, replaced = self.parameters.add(optimizer)
-        wrappers = []
+        self._report(self.parameters.scan(self.clock.number))
         for old in replaced:
             if old is self._inside and (outer := old.optimizer) is not None:
                 self.clock.forget(old)  # in the middle of its step: it wraps the one that steps
-                wrappers.append(outer)
+                self._strangers.add(outer)
             else:
                 self.clock.replace(old, tracked)
-        step = self.clock.number
-        self._report(self.parameters.scan(step))
-        self._strangers.update(wrappers)
         text = f"{type(optimizer).__name__} steps watched parameters and is watched from now on"
-        self.sink.event(Event(step, EventKind.OPTIMIZER_ADOPTED, text))
+        self.sink.event(Event(self.clock.number, EventKind.OPTIMIZER_ADOPTED, text))
         self.optimizer_notes.describe()
         return tracked
 
@@ -404,8 +393,7 @@ class StepController:
         now = time.perf_counter()
         self.logs.drain()
         self.recorder.deliver()
-        recorded = bool(self._plan.due)
-        if recorded:
+        if self._plan.due:
             self.recorder.numbers([(step, "step_seconds", now - self._ended_at)])
             self.recorder.finish(step)
             self._read_notes()
@@ -414,7 +402,7 @@ class StepController:
             if len(self.parameters.optimizers) > 1 and step & (step - 1) == 0:
                 self.optimizer_notes.look_for_silent()
         self._ended_at = now
-        self.pace.after(step, recorded)
+        self.pace.after(step, bool(self._plan.due))
         self._arm(step + 1)
 
     def _read_notes(self) -> None:
