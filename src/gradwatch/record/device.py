@@ -11,24 +11,25 @@ Triton's kernel (`record.triton`), which reads every element once.
 import os
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from math import frexp, inf
+from math import inf, nan
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.linalg import norm
 from numpy.typing import NDArray
 from torch import Tensor
 
 import gradwatch.kernel as kernel
 from gradwatch.errors import Exit, GradwatchError
+from gradwatch.kernel.plain import transform_between
 from gradwatch.record.parameters import TrackedOptimizer
-from gradwatch.record.recorder import Call, Found, Late, Recorder, StepRows
+from gradwatch.record.recorder import Call, Found, Late, Meter, Recorder, StepRows
 from gradwatch.record.sampler import SMALLEST_CLIP, TOLERANCE, Change
-from gradwatch.record.tensors import KERNEL_DTYPES, aligned, local, number, rows_lie_whole, spread
-from gradwatch.record.transfer import Parts, Transfer
-from gradwatch.run import Event, EventKind, HistogramTable
+from gradwatch.record.tensors import aligned, local, readable_here, spread
+from gradwatch.record.transfer import Parts, Transfer, alike
 from gradwatch.stats import Family, State
-from gradwatch.stats.rows import empty_rows, moment_rows, update_rows
+from gradwatch.stats.rows import moment_rows, update_rows
 
 VARIABLE = "GRADWATCH_DEVICE_ENGINE"
 TORCH, TRITON = "torch", "triton"
@@ -56,8 +57,7 @@ def forced() -> str | None:
 
 def check_forced(parameters: Iterable[Tensor]) -> None:
     """GradwatchError where the environment asks for an engine that cannot be had."""
-    asked, devices = forced(), {parameter.device for parameter in parameters}
-    for device in devices if asked == TRITON else ():
+    for device in {each.device for each in parameters} if forced() == TRITON else ():
         if why := hindrance(device):
             text = f"{VARIABLE} asks for {TRITON}, which cannot be had on {device}: {why}."
             raise GradwatchError(f"{text} Unset it, or set it to {TORCH}.", Exit.USAGE)
@@ -71,137 +71,125 @@ def hindrance(device: torch.device) -> str:
         return f"triton cannot be imported ({error})"
 
 
-def engine_name(device: torch.device) -> str:
-    """What measures tensors that a `DeviceMeter` is given, as `run.info["engines"]` says it."""
-    return TRITON if forced() == TRITON and not hindrance(device) else TORCH
-
-
 # -- what an engine gives --------------------------------------------------------------------------
 
 
-class Measured(NamedTuple):
-    """Of every tensor that was measured, times the multiplier that was asked for."""
+class Seen(NamedTuple):
+    """What an engine found of a tensor, times the multiplier that was asked for."""
 
-    records: NDArray[np.void]
+    record: np.void
     """MOMENTS; where the tensor was sampled, counts are extrapolated."""
-    whole: NDArray[np.bool_]
-    """Whether they describe every element."""
-    samples: Parts
-    """At most 4,096 elements of each."""
-    touched: list[NDArray[np.bool_] | None]
+    whole: bool
+    """Whether that describes every element."""
+    sample: NDArray[np.float64]
+    """At most 4,096 elements."""
+    touched: NDArray[np.bool_] | None
     """Which rows hold something other than zeros; None where nobody looked, or there are none."""
 
 
-Launched = tuple[list[Tensor], Callable[[Parts, float], Measured]]
-"""Small tensors for a `Transfer`, and what makes statistics of their numbers and a multiplier."""
-Engine = Callable[[list[Tensor], bool, bool], Launched]
-"""Measures tensors of one device and type, each as `readable` leaves it. The first flag asks which
-rows of matrices hold something other than zeros, the second for mean magnitudes."""
+Finish = Callable[[Parts, float], Iterable[Seen]]
+"""Makes statistics of each tensor, of numbers that have come over and a multiplier."""
+Engine = Callable[[list[Tensor], bool, bool], tuple[list[Tensor], Finish]]
+"""Measures tensors of one device and type, each as `readable_here` leaves it, and gives small ones
+for a `Transfer`. The first flag asks which rows of matrices hold something other than zeros, the
+second for mean magnitudes."""
 
 
-def launch(tensors: Sequence[Tensor], *, rows: bool, engine: Engine | None = None) -> Launched:
+def launch(
+    tensors: list[Tensor], rows: bool, engine: Engine
+) -> tuple[list[Tensor], Callable[[Parts, float], list[Seen]]]:
     """Measure tensors of any devices and types, those of float64 always with torch's operations."""
-    groups: dict[Any, list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        groups.setdefault((tensor.device, tensor.dtype), []).append(i)
     sent = []
-    for (_, dtype), at in groups.items():
-        measure = by_torch if engine is None or dtype is torch.float64 else engine
-        sent.append((at, measure([tensors[i] for i in at], rows, rows or len(tensors) <= MANY)))
+    for at in alike(tensors):
+        some = [tensors[i] for i in at]
+        measure = by_torch if some[0].dtype is torch.float64 else engine
+        sent.append((at, *measure(some, rows, rows or len(tensors) <= MANY)))
 
-    def finish(arrived: Parts, multiplier: float) -> Measured:
-        take, n = iter(arrived), sum(len(at) for at, _ in sent)
-        joined = Measured(
-            np.zeros(n, kernel.MOMENTS), np.ones(n, bool), [np.zeros(0)] * n, [None] * n
-        )
-        for at, (parts, done) in sent:
-            found = done([next(take) for _ in parts], multiplier)
-            joined.records[at], joined.whole[at] = found.records, found.whole
-            for i, sample, marks in zip(at, found.samples, found.touched, strict=True):
-                joined.samples[i], joined.touched[i] = sample, marks
-        return joined
+    def finish(arrived: Parts, multiplier: float) -> list[Seen]:
+        take, found = iter(arrived), {}
+        for at, parts, done in sent:
+            found.update(zip(at, done([next(take) for _ in parts], multiplier), strict=True))
+        for seen in found.values():
+            seen.record["zero_rows"] = 0 if seen.touched is None else (~seen.touched).sum()
+        return [found[i] for i in range(len(found))]
 
-    return [part for _, (parts, _) in sent for part in parts], finish
+    return [part for _, parts, _ in sent for part in parts], finish
 
 
-def by_torch(tensors: list[Tensor], rows: bool, absolute: bool) -> Launched:
-    """The `Engine` for every device: three norms of what is larger than its sample."""
-    sizes = np.array([tensor.numel() for tensor in tensors], np.int64)
+def by_torch(tensors: list[Tensor], rows: bool, absolute: bool) -> tuple[list[Tensor], Finish]:
+    """The `Engine` for every device: norms of what is larger than its sample."""
+    sizes = np.array([tensor.numel() for tensor in tensors])
     lengths = [len(tensor) if rows and tensor.dim() > 1 else 0 for tensor in tensors]
     # None of them is empty: of such a one `_foreach_norm` gives wrong norms (pytorch #140066).
-    large = np.flatnonzero(sizes > SAMPLE).tolist()
-    some, flat = [tensors[i] for i in large], [tensors[i] for i in large if not lengths[i]]
+    large, orders = np.flatnonzero(sizes > SAMPLE).tolist(), (2, inf, 1)[: 2 + absolute]
+    some = [tensors[i] for i in large]
     # In their own type sums of 16-bit numbers would overflow or be rounded.
     wide = torch.promote_types(tensors[0].dtype, torch.float32)
     parts = [spread(tensor, SAMPLE) for tensor in tensors]
-    for order, given in ((2, some), (1, some if absolute else []), (inf, flat)):
-        parts += torch._foreach_norm(given, order, dtype=wide) if given else ()
+    for order in orders if some else ():
+        parts += torch._foreach_norm(some, order, dtype=wide)
     for matrix in (tensors[i] for i in large if lengths[i]):
-        # The largest of every row tells the largest of all: no other pass is needed.
         dims = tuple(range(1, matrix.dim()))
         parts.append(torch.linalg.vector_norm(matrix, inf, dim=dims, dtype=wide))
 
-    def finish(arrived: Parts, multiplier: float) -> Measured:
+    def finish(arrived: Parts, multiplier: float) -> Iterable[Seen]:
         take = iter(arrived)
         samples = [next(take) * multiplier for _ in sizes]
-        two = [next(take)[0] for _ in large]
-        one = [next(take)[0] if absolute else np.nan for _ in large]
-        tops = {i: next(take) for i in sorted(large, key=lambda i: lengths[i] > 0)}
-        norms = np.array([two, one, [tops[i].max() for i in large]]) * multiplier
+        norms = [[next(take)[0] * multiplier for _ in large] for _ in orders]
         records = kernel.measure_arrays(samples)
-        _extrapolate(records, sizes)
-        if large:
-            records[large] = _with_norms(records[large], *norms)
+        records[large] = _extended(records[large], sizes[large], *map(np.array, norms))
         touched: list[NDArray[np.bool_] | None] = [None] * len(sizes)
         for i in np.flatnonzero(sizes * lengths).tolist():
-            marks = (tops.get(i, samples[i]).reshape(lengths[i], -1) != 0).any(1)
-            touched[i], records["zero_rows"][i] = marks, np.count_nonzero(~marks)
-        return Measured(records, sizes <= SAMPLE, samples, touched)
+            top = next(take) if sizes[i] > SAMPLE else samples[i]
+            touched[i] = top.reshape(lengths[i], -1).any(axis=1)
+        return map(Seen, records, sizes <= SAMPLE, samples, touched)
 
     return parts, finish
 
 
-def _extrapolate(records: NDArray[np.void], sizes: NDArray[np.int64]) -> None:
-    """From samples to whole tensors: what grows with the number of elements."""
-    share = sizes / np.maximum(records["count"], 1)
+def _extended(
+    records: NDArray[np.void], sizes: NDArray[np.int64], two: Any, top: Any, one: Any = nan
+) -> NDArray[np.void]:
+    """From samples to whole tensors: counts by their share, three norms as they were measured."""
+    share = sizes / records["count"]
     for name in ("zeros", "nan", "pos_inf", "neg_inf"):
         records[name] = np.rint(records[name] * share)
-    records["norm"] *= np.sqrt(share)
-    records["count"], records["zero_rows"] = sizes, 0
-
-
-def _with_norms(records: NDArray[np.void], two: Any, one: Any, top: Any) -> NDArray[np.void]:
-    """Put the norms in; where something is not finite the finite part of the sample stands."""
     records["nan"] = np.maximum(records["nan"], np.isnan(top))
     records["pos_inf"] += np.isinf(top) & (records["pos_inf"] + records["neg_inf"] == 0)
-    finite, mean = np.isfinite(top), one / records["count"]
-    # Outside of these limits squares leave the range of float32: then the sample tells better.
+    finite, mean = np.isfinite(top), one / sizes
+    # Where something is not finite the finite part of the sample stands, as it does where squares
+    # leave the range of float32.
     squares = finite & np.isfinite(two) & ((top == 0) | (top > LEAST))
-    records["norm"] = np.where(squares, two, records["norm"])
-    records["abs_mean"] = np.where(finite & ~np.isinf(one), mean, records["abs_mean"])
+    records["norm"] = np.where(squares, two, records["norm"] * np.sqrt(share))
+    records["abs_mean"] = np.where(finite & ~np.isinf(mean), mean, records["abs_mean"])
     records["abs_max"] = np.where(finite, top, records["abs_max"])
+    records["count"] = sizes
     return records
 
 
 # -- one optimizer's parameters --------------------------------------------------------------------
 
-_Words = NDArray[np.uint64]
-_NO_ROWS: _Words = np.zeros(0, np.uint64)
-_Rows = tuple[NDArray[np.uint8], NDArray[np.void]]
-"""States and rows, which may still be changed."""
+_NO_ROWS: NDArray[np.uint64] = np.zeros(0, np.uint64)
+_Done = Callable[[Parts, float], tuple[StepRows, dict[int, Seen]]]
+"""Makes the rows of a family, with what was seen of each tensor."""
 
 
-class DeviceMeter:
-    """Measures parameters that lie on one or several devices; a `Meter`."""
+class DeviceMeter(Meter):
+    """Measures parameters that lie on one or several devices.
+
+    What others do to weights between two steps is not looked for there.
+    """
 
     def __init__(self, tracked: TrackedOptimizer, recorder: Recorder) -> None:
         self._tracked = tracked
         self._recorder = recorder
-        self._triton = forced() == TRITON
+        self._engine: Engine = by_torch
+        if forced() == TRITON:
+            self._engine = import_module("gradwatch.record.triton").by_triton
         self._turn = 0
-        self._memory: dict[int, tuple[NDArray[np.float64], _Words, _Words]] = {}
-        """Of each gradient by id: the last sample, in which of the last 64 looks its rows were
-        touched, one bit each, and whether they ever were."""
+        self._memory: dict[int, tuple[NDArray[Any], ...]] = {}
+        """Of each gradient the last sample, in which of the last 64 looks its rows were touched,
+        one bit each, and whether they ever were."""
         self._before: Transfer | None = None
         self._void = -1
         """The last step whose gradients said that they overflowed; they come before its updates."""
@@ -209,74 +197,74 @@ class DeviceMeter:
     def gradients(self, call: Call) -> None:
         """Launch their statistics; scaling and clipping are undone when the numbers have come."""
         tracked, step, own = self._tracked, call.plan.step, call.tracked is self._tracked
-        if call.skipped and own:
-            call.found.nothing(Family.GRAD, tracked.ids, State.SKIPPED_STEP)
-            return
         look, self._turn = self._turn % TURNS == 0, self._turn + 1
-        tables = call.plan.full and self._recorder.histograms
-        sent, done = self._measure(Family.GRAD, step, tracked.gradients(), look, tables)
+        _, sent, done = self._measure(Family.GRAD, step, tracked.gradients(), look)
         # Before its step a fused optimizer's gradients are still scaled.
         optimizer = tracked.optimizer if own and not call.closure else None
-        sampler, scaling, ids = tracked.sampler, tracked.sampler.scaling, tracked.ids
-        known = scaling.meet() if optimizer is not None else scaling.known
-        parts = [_number(getattr(optimizer, "grad_scale", None), 1.0)]
-        parts += [_number(getattr(optimizer, "found_inf", None), 0.0), _number(scaling.tensor, 1.0)]
+        sampler = tracked.sampler
+        if optimizer is not None:
+            sampler.scaling.meet()
+        held = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        parts = [_number(each) for each in (*held, sampler.scaling.tensor)]
         pairs = sampler.pairs() if own else []
         parts += [each for pair in pairs for each in pair]
         epsilons = [torch.finfo(now.dtype).eps for _, now in pairs]
-        if stale := own and sampler.left_over is not None:
-            parts.append(sampler.left_over)
 
         def finish(arrived: Parts) -> Found:
             found, take = Found(step), iter(arrived)
-            held, overflow, scale = (float(next(take)[0]) for _ in range(3))
-            change = transform_between([(next(take), next(take), each) for each in epsilons])
-            if stale:
-                found.scalars["stale"] = float(next(take).any())
-            found.skipped = overflow > 0
-            if own and (known or found.skipped):
-                found.scalars["skipped"] = float(found.skipped)
+            # Of a number that is not there the product is 1.
+            held, found.skipped, scale = (
+                next(take).prod(),
+                bool(next(take).any()),
+                next(take).prod(),
+            )
+            compared = [(next(take), next(take), each) for each in epsilons]
             if found.skipped:
-                self._void = step
-                found.nothing(Family.GRAD, ids, State.SKIPPED_STEP)
+                self._void, found.scalars["skipped"] = step, 1.0
+                found.nothing(Family.GRAD, tracked.ids, State.SKIPPED_STEP)
                 return found
-            kind, factor, exact = change
-            if kind is Change.SCALED and held == 1.0:
-                factor *= scale if known else 1.0
-                alone = not known and exact and factor < SMALLEST_CLIP
-                if alone or abs(factor - 1.0) < TOLERANCE:
+            kind, factor, exact = transform_between(compared)
+            if kind == Change.SCALED and held == 1.0:
+                factor *= scale
+                if abs(factor - 1.0) < TOLERANCE or (exact and factor < SMALLEST_CLIP):
                     factor = 1.0  # only the loss scale was taken out
-            if own and kind in (Change.NONE, Change.SCALED):
+            if compared and kind in (Change.NONE, Change.SCALED):
                 found.scalars["clip_factor"] = factor
-            states, _ = done(found, list(take), 1.0 / (held * factor))
-            if kind is Change.CHANGED:
-                states[(states == State.MEASURED) | (states == State.SAMPLED)] = State.CLIPPED
+            made, seen = done(list(take), 1.0 / (held * factor))
+            for i, each in seen.items():
+                self._remember(i, each, made.rows[i])
+            if kind == Change.CHANGED:
+                made.states[list(seen)] = State.CLIPPED
+            found.rows.append(made)
             return found
 
         call.found.late.append(Late(Transfer(parts + sent), finish))
 
     def weights(self, found: Found, *, histograms: bool) -> None:
-        """Launch the statistics of the weights. No hash: who compares weights compares norms."""
-        step, tensors = found.step, self._tracked.tensors()
-        sent, done = self._measure(Family.WEIGHT, step, tensors, True, histograms)
-        corners = {i: _corner(t) for i, t in _there(tensors).items() if t.dim() > 1 and t.numel()}
+        """Launch the statistics of the weights; histograms are taken on the CPU alone."""
+        step, weights = found.step, self._tracked.tensors()
+        there, sent, done = self._measure(Family.WEIGHT, step, weights, True)
+        corners = {i: _corner(t) for i, t in there.items() if t.dim() > 1 and t.numel()}
         at, shapes = list(corners), [corner.shape for corner in corners.values()]
+        del there, weights
 
         def finish(arrived: Parts) -> Found:
-            late = Found(step)
-            _, rows = done(late, arrived[len(at) :], 1.0)
-            tables = [each.reshape(shape) for each, shape in zip(arrived, shapes, strict=False)]
-            batch, owners = kernel.batch_of(tables)
-            rows["weight_row_spread"][at] = kernel.row_spread(batch)
-            del owners  # they had to live until here
-            return late
+            made, seen = done(arrived[len(at) :], 1.0)
+            tables = [x.reshape(shape) for x, shape in zip(arrived, shapes, strict=False)]
+            batch, _owners = kernel.batch_of(tables)
+            made.rows["weight_row_spread"][at] = kernel.row_spread(batch)
+            # Equal weights have equal hashes: of the sample and of what all elements give.
+            names = ["norm", "abs_mean", "abs_max"]
+            told = [np.append(x.sample, [x.record[name] for name in names]) for x in seen.values()]
+            batch, _owners = kernel.batch_of(told)
+            made.rows["weight_hash"][list(seen)] = kernel.hashes(batch, 0)
+            return Found(step, [made])
 
         found.late.append(Late(Transfer([*corners.values(), *sent]), finish))
 
     def snapshot(self) -> None:
         """Send samples of the weights as they are now."""
-        weights = map(readable, self._tracked.tensors())
-        self._before = Transfer([_sample(weight, weight) for weight in weights])
+        self._before = Transfer(_samples(self._tracked.tensors()))
 
     def drop_snapshot(self) -> None:
         """Let them go unused: the step did not come about."""
@@ -286,118 +274,70 @@ class DeviceMeter:
         """Not known before the gradients have come over."""
         return False
 
-    def keep_weights(self) -> None:
-        """Nothing: what others do to weights between two steps is not looked for on devices."""
-
-    def compare_weights(self, found: Found) -> None:
-        """Nothing, likewise."""
-
     def updates(self, call: Call) -> None:
         """Send samples of what the step left; they are compared on the host, as on the CPU."""
         before, self._before = self._before, None
-        tracked, due, step, skipped = self._tracked, call.plan.due, call.plan.step, call.skipped
-        divided = _second_moments(tracked.optimizer) if Family.OPTIM in due else {}
-        families = [Family.UPDATE] * (before is not None and Family.UPDATE in due)
-        families += [Family.OPTIM] * bool(divided)
-        if not families:
+        if before is None:
             return
-        ids, n, tensors = tracked.ids, len(tracked.ids), tracked.tensors()
-        weights = [readable(tensor) for tensor in tensors]
-        adam = [divided.get(id(tensor), (None, None, 0.0, 0.0)) for tensor in tensors]
-        parts = []
-        for some in (weights, tracked.gradients(), [each[0] for each in adam]):
-            parts += [_sample(readable(x), w) for x, w in zip(some, weights, strict=True)]
-        parts += [_number(each[1], 1.0) for each in adam]
-        beta, eps = np.array([each[2:] for each in adam], np.float64).reshape(n, 2).T
-        sizes = np.array([0 if weight is None else weight.numel() for weight in weights])
+        step, ids, weights = call.plan.step, self._tracked.ids, self._tracked.tensors()
+        gradients = map(aligned, self._tracked.gradients(), weights)
+        after, n = _samples(weights), len(ids)
+        sizes = np.array([0 if not len(x) else local(w).numel() for x, w in zip(after, weights)])
+        transfer = Transfer([*after, *_samples(gradients)])
 
         def finish(arrived: Parts) -> Found:
             found = Found(step)
-            if skipped or self._void == step:
-                for family in families:
-                    found.nothing(family, ids, State.SKIPPED_STEP)
+            if self._void == step:
+                found.nothing(Family.UPDATE, ids, State.SKIPPED_STEP)
                 return found
-            after, old = arrived[:n], arrived[:n] if before is None else before.parts()
-            correction = 1.0 - beta ** np.array([float(made[0]) for made in arrived[3 * n :]])
-            given = [
-                _batch(some, old, after)
-                for some in (old, after, arrived[n : 2 * n], arrived[2 * n : 3 * n])
-            ]
-            batches = [batch for batch, _ in given]
-            updates, ratios = kernel.step(*batches, correction=correction, eps=eps)
-            seen = np.array([len(x) for x in after])
-            told = np.where(sizes > seen, State.SAMPLED, State.MEASURED).astype(np.uint8)
-            if Family.UPDATE in families:
-                states = np.where(seen > 0, told, State.NO_GRADIENT)
-                states[batches[0].counts < seen] = State.NOT_SAMPLED  # swapped during the step
-                for name in ("update_norm", "before_norm"):
-                    updates[name] *= np.sqrt(sizes / np.maximum(seen, 1))
-                found.rows.append(
-                    StepRows(Family.UPDATE, step, ids, update_rows(updates, states), states)
-                )
-            if Family.OPTIM in families:
-                states = np.where(np.isnan(ratios["eps_fraction"]), State.NO_GRADIENT, told)
-                rows = empty_rows(Family.OPTIM, n)
-                rows["optim_ratio_rms"] = ratios["ratio_rms"]
-                rows["optim_eps_fraction"] = ratios["eps_fraction"]
-                found.rows.append(StepRows(Family.OPTIM, step, ids, rows, states))
+            given = [kernel.batch_of(x) for x in (before.parts(), arrived[:n], arrived[n:])]
+            updates, _ = kernel.step(*(batch for batch, _ in given))
+            for name in ("update_norm", "before_norm"):
+                updates[name] *= np.sqrt(sizes / np.maximum(given[0][0].counts, 1))
+            states = np.where(sizes > SAMPLE, State.SAMPLED, State.MEASURED).astype(np.uint8)
+            states[sizes == 0] = State.NO_GRADIENT
+            rows = update_rows(updates, states)
+            found.rows.append(StepRows(Family.UPDATE, step, ids, rows, states))
             return found
 
-        call.found.late.append(Late(Transfer(parts), finish))
+        call.found.late.append(Late(transfer, finish))
 
     def _measure(
-        self, family: Family, step: int, tensors: Sequence[Tensor | None], look: bool, tables: bool
-    ) -> tuple[list[Tensor], Callable[[Found, Parts, float], _Rows]]:
-        """What is sent, and what puts the family's rows into a `Found` when it has come."""
-        there, ids = _there(tensors), self._tracked.ids
+        self, family: Family, step: int, tensors: Sequence[Tensor | None], look: bool
+    ) -> tuple[dict[int, Tensor], list[Tensor], _Done]:
+        """Which tensors can be measured, what is sent, and what makes rows when it has come."""
+        ids, there = self._tracked.ids, {}
         states = np.full(len(ids), State.NO_GRADIENT, np.uint8)
         for i, tensor in enumerate(tensors):
-            if tensor is not None and i not in there:
-                states[i], what = State.UNSUPPORTED, "gradient" if family == "grad" else family
-                self._recorder.report_unreadable(step, what, self._tracked.parameters[i].name)
-        at, (parts, finish) = list(there), self._launch(step, list(there.values()), look)
+            if tensor is None:
+                continue
+            if (readable := readable_here(tensor, anywhere=True)) is not None:
+                there[i] = readable
+                continue
+            states[i], what = State.UNSUPPORTED, "gradient" if family == "grad" else family
+            self._recorder.report_unreadable(step, what, self._tracked.parameters[i].name)
+        at, (parts, finish) = list(there), launch(list(there.values()), look, self._engine)
 
-        def done(found: Found, arrived: Parts, multiplier: float) -> _Rows:
-            seen = finish(arrived, multiplier)
+        def done(arrived: Parts, multiplier: float) -> tuple[StepRows, dict[int, Seen]]:
+            seen = dict(zip(at, finish(arrived, multiplier), strict=True))
             records = np.zeros(len(ids), kernel.MOMENTS)
-            records[at] = seen.records
-            states[at] = np.where(seen.whole, State.MEASURED, State.SAMPLED)
-            rows = moment_rows(family, records, states)
-            if family is Family.GRAD:
-                for i, sample, marks in zip(at, seen.samples, seen.touched, strict=True):
-                    self._remember(int(ids[i]), sample, marks, rows[i])
-            found.rows.append(StepRows(family, step, ids, rows, states))
-            if tables:
-                found.tables.append((family, ids[at], _histograms(seen.samples)))
-            return states, rows
+            for i, each in seen.items():
+                records[i] = each.record
+                states[i] = State.MEASURED if each.whole else State.SAMPLED
+            return StepRows(family, step, ids, moment_rows(family, records, states), states), seen
 
-        return parts, done
+        return there, parts, done
 
-    def _launch(self, step: int, tensors: list[Tensor], look: bool) -> Launched:
-        if self._triton:
-            try:
-                engine = import_module("gradwatch.record.triton").by_triton
-                return launch(tensors, rows=look, engine=engine)
-            except Exception as error:  # whatever a compiler says: the training goes on
-                self._triton = False
-                text = f"Triton cannot measure, torch does ({type(error).__name__}: {error})"
-                self._recorder.event(Event(step, EventKind.ENGINE, text))
-                self._recorder.note({"engines": {str(tensors[0].device): TORCH}})
-        return launch(tensors, rows=look)
-
-    def _remember(
-        self, key: int, sample: NDArray[np.float64], marks: NDArray[np.bool_] | None, row: np.void
-    ) -> None:
+    def _remember(self, key: int, seen: Seen, row: np.void) -> None:
         """Cosine to the gradient before, and for how long rows have been zero."""
+        sample, touched = seen.sample, seen.touched
         last, recent, ever = self._memory.get(key, (sample[:0], _NO_ROWS, _NO_ROWS))
-        if len(last) == len(sample) > 0:
+        if len(last):
             with np.errstate(all="ignore"):
-                sizes = np.sqrt(sample @ sample) * np.sqrt(last @ last)
-                row["grad_cosine"] = sample @ last / sizes
-        if marks is not None:
-            if len(recent) != len(marks):
-                recent = ever = np.zeros(len(marks), np.uint64)
-            recent, ever = recent << np.uint64(1) | marks, ever | marks
+                row["grad_cosine"] = sample @ last / (norm(sample) * norm(last))
+        if touched is not None:
+            recent = (recent if len(recent) else np.zeros(len(touched), np.uint64)) << np.uint64(1)
+            recent, ever = recent | touched, ever | touched if len(ever) else touched
         self._memory[key] = sample, recent, ever
         # Between two looks at rows the last one stands.
         row["grad_zero_rows"] = np.count_nonzero(recent & np.uint64(1) == 0)
@@ -408,36 +348,10 @@ class DeviceMeter:
 # -- tensors and numbers ---------------------------------------------------------------------------
 
 
-def readable(tensor: Tensor | None) -> Tensor | None:
-    """This rank's piece, dense with dimension 0 outermost; None where it cannot be measured."""
-    if tensor is None:
-        return None
-    tensor = local(tensor).detach()
-    if tensor.layout is not torch.strided or tensor.dtype not in KERNEL_DTYPES or tensor.is_nested:
-        return None
-    if tensor.numel() and not tensor.untyped_storage().nbytes():
-        return None  # freed, as FSDP does between steps
-    whole = rows_lie_whole(tuple(tensor.shape), tensor.stride())
-    return tensor if whole else tensor.contiguous()
-
-
-def _there(tensors: Sequence[Tensor | None]) -> dict[int, Tensor]:
-    found = ((i, readable(tensor)) for i, tensor in enumerate(tensors))
-    return {i: tensor for i, tensor in found if tensor is not None}
-
-
-def _sample(tensor: Tensor | None, like: Tensor | None) -> Tensor:
-    """At the same coordinates as that of another; none where the two do not fit."""
-    if tensor is None or like is None or tensor.shape != like.shape:
-        return torch.zeros(0)
-    fitting = aligned(tensor, like)
-    return torch.zeros(0) if fitting is None else spread(fitting, SAMPLE)
-
-
-def _batch(some: Parts, old: Parts, new: Parts) -> tuple[kernel.Batch, Any]:
-    """Those that can be compared, the others empty; and what owns the batch's memory."""
-    fit = zip(some, old, new, strict=True)
-    return kernel.batch_of([x if len(x) == len(y) == len(z) else x[:0] for x, y, z in fit])
+def _samples(tensors: Iterable[Tensor | None]) -> list[Tensor]:
+    """Of each that can be read; of the others nothing."""
+    plain = (None if each is None else readable_here(each, anywhere=True) for each in tensors)
+    return [torch.zeros(0) if each is None else spread(each, SAMPLE) for each in plain]
 
 
 def _corner(matrix: Tensor) -> Tensor:
@@ -447,55 +361,9 @@ def _corner(matrix: Tensor) -> Tensor:
     return matrix.as_strided((min(rows, 17), min(inner, 64)), strides, matrix.storage_offset())
 
 
-def _number(value: Any, default: float) -> Tensor:
-    """One number that may be on a device, where nobody asks for it."""
-    if isinstance(value, Tensor):
-        return local(value).detach().reshape(-1)[:1]
-    return torch.tensor([default if value is None else number(value)], dtype=torch.float64)
-
-
-def _second_moments(optimizer: Any) -> dict[int, tuple[Tensor, Any, float, float]]:
-    """Adam's, with the number of steps, β₂ and ε, by the parameter's id."""
-    found = {}
-    for group in () if optimizer is None else optimizer.param_groups:
-        for parameter in group["params"] if "betas" in group else ():
-            state = optimizer.state.get(parameter, {})
-            second = state.get("max_exp_avg_sq", state.get("exp_avg_sq"))
-            if isinstance(second, Tensor):
-                own = number(group["betas"][1]), number(group.get("eps", 0.0))
-                found[id(parameter)] = (second, state.get("step"), *own)
-    return found
-
-
-def _histograms(samples: Parts) -> HistogramTable:
-    """Of the samples: of a tensor that has more elements, its shape."""
-    batch, owners = kernel.batch_of(samples)
-    records, bins, *_ = kernel.measure(batch, bins=True)
-    del owners
-    others = [records[name] for name in ("zeros", "nan", "pos_inf", "neg_inf")]
-    at = np.arange(len(samples))
-    return HistogramTable(
-        at, bins.first_exponents, bins.sizes, bins.counts, np.stack(others, axis=1)
-    )
-
-
-def transform_between(
-    pairs: Sequence[tuple[NDArray[np.float64], NDArray[np.float64], float]],
-) -> tuple[Change, float, bool]:
-    """What samples became, by the rules of the kernel: by which factor, whether exactly so."""
-    if not pairs or all(np.array_equal(was, now, equal_nan=True) for was, now, _ in pairs):
-        return (Change.NONE if pairs else Change.UNKNOWN), 1.0, True
-    was, now = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
-    finite = np.isfinite(was) & np.isfinite(now)
-    was, now = was[finite], now[finite]
-    if not was.any():
-        return (Change.CHANGED if now.any() else Change.UNKNOWN), 1.0, False
-    factor = float(was @ now / (was @ was))
-    tolerance = max(TOLERANCE, *(2.0 * epsilon for _, _, epsilon in pairs))
-    rest = float(np.linalg.norm(now - factor * was))
-    if factor <= 0.0 or rest > tolerance * float(np.linalg.norm(now)):
-        return Change.CHANGED, 1.0, False
-    return Change.SCALED, factor, frexp(factor)[0] == 0.5 and np.array_equal(now, factor * was)
+def _number(value: object) -> Tensor:
+    """One number that may be on a device, where nobody asks for it; none where there is none."""
+    return local(value).reshape(-1)[:1] if isinstance(value, Tensor) else torch.zeros(0)
 
 
 # -- for what looks at forward passes --------------------------------------------------------------
