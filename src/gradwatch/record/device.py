@@ -9,9 +9,8 @@ Triton's kernel (`record.triton`), which reads every element once.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
-from math import inf, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,10 +24,10 @@ from gradwatch.errors import Exit, GradwatchError
 from gradwatch.kernel.plain import transform_between
 from gradwatch.record.parameters import TrackedOptimizer
 from gradwatch.record.recorder import Call, Found, Late, Meter, Recorder, StepRows
-from gradwatch.record.sampler import SMALLEST_CLIP, TOLERANCE, Change
-from gradwatch.record.tensors import aligned, local, readable_here, spread
+from gradwatch.record.sampler import Change
+from gradwatch.record.tensors import aligned, on_accelerator, readable_here, spread
 from gradwatch.record.transfer import Parts, Transfer, alike
-from gradwatch.stats import Family, State
+from gradwatch.stats import HAS_VALUE, Family, State
 from gradwatch.stats.rows import moment_rows, update_rows
 
 VARIABLE = "GRADWATCH_DEVICE_ENGINE"
@@ -38,40 +37,44 @@ SAMPLE = 4096
 TURNS = 4
 """Recorded steps from one look at the rows of gradients to the next."""
 MANY = 256
-"""Of more tensors the mean magnitude is taken only where rows are looked at: a CUDA stream holds
-about 1,000 launches, and a third norm of all that 7 billion parameters have would fill it."""
-LEAST = 1e-15
-"""A largest magnitude whose square, and those of the elements that matter, float32 can hold."""
+"""Of more tensors of a type the mean magnitude is taken only where rows are looked at: a CUDA
+stream holds about 1,000 launches, and a third norm of 7 billion parameters would fill it."""
 
 
 # -- which engine measures -------------------------------------------------------------------------
 
 
 def forced() -> str | None:
-    """The engine the environment asks for; GradwatchError where there is no such engine."""
-    name = os.environ.get(VARIABLE, "").lower() or None
-    if name not in (None, TORCH, TRITON):
-        raise GradwatchError(f"{VARIABLE} must be {TRITON} or {TORCH}, got {name!r}.", Exit.USAGE)
-    return name
+    """The engine the environment asks for, known or not."""
+    return os.environ.get(VARIABLE, "").lower() or None
 
 
 def check_forced(parameters: Iterable[Tensor]) -> None:
     """GradwatchError where the environment asks for an engine that cannot be had."""
-    for device in {each.device for each in parameters} if forced() == TRITON else ():
-        if why := hindrance(device):
-            text = f"{VARIABLE} asks for {TRITON}, which cannot be had on {device}: {why}."
-            raise GradwatchError(f"{text} Unset it, or set it to {TORCH}.", Exit.USAGE)
+    asked, devices = forced(), {parameter.device for parameter in parameters}
+    why = "" if asked in (None, TORCH, TRITON) else "there is no such engine"
+    for device in devices if asked == TRITON else ():
+        why = why or hindrance(device)
+    if why:
+        text = f"{VARIABLE} asks for {asked!r}, which cannot be had: {why}."
+        raise GradwatchError(f"{text} Unset it, or set it to {TORCH} or {TRITON}.", Exit.USAGE)
 
 
 def hindrance(device: torch.device) -> str:
     """Why Triton cannot measure on this device; "" where it can."""
     try:
-        return str(import_module("gradwatch.record.triton").hindrance(device))
+        return str(import_module(f"{__package__}.{TRITON}").hindrance(device))
     except ImportError as error:
         return f"triton cannot be imported ({error})"
 
 
-# -- what an engine gives --------------------------------------------------------------------------
+def device_engines(parameters: Iterable[Tensor]) -> dict[str, str]:
+    """What measures on which device, beside the CPU, as `run.info["engines"]` has it."""
+    devices = {each.device for each in parameters if on_accelerator(each) or forced()}
+    return {str(device): forced() or TORCH for device in devices}
+
+
+# -- engines ---------------------------------------------------------------------------------------
 
 
 class Seen(NamedTuple):
@@ -87,42 +90,23 @@ class Seen(NamedTuple):
     """Which rows hold something other than zeros; None where nobody looked, or there are none."""
 
 
-Finish = Callable[[Parts, float], Iterable[Seen]]
-"""Makes statistics of each tensor, of numbers that have come over and a multiplier."""
-Engine = Callable[[list[Tensor], bool, bool], tuple[list[Tensor], Finish]]
+Take = Iterator[NDArray[np.float64]]
+"""Numbers that have come over: of each tensor that was sent, in this order."""
+Finish = Callable[[Take, float], Iterable[Seen]]
+"""Takes its numbers, and makes statistics of each tensor, times a multiplier."""
+Engine = Callable[[list[Tensor], bool], tuple[list[Tensor], Finish]]
 """Measures tensors of one device and type, each as `readable_here` leaves it, and gives small ones
-for a `Transfer`. The first flag asks which rows of matrices hold something other than zeros, the
-second for mean magnitudes."""
+for a `Transfer`. The flag asks which rows of matrices hold something other than zeros."""
 
 
-def launch(
-    tensors: list[Tensor], rows: bool, engine: Engine
-) -> tuple[list[Tensor], Callable[[Parts, float], list[Seen]]]:
-    """Measure tensors of any devices and types, those of float64 always with torch's operations."""
-    sent = []
-    for at in alike(tensors):
-        some = [tensors[i] for i in at]
-        measure = by_torch if some[0].dtype is torch.float64 else engine
-        sent.append((at, *measure(some, rows, rows or len(tensors) <= MANY)))
-
-    def finish(arrived: Parts, multiplier: float) -> list[Seen]:
-        take, found = iter(arrived), {}
-        for at, parts, done in sent:
-            found.update(zip(at, done([next(take) for _ in parts], multiplier), strict=True))
-        for seen in found.values():
-            seen.record["zero_rows"] = 0 if seen.touched is None else (~seen.touched).sum()
-        return [found[i] for i in range(len(found))]
-
-    return [part for _, parts, _ in sent for part in parts], finish
-
-
-def by_torch(tensors: list[Tensor], rows: bool, absolute: bool) -> tuple[list[Tensor], Finish]:
+def by_torch(tensors: list[Tensor], rows: bool) -> tuple[list[Tensor], Finish]:
     """The `Engine` for every device: norms of what is larger than its sample."""
     sizes = np.array([tensor.numel() for tensor in tensors])
-    lengths = [len(tensor) if rows and tensor.dim() > 1 else 0 for tensor in tensors]
+    lengths = [len(x) if rows and x.dim() > 1 and x.numel() else 0 for x in tensors]
     # None of them is empty: of such a one `_foreach_norm` gives wrong norms (pytorch #140066).
-    large, orders = np.flatnonzero(sizes > SAMPLE).tolist(), (2, inf, 1)[: 2 + absolute]
+    large = np.flatnonzero(sizes > SAMPLE).tolist()
     some = [tensors[i] for i in large]
+    orders = (2, np.inf, 1) if rows or len(tensors) <= MANY else (2, np.inf)
     # In their own type sums of 16-bit numbers would overflow or be rounded.
     wide = torch.promote_types(tensors[0].dtype, torch.float32)
     parts = [spread(tensor, SAMPLE) for tensor in tensors]
@@ -130,16 +114,15 @@ def by_torch(tensors: list[Tensor], rows: bool, absolute: bool) -> tuple[list[Te
         parts += torch._foreach_norm(some, order, dtype=wide)
     for matrix in (tensors[i] for i in large if lengths[i]):
         dims = tuple(range(1, matrix.dim()))
-        parts.append(torch.linalg.vector_norm(matrix, inf, dim=dims, dtype=wide))
+        parts.append(torch.linalg.vector_norm(matrix, np.inf, dim=dims, dtype=wide))
 
-    def finish(arrived: Parts, multiplier: float) -> Iterable[Seen]:
-        take = iter(arrived)
+    def finish(take: Take, multiplier: float) -> Iterable[Seen]:
         samples = [next(take) * multiplier for _ in sizes]
-        norms = [[next(take)[0] * multiplier for _ in large] for _ in orders]
+        norms = [np.array([next(take)[0] for _ in large]) * multiplier for _ in orders]
         records = kernel.measure_arrays(samples)
-        records[large] = _extended(records[large], sizes[large], *map(np.array, norms))
-        touched: list[NDArray[np.bool_] | None] = [None] * len(sizes)
-        for i in np.flatnonzero(sizes * lengths).tolist():
+        records[large] = _extended(records[large], sizes[large], norms)
+        touched: list[Any] = [None] * len(sizes)
+        for i in np.flatnonzero(lengths).tolist():
             top = next(take) if sizes[i] > SAMPLE else samples[i]
             touched[i] = top.reshape(lengths[i], -1).any(axis=1)
         return map(Seen, records, sizes <= SAMPLE, samples, touched)
@@ -147,19 +130,16 @@ def by_torch(tensors: list[Tensor], rows: bool, absolute: bool) -> tuple[list[Te
     return parts, finish
 
 
-def _extended(
-    records: NDArray[np.void], sizes: NDArray[np.int64], two: Any, top: Any, one: Any = nan
-) -> NDArray[np.void]:
-    """From samples to whole tensors: counts by their share, three norms as they were measured."""
-    share = sizes / records["count"]
-    for name in ("zeros", "nan", "pos_inf", "neg_inf"):
-        records[name] = np.rint(records[name] * share)
+def _extended(records: NDArray[np.void], sizes: Any, norms: Sequence[Any]) -> NDArray[np.void]:
+    """From samples to whole tensors: the share of zeros, and norms as they were measured."""
+    share, (two, top, *one) = sizes / records["count"], norms
+    records["zeros"] = np.rint(records["zeros"] * share)
     records["nan"] = np.maximum(records["nan"], np.isnan(top))
     records["pos_inf"] += np.isinf(top) & (records["pos_inf"] + records["neg_inf"] == 0)
-    finite, mean = np.isfinite(top), one / sizes
-    # Where something is not finite the finite part of the sample stands, as it does where squares
-    # leave the range of float32.
-    squares = finite & np.isfinite(two) & ((top == 0) | (top > LEAST))
+    finite, mean = np.isfinite(top), one[0] / sizes if one else np.nan
+    # Where something is not finite the finite part of the sample stands, as it does where squares,
+    # also of the elements that matter beside the largest, leave the range of float32.
+    squares = finite & np.isfinite(two) & ((top == 0) | (top > 1e-15))
     records["norm"] = np.where(squares, two, records["norm"] * np.sqrt(share))
     records["abs_mean"] = np.where(finite & ~np.isinf(mean), mean, records["abs_mean"])
     records["abs_max"] = np.where(finite, top, records["abs_max"])
@@ -169,15 +149,15 @@ def _extended(
 
 # -- one optimizer's parameters --------------------------------------------------------------------
 
-_NO_ROWS: NDArray[np.uint64] = np.zeros(0, np.uint64)
-_Done = Callable[[Parts, float], tuple[StepRows, dict[int, Seen]]]
-"""Makes the rows of a family, with what was seen of each tensor."""
+_Rows = Callable[[Take, float], tuple[StepRows, dict[int, Seen]]]
+"""Makes the rows of a family, and says what was seen of each tensor."""
 
 
 class DeviceMeter(Meter):
     """Measures parameters that lie on one or several devices.
 
-    What others do to weights between two steps is not looked for there.
+    What others do to weights between two steps is not looked for there, and a snapshot is numbers
+    on the host: nothing has to drop it.
     """
 
     def __init__(self, tracked: TrackedOptimizer, recorder: Recorder) -> None:
@@ -185,12 +165,13 @@ class DeviceMeter(Meter):
         self._recorder = recorder
         self._engine: Engine = by_torch
         if forced() == TRITON:
-            self._engine = import_module("gradwatch.record.triton").by_triton
+            self._engine = import_module(f"{__package__}.{TRITON}").by_triton
         self._turn = 0
-        self._memory: dict[int, tuple[NDArray[Any], ...]] = {}
-        """Of each gradient the last sample, in which of the last 64 looks its rows were touched,
-        one bit each, and whether they ever were."""
-        self._before: Transfer | None = None
+        self._last: dict[int, NDArray[np.float64]] = {}
+        """The sample of each gradient recorded before."""
+        self._rows: dict[int, NDArray[np.uint64]] = {}
+        """Of each row in which of the last 64 looks it was touched, a bit each, and in any."""
+        self._before = Transfer([])
         self._void = -1
         """The last step whose gradients said that they overflowed; they come before its updates."""
 
@@ -201,169 +182,147 @@ class DeviceMeter(Meter):
         _, sent, done = self._measure(Family.GRAD, step, tracked.gradients(), look)
         # Before its step a fused optimizer's gradients are still scaled.
         optimizer = tracked.optimizer if own and not call.closure else None
-        sampler = tracked.sampler
-        if optimizer is not None:
-            sampler.scaling.meet()
-        held = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        parts = [_number(each) for each in (*held, sampler.scaling.tensor)]
-        pairs = sampler.pairs() if own else []
+        scaling = tracked.sampler.scaling
+        scaling.meet()
+        numbers = [getattr(optimizer, name, None) for name in ("grad_scale", "found_inf")]
+        parts = [_sample(number) for number in (*numbers, scaling.tensor)]
+        pairs = tracked.sampler.pairs() if own else []
         parts += [each for pair in pairs for each in pair]
         epsilons = [torch.finfo(now.dtype).eps for _, now in pairs]
 
         def finish(arrived: Parts) -> Found:
-            found, take = Found(step), iter(arrived)
-            # Of a number that is not there the product is 1.
-            held, found.skipped, scale = (
-                next(take).prod(),
-                bool(next(take).any()),
-                next(take).prod(),
-            )
+            take = iter(arrived)
+            # The product of no number is 1.
+            held, overflow, scale = next(take).prod(), next(take).any(), next(take).prod()
             compared = [(next(take), next(take), each) for each in epsilons]
-            if found.skipped:
-                self._void, found.scalars["skipped"] = step, 1.0
-                found.nothing(Family.GRAD, tracked.ids, State.SKIPPED_STEP)
-                return found
+            if overflow:
+                self._void, found = step, Found(step, scalars={"skipped": 1.0}, skipped=True)
+                return found.nothing(Family.GRAD, tracked.ids, State.SKIPPED_STEP)
             kind, factor, exact = transform_between(compared)
-            if kind == Change.SCALED and held == 1.0:
-                factor *= scale
-                if abs(factor - 1.0) < TOLERANCE or (exact and factor < SMALLEST_CLIP):
-                    factor = 1.0  # only the loss scale was taken out
-            if compared and kind in (Change.NONE, Change.SCALED):
-                found.scalars["clip_factor"] = factor
-            made, seen = done(list(take), 1.0 / (held * factor))
+            if kind == Change.SCALED:
+                factor = scaling.clip_factor(factor, exact, scale if held == 1.0 else 1.0)
+            scalars = {"clip_factor": factor} if compared and kind < Change.CHANGED else {}
+            made, seen = done(take, 1.0 / (held * factor))
             for i, each in seen.items():
                 self._remember(i, each, made.rows[i])
             if kind == Change.CHANGED:
                 made.states[list(seen)] = State.CLIPPED
-            found.rows.append(made)
-            return found
+            return Found(step, [made], scalars=scalars)
 
         call.found.late.append(Late(Transfer(parts + sent), finish))
 
     def weights(self, found: Found, *, histograms: bool) -> None:
         """Launch the statistics of the weights; histograms are taken on the CPU alone."""
-        step, weights = found.step, self._tracked.tensors()
-        there, sent, done = self._measure(Family.WEIGHT, step, weights, True)
+        weights = self._tracked.tensors()
+        there, sent, done = self._measure(Family.WEIGHT, found.step, weights, look=True)
         corners = {i: _corner(t) for i, t in there.items() if t.dim() > 1 and t.numel()}
         at, shapes = list(corners), [corner.shape for corner in corners.values()]
-        del there, weights
 
         def finish(arrived: Parts) -> Found:
-            made, seen = done(arrived[len(at) :], 1.0)
-            tables = [x.reshape(shape) for x, shape in zip(arrived, shapes, strict=False)]
+            take = iter(arrived)
+            tables = [next(take).reshape(shape) for shape in shapes]
+            made, _ = done(take, 1.0)
             batch, _owners = kernel.batch_of(tables)
             made.rows["weight_row_spread"][at] = kernel.row_spread(batch)
-            # Equal weights have equal hashes: of the sample and of what all elements give.
-            names = ["norm", "abs_mean", "abs_max"]
-            told = [np.append(x.sample, [x.record[name] for name in names]) for x in seen.values()]
-            batch, _owners = kernel.batch_of(told)
-            made.rows["weight_hash"][list(seen)] = kernel.hashes(batch, 0)
-            return Found(step, [made])
+            # Equal weights have equal statistics, to the bit: their hash stands for one of all.
+            batch, _owners = kernel.batch_of([np.frombuffer(row, np.uint8) for row in made.rows])
+            made.rows["weight_hash"] = kernel.hashes(batch, 0) * HAS_VALUE[made.states]
+            return Found(made.step, [made])
 
         found.late.append(Late(Transfer([*corners.values(), *sent]), finish))
 
     def snapshot(self) -> None:
         """Send samples of the weights as they are now."""
-        self._before = Transfer(_samples(self._tracked.tensors()))
-
-    def drop_snapshot(self) -> None:
-        """Let them go unused: the step did not come about."""
-        self._before = None
-
-    def is_skipped(self) -> bool:
-        """Not known before the gradients have come over."""
-        return False
+        self._before = Transfer([_sample(_readable(x)) for x in self._tracked.tensors()])
 
     def updates(self, call: Call) -> None:
         """Send samples of what the step left; they are compared on the host, as on the CPU."""
-        before, self._before = self._before, None
-        if before is None:
-            return
-        step, ids, weights = call.plan.step, self._tracked.ids, self._tracked.tensors()
-        gradients = map(aligned, self._tracked.gradients(), weights)
-        after, n = _samples(weights), len(ids)
-        sizes = np.array([0 if not len(x) else local(w).numel() for x, w in zip(after, weights)])
-        transfer = Transfer([*after, *_samples(gradients)])
+        before, step, ids = self._before, call.plan.step, self._tracked.ids
+        weights = list(map(_readable, self._tracked.tensors()))
+        gradients = map(aligned, map(_readable, self._tracked.gradients()), weights)
+        sizes = np.array([0 if weight is None else weight.numel() for weight in weights])
+        pairs = zip(weights, gradients, strict=True)
+        sent = Transfer([_sample(each) for pair in pairs for each in pair])
 
         def finish(arrived: Parts) -> Found:
-            found = Found(step)
             if self._void == step:
-                found.nothing(Family.UPDATE, ids, State.SKIPPED_STEP)
-                return found
-            given = [kernel.batch_of(x) for x in (before.parts(), arrived[:n], arrived[n:])]
+                return Found(step).nothing(Family.UPDATE, ids, State.SKIPPED_STEP)
+            given = [kernel.batch_of(x) for x in (before.parts(), arrived[::2], arrived[1::2])]
             updates, _ = kernel.step(*(batch for batch, _ in given))
             for name in ("update_norm", "before_norm"):
                 updates[name] *= np.sqrt(sizes / np.maximum(given[0][0].counts, 1))
             states = np.where(sizes > SAMPLE, State.SAMPLED, State.MEASURED).astype(np.uint8)
             states[sizes == 0] = State.NO_GRADIENT
             rows = update_rows(updates, states)
-            found.rows.append(StepRows(Family.UPDATE, step, ids, rows, states))
-            return found
+            return Found(step, [StepRows(Family.UPDATE, step, ids, rows, states)])
 
-        call.found.late.append(Late(transfer, finish))
+        call.found.late.append(Late(sent, finish))
 
     def _measure(
         self, family: Family, step: int, tensors: Sequence[Tensor | None], look: bool
-    ) -> tuple[dict[int, Tensor], list[Tensor], _Done]:
+    ) -> tuple[dict[int, Tensor], list[Tensor], _Rows]:
         """Which tensors can be measured, what is sent, and what makes rows when it has come."""
         ids, there = self._tracked.ids, {}
         states = np.full(len(ids), State.NO_GRADIENT, np.uint8)
         for i, tensor in enumerate(tensors):
-            if tensor is None:
-                continue
-            if (readable := readable_here(tensor, anywhere=True)) is not None:
+            if (readable := _readable(tensor)) is not None:
                 there[i] = readable
-                continue
-            states[i], what = State.UNSUPPORTED, "gradient" if family == "grad" else family
-            self._recorder.report_unreadable(step, what, self._tracked.parameters[i].name)
-        at, (parts, finish) = list(there), launch(list(there.values()), look, self._engine)
+            elif tensor is not None:
+                states[i], what = State.UNSUPPORTED, "gradient" if family == "grad" else family
+                self._recorder.report_unreadable(step, what, self._tracked.parameters[i].name)
+        sent, jobs = [], []
+        for some in alike(there.items()):
+            wide = next(iter(some.values())).dtype is torch.float64
+            parts, finish = (by_torch if wide else self._engine)(list(some.values()), look)
+            jobs.append((list(some), finish))
+            sent += parts
 
-        def done(arrived: Parts, multiplier: float) -> tuple[StepRows, dict[int, Seen]]:
-            seen = dict(zip(at, finish(arrived, multiplier), strict=True))
+        def done(take: Take, multiplier: float) -> tuple[StepRows, dict[int, Seen]]:
+            seen: dict[int, Seen] = {}
             records = np.zeros(len(ids), kernel.MOMENTS)
+            for at, finish in jobs:
+                seen.update(zip(at, finish(take, multiplier), strict=True))
             for i, each in seen.items():
                 records[i] = each.record
                 states[i] = State.MEASURED if each.whole else State.SAMPLED
+                if each.touched is not None:
+                    records["zero_rows"][i] = np.count_nonzero(~each.touched)
             return StepRows(family, step, ids, moment_rows(family, records, states), states), seen
 
-        return there, parts, done
+        return there, sent, done
 
     def _remember(self, key: int, seen: Seen, row: np.void) -> None:
         """Cosine to the gradient before, and for how long rows have been zero."""
-        sample, touched = seen.sample, seen.touched
-        last, recent, ever = self._memory.get(key, (sample[:0], _NO_ROWS, _NO_ROWS))
-        if len(last):
+        last, self._last[key] = self._last.get(key), seen.sample
+        if last is not None:
             with np.errstate(all="ignore"):
-                row["grad_cosine"] = sample @ last / (norm(sample) * norm(last))
-        if touched is not None:
-            recent = (recent if len(recent) else np.zeros(len(touched), np.uint64)) << np.uint64(1)
-            recent, ever = recent | touched, ever | touched if len(ever) else touched
-        self._memory[key] = sample, recent, ever
-        # Between two looks at rows the last one stands.
-        row["grad_zero_rows"] = np.count_nonzero(recent & np.uint64(1) == 0)
-        row["grad_dead_rows"] = np.count_nonzero(recent == 0)
-        row["grad_untouched_rows"] = np.count_nonzero(ever == 0)
+                row["grad_cosine"] = seen.sample @ last / (norm(seen.sample) * norm(last))
+        if seen.touched is not None:
+            words = self._rows.setdefault(key, np.zeros((2, len(seen.touched)), np.uint64))
+            words[0] <<= np.uint64(1)
+            words |= seen.touched
+        if key in self._rows:  # between two looks the last one stands
+            recent, ever = self._rows[key]
+            for name, words in (("zero", recent & 1), ("dead", recent), ("untouched", ever)):
+                row[f"grad_{name}_rows"] = np.count_nonzero(words == 0)
 
 
 # -- tensors and numbers ---------------------------------------------------------------------------
 
 
-def _samples(tensors: Iterable[Tensor | None]) -> list[Tensor]:
-    """Of each that can be read; of the others nothing."""
-    plain = (None if each is None else readable_here(each, anywhere=True) for each in tensors)
-    return [torch.zeros(0) if each is None else spread(each, SAMPLE) for each in plain]
+def _readable(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else readable_here(tensor, anywhere=True)
+
+
+def _sample(tensor: Any) -> Tensor:
+    """Its sample, or its one number; nothing of what is no tensor."""
+    return spread(tensor, SAMPLE) if isinstance(tensor, Tensor) else torch.zeros(0)
 
 
 def _corner(matrix: Tensor) -> Tensor:
-    """Up to 17 rows and 64 columns, whose spread stands for that of all rows."""
-    rows, inner = len(matrix), matrix.numel() // len(matrix)
-    strides = max(1, (rows - 1) // 16) * inner, max(1, inner // 64)
-    return matrix.as_strided((min(rows, 17), min(inner, 64)), strides, matrix.storage_offset())
-
-
-def _number(value: object) -> Tensor:
-    """One number that may be on a device, where nobody asks for it; none where there is none."""
-    return local(value).reshape(-1)[:1] if isinstance(value, Tensor) else torch.zeros(0)
+    """Up to 17 rows and some 64 columns, whose spread stands for that of all rows."""
+    rows = matrix[:: max(1, (len(matrix) - 1) // 16)][:17].flatten(1)
+    return rows[:, :: max(1, rows.shape[1] // 64)]
 
 
 # -- for what looks at forward passes --------------------------------------------------------------
@@ -371,15 +330,14 @@ def _number(value: object) -> Tensor:
 
 def top(tensor: Tensor) -> Tensor:
     """The largest magnitude among a spread sample; not finite where one of them is not."""
-    highest: Tensor = torch.linalg.vector_norm(spread(tensor, SAMPLE), inf, dtype=torch.float32)
+    highest: Tensor = torch.linalg.vector_norm(spread(tensor, SAMPLE), np.inf, dtype=torch.float32)
     return highest
 
 
 def output_sums(sample: Tensor) -> Tensor:
     """Zeros, elements that are not finite, and of the others: largest magnitude, sum, squares."""
-    wide = torch.float32 if sample.device.type == "mps" else torch.float64
-    x = sample.detach().to(wide)
+    x = sample.detach().to(torch.float32 if sample.is_mps else torch.float64)
     finite = x.isfinite()
     kept = torch.where(finite, x, 0.0)
     sums = [(x == 0).sum(), (~finite).sum(), kept.abs().max(), kept.sum(), (kept * kept).sum()]
-    return torch.stack([each.to(wide) for each in sums])
+    return torch.stack(sums)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from gradwatch.checks.logged import LossLevel
 from gradwatch.mode import Mode, doubt, mode
 from gradwatch.record.cpu import cpu_engine
-from gradwatch.record.device import check_forced
+from gradwatch.record.device import check_forced, device_engines
 from gradwatch.record.guard import log
 from gradwatch.record.hooks import bare_optimizer
 from gradwatch.record.options import ALL, Patterns, options, usage_error
@@ -220,7 +220,7 @@ def _unshared(
 def _info(model: Module, optimizers: list[Optimizer]) -> dict[str, Any]:
     return {
         "versions": {"torch": str(torch.__version__)},
-        "engines": cpu_engine(),
+        "engines": cpu_engine() | device_engines(model.parameters()),
         "model": _kind(model),
         "optimizer": ", ".join(type(optimizer).__name__ for optimizer in optimizers),
     }
