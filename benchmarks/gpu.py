@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gradwatch import kernel
 from gradwatch.record import device as device_meter
-from gradwatch.record.device import Engine, launch
+from gradwatch.record.device import Engine, Seen
 from gradwatch.record.transfer import Transfer
 
 FILE = Path("gradwatch-gpu.json")
@@ -101,24 +101,26 @@ def proved(name: str, engine: Engine, device: torch.device) -> list[dict[str, An
         given += [torch.cat([x.view(-1)[:1], x.view(-1)])[1:].view(x.shape) for x in given[:2]]
         tensors += tensors[:2]
         labels = [*kinds, *(f"{kind}, not aligned" for kind in list(kinds)[:2])]
-        parts, finish = launch(given, rows=True, engine=engine)
+        parts, finish = engine(given, True)
         transfer = Transfer(parts)
         transfer.wait()
-        found = finish(transfer.parts(), 1.0)
+        found = list(finish(iter(transfer.parts()), 1.0))
         arrays = [x.double().numpy() for x in tensors]
         batch, owners = kernel.batch_of(arrays)
         marks = [np.zeros(len(x), np.uint8) for x in owners]
         truth = kernel.measure(batch, touched=marks).records
         truth["zero_rows"] = [int((mark == 0).sum()) for mark in marks]
         for at, label in enumerate(labels):
-            error, ok = _compared(found.records[at], truth[at], whole=bool(found.whole[at]))
+            error, ok = _compared(found[at], truth[at])
             text = f"{name} {str(dtype).removeprefix('torch.')} {label}"
             checks.append({"name": text, "max_relative_error": error, "ok": bool(ok)})
     return checks
 
 
-def _compared(found: np.void, truth: np.void, *, whole: bool) -> tuple[float, bool]:
+def _compared(seen: Seen, truth: np.void) -> tuple[float, bool]:
     """The largest relative error, and whether everything is as near as it should be."""
+    found, whole = seen.record, seen.whole
+    found["zero_rows"] = 0 if seen.touched is None else np.count_nonzero(~seen.touched)
     if not whole and (truth["nan"] or truth["pos_inf"]):  # of the rest a sample tells
         ok = all(not truth[kind] or found[kind] >= 1 for kind in ("nan", "pos_inf"))
         return 0.0, ok and found["zero_rows"] == truth["zero_rows"]
@@ -167,7 +169,7 @@ def _ways(
 
 
 def _measured(tensors: list[Tensor], engine: Engine, *, rows: bool) -> Transfer:
-    return Transfer(launch(tensors, rows=rows, engine=engine)[0])
+    return Transfer(engine(tensors, rows)[0])
 
 
 def _seconds(action: Callable[[], object], device: torch.device) -> float:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 import gradwatch.kernel as kernel
 from gradwatch.kernel import Batch, BinTable, Dtype
-from gradwatch.record.device import second_moments
 from gradwatch.record.parameters import TrackedOptimizer
 from gradwatch.record.recorder import RING, Call, Found, Meter, Recorder, StepRows
 from gradwatch.record.sampler import Change
@@ -203,7 +202,7 @@ class CpuMeter(Meter):
         keep &= before.batch.dtypes == after.batch.dtypes
         states[~keep & (states == State.MEASURED)] = State.NOT_SAMPLED  # swapped during the step
         keep_gradient = keep & (held.batch.counts == counts)
-        divided = second_moments(tracked.optimizer) if Family.OPTIM in call.plan.due else {}
+        divided = _second_moments(tracked.optimizer) if Family.OPTIM in call.plan.due else {}
         adam = [divided.get(id(p), (None, 0.0, 0.0, 0.0)) for p in parameters]
         seconds = gather([each[0] for each in adam], parameters, self._most)
         beta, epsilon = np.array([each[2:] for each in adam], float).reshape(-1, 2).T
@@ -231,6 +230,19 @@ class CpuMeter(Meter):
             rows["optim_eps_fraction"] = ratios["eps_fraction"]
             blank(Family.OPTIM, rows, own)
             found.rows.append(StepRows(Family.OPTIM, found.step, tracked.ids, rows, own))
+
+
+def _second_moments(optimizer: Any) -> dict[int, tuple[Tensor, Any, float, float]]:
+    """Adam's, with the number of steps, β₂ and ε, by the parameter's id."""
+    found = {}
+    for group in () if optimizer is None else optimizer.param_groups:
+        for parameter in group["params"] if "betas" in group else ():
+            state = optimizer.state.get(parameter, {})
+            second = state.get("max_exp_avg_sq", state.get("exp_avg_sq"))
+            if isinstance(second, Tensor):
+                own = number(group["betas"][1]), number(group.get("eps", 0.0))
+                found[id(parameter)] = (second, state.get("step"), *own)
+    return found
 
 
 def _only(gathered: Gathered, keep: NDArray[np.bool_]) -> Batch:

@@ -54,10 +54,11 @@ class Found:
     skipped: bool = False
     """A device found that the optimizer was told to leave the weights alone."""
 
-    def nothing(self, family: Family, ids: NDArray[np.uint32], state: State) -> None:
-        """Rows that only say why there is no value."""
+    def nothing(self, family: Family, ids: NDArray[np.uint32], state: State) -> "Found":
+        """Add rows that only say why there is no value."""
         states = np.full(len(ids), state, np.uint8)
         self.rows.append(StepRows(family, self.step, ids, empty_rows(family, len(ids)), states))
+        return self
 
 
 class Late(NamedTuple):
@@ -84,7 +85,7 @@ class Call:
     """The parameters of no optimizer are measured with this call."""
 
 
-class Meter(Protocol):
+class Meter:
     """Measures the parameters of one optimizer where they lie.
 
     What it finds on a device comes late: nobody waits for it.
@@ -113,6 +114,7 @@ class Meter(Protocol):
 
     def is_skipped(self) -> bool:
         """Whether the optimizer was told to leave the weights alone, as far as is known now."""
+        return False
 
 
 class StepMonitor(Protocol):

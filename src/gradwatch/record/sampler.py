@@ -82,11 +82,11 @@ class LossScaling:
         """Whether the scale was lowered since a backward that ran with this one."""
         return since is not None and self.known and not self.scale() >= since
 
-    def clip_factor(self, factor: float, exact: bool) -> float:
+    def clip_factor(self, factor: float, exact: bool, scale: float | None = None) -> float:
         """What gradients that were scaled were clipped by; NaN where the loss scale hides it."""
         suspicious = factor < SMALLEST_CLIP or (exact and factor < 1.0)
         if self.known or (suspicious and self.meet()):
-            factor *= self.scale()
+            factor *= self.scale() if scale is None else scale
         elif exact and factor < SMALLEST_CLIP:
             return 1.0  # a scale of its own, already taken out
         return 1.0 if abs(factor - 1.0) < TOLERANCE else factor

@@ -92,13 +92,13 @@ def aligned(tensor: Tensor | None, like: Tensor | None) -> Tensor | None:
     return tensor.new_empty_strided(like.shape, like.stride()).copy_(tensor.detach())
 
 
-def readable_here(tensor: Tensor) -> Tensor | None:
-    """The same numbers in memory that the kernel can read; None where there is none."""
+def readable_here(tensor: Tensor, *, anywhere: bool = False) -> Tensor | None:
+    """The same numbers in memory that the kernel can read, or like that on a device; else None."""
     tensor = local(tensor).detach()
-    if tensor.device.type != "cpu" or tensor.is_quantized or tensor.is_nested:
+    if not (tensor.is_cpu or anywhere) or tensor.is_quantized or tensor.is_nested:
         return None
     if tensor.layout is not torch.strided:
-        if tensor.numel() > DENSE_LIMIT:
+        if anywhere or tensor.numel() > DENSE_LIMIT:
             return None
         tensor = tensor.to_dense()
     if tensor.is_complex():
