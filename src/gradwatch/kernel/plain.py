@@ -61,7 +61,8 @@ class Tensor(NamedTuple):
         raw, dtype = self.raw[part], self.dtype
         if dtype == Dtype.BF16:  # the upper half of a float32
             raw, dtype = raw.astype(np.uint32) << np.uint32(16), Dtype.F32
-        reals: _Reals = raw.view(_FLOATS[dtype]).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # of NaNs that signal
+            reals: _Reals = raw.view(_FLOATS[dtype]).astype(np.float64)
         return reals
 
     def pieces(self) -> Iterator[_Reals]:

@@ -78,10 +78,11 @@ class CpuMeter(Meter):
         trust = 0.0 if scaling.known and scale == 1.0 else scale
         record, given = self.kernel.record, None
         seen = record(rows, states, bins, given, None, trust, True)
+        outside = seen[6]  # compared once
         if seen[1] is not None:
             given = {i: self._readable(step, i) for i in seen[1]}
             seen = record(rows, states, bins, given, None, trust, True)
-        measured, _, kind, factor, exact, twins, outside = seen
+        measured, _, kind, factor, exact, twins, _ = seen
         clip = 1.0 if kind == Change.NONE else nan
         if kind == Change.SCALED:
             clip = scaling.clip_factor(factor, exact)
@@ -191,7 +192,7 @@ class CpuMeter(Meter):
     def updates(self, call: Call) -> None:
         """What the step changed and Adam's ratios, in one pass over memory."""
         before, self._before = self._before, None
-        if before is None:
+        if before is None or not before.batch:
             return
         tracked, found = self._tracked, call.found
         parameters = tracked.tensors()

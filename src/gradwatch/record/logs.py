@@ -77,8 +77,12 @@ class Logs:
             for name, value in values.items():
                 if name not in plain:
                     return False
-                if type(value) is not float:
-                    if type(value) is str or not getattr(value, "is_cpu", True):
+                if type(value) is Tensor:
+                    if not value.is_cpu:
+                        return False
+                    value = value.item()
+                elif type(value) is not float:
+                    if type(value) is str:
                         return False
                     value = float(value)
                 if value - value != 0.0:  # NaN or Inf
