@@ -151,8 +151,7 @@ class CpuMeter(Meter):
     def weights(self, found: Found, *, histograms: bool) -> None:
         """Also their hashes and the spread of their rows."""
         tracked = self._tracked
-        gathered = gather(tracked.tensors())
-        batch, states = gathered.batch, gathered.states
+        batch, states, _owners = gather(tracked.tensors())  # these have to live until the end
         records, bins = kernel.measure(batch, bins=histograms)
         rows = moment_rows(Family.WEIGHT, records, states)
         rows["weight_row_spread"] = kernel.row_spread(batch)
@@ -168,7 +167,7 @@ class CpuMeter(Meter):
 
     def snapshot(self) -> None:
         """Copy the weights, so that `updates` can tell what the step changed."""
-        batch, states, _ = gather(self._tracked.tensors(), most=self._most)
+        batch, states, _owners = gather(self._tracked.tensors(), most=self._most)
         ends = np.cumsum(-(-batch.counts * _ITEMSIZE[batch.dtypes] // _ALIGN) * _ALIGN)
         # The buffer is kept from step to step: fresh memory would cost page faults each time.
         if len(ends) and ends[-1] > len(self._buffer):

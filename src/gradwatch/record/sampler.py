@@ -273,7 +273,8 @@ def _can_be_sampled(parameter: Tensor) -> bool:
 
 def _is_cleared(gradient: Tensor | None) -> bool:
     """No gradient, or zeros where we look; an accelerator only shows the former."""
-    if gradient is None:
+    if gradient is None or (gradient.is_sparse and gradient._nnz() == 0):
         return True
-    values = readable_here(spread(gradient, _ELEMENTS)) if gradient.is_cpu else None
+    looked_at = gradient.is_cpu and gradient.layout is torch.strided
+    values = readable_here(spread(gradient, _ELEMENTS)) if looked_at else None
     return values is not None and not as_array(values).any()
