@@ -30,17 +30,17 @@ _COSTS = {
     Family.UPDATE: "a copy of the weights before the step and one pass after it",
     Family.OPTIM: "one pass over gradients and second moments",
     Family.ACT: "one pass over every layer's output, and over what relu, tanh and sigmoid gave; "
-    "16 rows of 16 heads of a softmax or attention",
+    "16 rows of up to 16 heads of a softmax or attention",
     Family.PROBE: "up to 4,096 elements per layer (1,024 of an output of more than 65,536), about "
     "10 µs where code is warm and several times that between large products; a row is written on "
-    "recorded steps, where something is not finite, and where a norm layer changed its mode",
+    "recorded steps, and where something is not finite",
     Family.GROUP: "nothing to speak of",
 }
 _NOTES = {
     Family.ACT: "A forward without gradients or without a backward, a validation for one, is "
-    "dropped. Of several micro-batches the first counts. What lies behind a checkpoint or a "
-    "saved-tensor hook is not looked into. Layers inside parts that `torch.compile` was applied to "
-    "are not looked at; the run says so.",
+    "dropped. Of calls in one step all count; those in a reentrant checkpoint once. What lies "
+    "behind a checkpoint or a saved-tensor hook is not looked into. Layers inside parts that "
+    "`torch.compile` was applied to are not looked at; the run says so.",
     Family.PROBE: "Modules that make no NaN of finite numbers (ReLU, max pooling, dropout …) are "
     "not probed. After the first hit of a step all elements are looked at.",
 }
@@ -106,17 +106,15 @@ numbers are those of the CPU, but:
 - Sparse and complex gradients are *unsupported*.
 - Probes look at 4,096 elements of each output and of each first input. That one of them is not
   finite is written as 1, how many are is not known; the state is *sampled*. They look at the first
-  micro-batch of a step and, between the steps that record activations, at the repeated blocks of
-  the model (`h.0`, `h.1` …) and the layers outside of them. After an output, a gradient or the loss
-  was not finite, all layers are looked at for 16 recorded steps.
+  call of each layer on a step.
 - The hooks of a step queue at most 500 operations; a layer that comes after them is *not sampled*
   on this step and one of the first on the next.
 - Nothing is recorded while a CUDA graph is captured, nor when one is replayed.
 - The time that devices work for us is measured too; the overhead and the cadence go by the larger
   of both times.
 - Inputs of more than 16,384 elements are read at that many evenly spread ones.
-- Activations of more than 4,194,304 elements are read at that many evenly spread ones (*sampled*).
-  The shares of relu, tanh and sigmoid are counted; entropies of softmax and attention are not.
+- Activations are those of 4,096 evenly spread elements (*sampled*). What relu, tanh, sigmoid,
+  softmax and attention do is not looked at.
 - The kind of the loss is known only from a logged tensor.
 
 Nothing is kept on the device; for a moment a step takes a few megabytes: 2 for GPT-2, 3 for 7

@@ -1,6 +1,6 @@
 """On full steps: moments of every layer's output, and what activation functions made of it.
 
-All calls count that a backward comes through; in a checkpoint the first of each layer.
+All calls count that a backward comes through; in reentrant checkpoints the first of each layer.
 """
 
 from collections import defaultdict

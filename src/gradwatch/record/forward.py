@@ -184,8 +184,7 @@ class Forward:
     def _scan(self, model: nn.Module) -> None:
         """Find the layers. Models may grow."""
         self._layers = layers_of(model, self._watched, fed_modules(model))
-        modules = [(layer.module(), layer) for layer in self._layers]
-        self.table = {id(module): layer for module, layer in modules if module is not None}
+        self.table = {id(layer.module()): layer for layer in self._layers}
         self._owners = owners(model)
         if self._records and any(layer.hidden and layer.watched for layer in self._layers):
             self._not_recorded("compiled")
@@ -193,20 +192,17 @@ class Forward:
     def _mount(self, wanted: bool) -> None:
         if wanted == bool(self._handles):
             return
-        compiled = compiles()
-        if compiled and self._handles:
-            return  # graphs that were compiled meanwhile count on the hook that they met
-        self._unmount()
+        compiled, hook = compiles(), ForwardHook(self)
         if not wanted:
-            return
-        hook = ForwardHook(self)
-        if _WITH_KWARGS is not None and not compiled:
+            if not compiled:  # graphs that were compiled meanwhile count on the hook they met
+                self._unmount()
+        elif compiled or _WITH_KWARGS is None:
+            modules = [layer.module() for layer in self._layers if not layer.hidden]
+            hooked = [module for module in modules if module is not None]
+            self._handles = [one.register_forward_hook(hook, with_kwargs=True) for one in hooked]
+        else:
             add = torch_module.register_module_forward_hook
             self._handles = [add(hook, with_kwargs=True)]
-            return
-        for layer in self._layers:
-            if (module := layer.module()) is not None and not layer.hidden:
-                self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
 
     def _unmount(self) -> None:
         for handle in self._handles:
@@ -270,7 +266,7 @@ class Forward:
 
     def probe(self, layer: Layer, args: Any, kwargs: Any, output: Any) -> None:
         """The long way: after a hit, or where the output is not one plain tensor on the CPU."""
-        tensor = output if isinstance(output, Tensor) else looking.first_floating(output)
+        tensor = looking.first_floating(output)
         if tensor is None:
             return
         if readable(tensor):
