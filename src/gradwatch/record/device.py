@@ -106,37 +106,40 @@ def by_torch(tensors: list[Tensor], rows: bool) -> tuple[list[Tensor], Finish]:
     # None of them is empty: of such a one `_foreach_norm` gives wrong norms (pytorch #140066).
     large = np.flatnonzero(sizes > SAMPLE).tolist()
     some = [tensors[i] for i in large]
-    orders = (2, np.inf, 1) if rows or len(tensors) <= MANY else (2, np.inf)
+    orders = (2, 1) if rows or len(tensors) <= MANY else (2,)
     # In their own type sums of 16-bit numbers would overflow or be rounded.
     wide = torch.promote_types(tensors[0].dtype, torch.float32)
     parts = [spread(tensor, SAMPLE) for tensor in tensors]
     for order in orders if some else ():
         parts += torch._foreach_norm(some, order, dtype=wide)
-    for matrix in (tensors[i] for i in large if lengths[i]):
-        dims = tuple(range(1, matrix.dim()))
-        parts.append(torch.linalg.vector_norm(matrix, np.inf, dim=dims, dtype=wide))
+    for each in some if rows else ():
+        # The largest of every row tells the largest of all, too.
+        dims = tuple(range(1, each.dim())) or None
+        parts.append(torch.linalg.vector_norm(each, np.inf, dim=dims, dtype=wide))
+    if some and not rows:
+        parts += torch._foreach_norm(some, np.inf, dtype=wide)
 
     def finish(take: Take, multiplier: float) -> Iterable[Seen]:
         samples = [next(take) * multiplier for _ in sizes]
         norms = [np.array([next(take)[0] for _ in large]) * multiplier for _ in orders]
         records = kernel.measure_arrays(samples)
-        records[large] = _extended(records[large], sizes[large], norms)
+        tops = {i: next(take) for i in large}
+        top = np.array([each.max() for each in tops.values()]) * multiplier
+        records[large] = _extended(records[large], sizes[large], top, *norms)
         touched: list[Any] = [None] * len(sizes)
         for i in np.flatnonzero(lengths).tolist():
-            top = next(take) if sizes[i] > SAMPLE else samples[i]
-            touched[i] = top.reshape(lengths[i], -1).any(axis=1)
+            touched[i] = tops.get(i, samples[i]).reshape(lengths[i], -1).any(axis=1)
         return map(Seen, records, sizes <= SAMPLE, samples, touched)
 
     return parts, finish
 
 
-def _extended(records: NDArray[np.void], sizes: Any, norms: Sequence[Any]) -> NDArray[np.void]:
+def _extended(records: Any, sizes: Any, top: Any, two: Any, one: Any = np.nan) -> Any:
     """From samples to whole tensors: the share of zeros, and norms as they were measured."""
-    share, (two, top, *one) = sizes / records["count"], norms
+    share, mean, finite = sizes / records["count"], one / sizes, np.isfinite(top)
     records["zeros"] = np.rint(records["zeros"] * share)
     records["nan"] = np.maximum(records["nan"], np.isnan(top))
     records["pos_inf"] += np.isinf(top) & (records["pos_inf"] + records["neg_inf"] == 0)
-    finite, mean = np.isfinite(top), one[0] / sizes if one else np.nan
     # Where something is not finite the finite part of the sample stands, as it does where squares,
     # also of the elements that matter beside the largest, leave the range of float32.
     squares = finite & np.isfinite(two) & ((top == 0) | (top > 1e-15))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwatch.record.device import DeviceMeter, Engine, by_torch
+from gradwatch.record.device import DeviceMeter, Engine, Seen, by_torch
 from gradwatch.record.recorder import Call, Found
 from gradwatch.record.sampler import LossScaling
 from gradwatch.record.schedule import StepPlan
@@ -107,7 +107,7 @@ def measured(
 ) -> Measured:
     """By an engine, given those of one type at once."""
     given = [x for tensor in tensors if (x := readable_here(tensor, anywhere=True)) is not None]
-    seen = {}
+    seen: dict[int, Seen] = {}
     for some in alike(enumerate(given)):
         parts, finish = engine(list(some.values()), rows)
         arrived = iter(Transfer(parts).parts())

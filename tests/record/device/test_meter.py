@@ -118,6 +118,11 @@ def test_cosines_to_the_gradient_recorded_before() -> None:
 # -- scaling and clipping --------------------------------------------------------------------------
 
 
+class Scaler:
+    def __init__(self, scale: torch.Tensor) -> None:
+        self._scale = scale
+
+
 def changed(tracked: Tracked, factor: float) -> None:
     """As if the gradients were multiplied after backward."""
     p = tracked.given[0]
@@ -152,7 +157,7 @@ def test_a_change_that_is_no_scaling_is_said() -> None:
 def test_a_loss_scale_that_was_taken_out_is_no_clipping(clip: float, known: bool) -> None:
     tracked = Tracked(parameters(normal(100, 90)))
     if known:
-        scaler = SimpleNamespace(_scale=torch.tensor([65536.0]))
+        scaler = Scaler(torch.tensor([65536.0]))
         tracked.sampler.scaling = LossScaling(scaler)
     made, _ = meter(tracked)
     tracked.given[0].grad.mul_(65536)  # type: ignore[union-attr]
@@ -167,7 +172,7 @@ def test_gradients_a_fused_optimizer_holds_scaled() -> None:
     scale = torch.tensor(1024.0)
     optimizer = SimpleNamespace(grad_scale=scale, found_inf=torch.tensor(0.0), param_groups=[])
     tracked = Tracked(parameters(normal(5) * 1024), optimizer)
-    scaler = SimpleNamespace(_scale=scale)
+    scaler = Scaler(scale)
     tracked.sampler.scaling = LossScaling(scaler)
     changed(tracked, 1.0)
     made, _ = meter(tracked)

@@ -102,14 +102,13 @@ def test_types_and_alignments_in_one_batch() -> None:
             normal(40, 30).half()[1:],
             normal(600).bfloat16()[1:],
         ),
-        *(normal(9, 5).double(), normal(4, 3, 5, 5).to(memory_format=torch.channels_last)),
+        normal(4, 3, 5, 5).to(memory_format=torch.channels_last),
     ]
     found = measured([*tensors, torch.zeros(0)])
     assert found.records["count"][-1] == 0
     assert found.whole.all()
     shown = Measured(found.records[:-1], found.whole, [], [])
     assert_right([x.contiguous() for x in tensors], shown)
-    assert not measured([normal(9000).double()]).whole[0]  # by torch's operations
 
 
 def test_a_tensor_of_several_programs(monkeypatch: pytest.MonkeyPatch) -> None:
