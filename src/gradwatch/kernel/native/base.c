@@ -1,3 +1,4 @@
-/* The passes with 16-byte vectors: what every processor of a 64-bit architecture has (SSE2, NEON). */
+/* The passes with 16-byte vectors: what every processor of a 64-bit architecture has (but for a few
+ * of the first x86). */
 #define WIDTH 16
 #include "passes.h"

@@ -108,8 +108,8 @@ int useful_threads(const Batch *batch) {
     return useful < 2 ? 1 : (int)smaller((size_t)most, useful);
 }
 
-/* The next piece of the batch; 0 where there is none. An empty tensor has an empty one, so that it is
- * joined like the others. */
+/* The next piece of the batch; 0 where there is none. An empty tensor has an empty one, so that it
+ * is joined like the others. */
 static int plan(Job *job, Piece *piece) {
     if (job->tensor == job->batch->n) return 0;
     size_t left = job->batch->items[job->tensor].count - job->first;
@@ -181,6 +181,7 @@ void run_job(Job *job, int threads) {
 const Kernel *const *supported_kernels(void) {
     static const Kernel *list[4];
     size_t n = 0;
+    int has_base = 1;
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -188,11 +189,8 @@ const Kernel *const *supported_kernels(void) {
         list[n++] = &kernel_avx512;
     /* float16 conversion cannot be asked for before GCC 11; whatever has AVX2 has it. */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list[n++] = &kernel_avx2;
+    has_base = __builtin_cpu_supports("ssse3");
 #endif
-#if defined(__x86_64__)
-    if (!__builtin_cpu_supports("ssse3")) return list;
-#endif
-    list[n++] = &kernel_base;
-    list[n] = NULL;
+    if (has_base) list[n] = &kernel_base;
     return list;
 }

@@ -1,4 +1,5 @@
-/* What the parts of the kernel share: tensors, what is found in them, and the work of threads. No Python here. */
+/* What the parts of the kernel share: tensors, what is found in them, and the work of threads. No
+ * Python here. */
 #ifndef GRADWATCH_KERNEL_H
 #define GRADWATCH_KERNEL_H
 
@@ -74,7 +75,8 @@ typedef struct {
     void (*step)(const Steps *steps);
     void (*hashes)(const Batch *batch, const int64_t *offsets, uint64_t *out);
     size_t (*nonfinite)(const void *data, size_t n, int dtype, size_t stride);
-    double (*cosine)(const void *a, const void *b, size_t n, int dtype); /* NaN: none, or not finite */
+    /* NaN: there is none, or it is not finite. */
+    double (*cosine)(const void *a, const void *b, size_t n, int dtype);
     /* At most a block as doubles: in place, or in the room. */
     const double *(*doubles)(const void *from, size_t n, int dtype, double *room);
 } Kernel;

@@ -73,19 +73,12 @@ static inline vq vb_sums(vb v) { return (vq)X86(sad_epu8)(BITS(v), NO_BITS); }
 static inline vf vf_pick(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
 static inline vf vf_min(vf a, vf b) { return vf_pick(a < b, a, b); }
 static inline vf vf_max(vf a, vf b) { return vf_pick(a > b, a, b); }
-static inline vf vf_sqrt(vf v) {
-    for (int i = 0; i < LANES; i++) v[i] = sqrtf(v[i]);
-    return v;
-}
+static inline vf vf_sqrt(vf v) { return (vf){sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])}; }
 static inline vb look_up(vb table, vb index) {
     for (int i = 0; i < WIDTH; i++) index[i] = index[i] < 16 ? table[index[i]] : 0;
     return index;
 }
-static inline vq vb_sums(vb v) {
-    vq sums = ((vq)v & 0x00ff00ff00ff00ff) + ((vq)v >> 8 & 0x00ff00ff00ff00ff);
-    sums += sums >> 16;
-    return (sums + (sums >> 32)) & 0xffff;
-}
+static inline vq vb_sums(vb v) { return (vq){SUM(uint64_t, v)}; }
 #endif
 
 #if WIDTH == 16
@@ -106,8 +99,8 @@ static inline vf half_to_float(vh half) {
     return (vf)X86(cvtph_ps)((Half)half);
 }
 #else
-/* float16 by arithmetic: its exponent and mantissa in a float's place are 2^112 times too small, and
- * so small that older processors multiply them slowly. Inf and NaN get the largest exponent. */
+/* float16 by arithmetic: its exponent and mantissa in a float's place are 2^112 times too small,
+ * and so small that older processors multiply them slowly. Inf and NaN get the largest exponent. */
 static inline vf half_to_float(vh half) {
     vu bits = __builtin_convertvector(half, vu), magnitude = (bits & 0x7fff) << 13;
     vu special = (vu)((bits & 0x7c00) == 0x7c00) & 0x7f800000;

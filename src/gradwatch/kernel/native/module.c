@@ -24,17 +24,19 @@ static int has_few(const Batch *batch) {
     return elements <= FEW;
 }
 
-/* torch.set_flush_denormal makes the processor treat small numbers as zero, which would make our
- * counts wrong: the kernel works in the default environment and puts the caller's back. */
-#define WORK(batch, call)                                                    \
+#define LET_GO(batch, call)                                                  \
     do {                                                                     \
         PyThreadState *thread = has_few(batch) ? NULL : PyEval_SaveThread(); \
-        fenv_t callers;                                                      \
-        fegetenv(&callers);                                                  \
-        fesetenv(FE_DFL_ENV);                                                \
         call;                                                                \
-        fesetenv(&callers);                                                  \
         if (thread) PyEval_RestoreThread(thread);                            \
+    } while (0)
+
+/* torch.set_flush_denormal makes the processor treat small numbers as zero, which would make our
+ * counts wrong: the kernel works in the default environment and puts the caller's back. */
+#define WORK(batch, call)                                                            \
+    do {                                                                             \
+        fenv_t callers;                                                              \
+        LET_GO(batch, fegetenv(&callers); fesetenv(FE_DFL_ENV); call; fesetenv(&callers)); \
     } while (0)
 
 /* -- buffers and batches, checked -- */
@@ -73,8 +75,8 @@ static void *make(Held *held, size_t n, size_t size) {
     return memory;
 }
 
-/* The memory of `object`, which must hold so many items of `size` bytes (ANY: whatever it does); NULL
- * with an error. */
+/* The memory of `object`, which must hold so many items of `size` bytes (ANY: whatever it does);
+ * NULL with an error. */
 #define ANY SIZE_MAX
 static void *take(Held *held, PyObject *object, size_t items, size_t size, int writable) {
     Py_buffer *view = &(held->more ? held->more : held->usual)[held->n];
@@ -94,7 +96,8 @@ static const char *fault_of(uint64_t pointer, uint64_t count, uint64_t dtype, in
     if (count >> 56) return "the count is negative or larger than any memory";
     if (count > 0 && pointer == 0) return "the pointer is null";
     if (pointer % itemsize((int)dtype)) return "the pointer is not aligned to its elements";
-    return rows < 0 || (rows > 0 && count % (uint64_t)rows) ? "the rows do not divide the count" : NULL;
+    if (rows < 0 || (rows > 0 && count % (uint64_t)rows)) return "the rows do not divide the count";
+    return NULL;
 }
 
 static int take_batch(Held *held, PyObject *tuple, Batch *batch) {
@@ -131,9 +134,9 @@ static int check_match(const Batch *a, const Batch *b, int same_dtype, int may_l
 
 /* -- measuring and the other passes -- */
 
-/* (exponents, sizes, counts) and, where there may be `others`, those. Bins from 2^-149 to 2^127 hold every
- * float; doubles need those from 2^-1074 to 2^1023. */
-static int take_bins(Held *held, PyObject *tuple, const Batch *batch, Bins *bins, uint64_t **others) {
+/* (exponents, sizes, counts) and, where there may be `others`, those. Bins from 2^-149 to 2^127
+ * hold every float; doubles need those from 2^-1074 to 2^1023. */
+static int take_bins(Held *held, PyObject *tuple, Batch *batch, Bins *bins, uint64_t **others) {
     PyObject *exponents, *sizes, *counts, *more;
     size_t room;
     *bins = (Bins){.lowest = LOWEST_FLOAT, .width = FLOAT_BINS, .multiplier = 1.0};
@@ -201,16 +204,17 @@ static PyObject *py_step(PyObject *self, PyObject *args) {
         *batches[k] = &rooms[k];
     }
     const Batch *lead = steps.before ? steps.before : steps.grads;
+    size_t n = lead ? lead->n : 0;
     int is_whole = lead && !steps.before == !steps.after && (steps.grads || !steps.second) &&
                    (steps.before || steps.second);
     if ((!is_whole && refuse("weights before and after, or gradients and second moments") < 0) ||
         (steps.after && check_match(lead, steps.after, 1, 0) < 0) ||
         (steps.grads && check_match(lead, steps.grads, 0, 1) < 0) ||
         (steps.second && check_match(lead, steps.second, 0, steps.before != NULL) < 0) ||
-        (steps.before && !(steps.updates = take(&held, updates, lead->n, sizeof(UpdateRecord), 1))) ||
-        (steps.second && (!(steps.correction = take(&held, correction, lead->n, 8, 0)) ||
-                          !(steps.eps = take(&held, eps, lead->n, 8, 0)) ||
-                          !(steps.ratios = take(&held, ratios, lead->n, sizeof(AdamRecord), 1)))))
+        (steps.before && !(steps.updates = take(&held, updates, n, sizeof(UpdateRecord), 1))) ||
+        (steps.second && (!(steps.correction = take(&held, correction, n, 8, 0)) ||
+                          !(steps.eps = take(&held, eps, n, 8, 0)) ||
+                          !(steps.ratios = take(&held, ratios, n, sizeof(AdamRecord), 1)))))
         return release(&held, NULL);
     WORK(lead, chosen->step(&steps));
     return release(&held, Py_NewRef(Py_None));
@@ -232,8 +236,8 @@ static PyObject *py_hashes(PyObject *self, PyObject *args) {
 
 static void copy_all(const Batch *source, const Batch *target) {
     for (size_t i = 0; i < source->n; i++) {
-        const Tensor *from = &source->items[i], *to = &target->items[i];
-        if (from->count) memmove((char *)to->data, from->data, from->count * itemsize(from->dtype));
+        Tensor from = source->items[i], to = target->items[i];
+        if (from.count) memmove((char *)to.data, from.data, from.count * itemsize(from.dtype));
     }
 }
 
@@ -270,12 +274,12 @@ static PyObject *py_nonfinite(PyObject *self, PyObject *const *args, Py_ssize_t 
     size_t looks = numbers[1] ? (size_t)((numbers[1] - 1) / numbers[3] + 1) : 0, found;
     Tensor some = {(const char *)(uintptr_t)numbers[0], looks, (int)numbers[2], 0};
     Batch batch = {1, &some};
-    WORK(&batch, found = chosen->nonfinite(some.data, looks, some.dtype, (size_t)numbers[3]));
+    LET_GO(&batch, found = chosen->nonfinite(some.data, looks, some.dtype, (size_t)numbers[3]));
     return PyLong_FromSize_t(found);
 }
 
-/* -- where torch's tensors lie, asked of the tensors themselves: torch is known by what is handed in,
- * so nothing is linked against it -- */
+/* -- where torch's tensors lie, asked of the tensors themselves: torch is known by what is handed
+ * in, so nothing is linked against it -- */
 
 /* What tensors are asked for. */
 static struct {
@@ -358,7 +362,7 @@ static int32_t read_sizes(PyObject *tuple, int64_t sizes[MOST_DIMS]) {
     return n > MOST_DIMS || PyErr_Occurred() ? -1 : (int32_t)n;
 }
 
-static int describe_by_asking(PyObject *object, const Torch *torch, DLTensor *out, int64_t *room) {
+static int ask_all(PyObject *object, const Torch *torch, DLTensor *out, int64_t *room) {
     uint64_t address = 0;
     int dtype = 0;
     PyObject *own = attribute(object, words.dtype);
@@ -376,8 +380,8 @@ static int describe_by_asking(PyObject *object, const Torch *torch, DLTensor *ou
 static int see(PyObject *object, const Torch *torch, Tensor *tensor) {
     DLTensor seen;
     int64_t room[2 * MOST_DIMS];
-    int status = describe ? describe(object, &seen) : describe_by_asking(object, torch, &seen, room);
-    if (status != 0 || seen.device != DL_CPU || seen.lanes != 1) return 0;
+    if ((describe ? describe(object, &seen) : ask_all(object, torch, &seen, room)) != 0) return 0;
+    if (seen.device != DL_CPU || seen.lanes != 1) return 0;
     int dtype = seen.code == DL_BFLOAT && seen.bits == 16 ? BF16 : DTYPES;
     if (seen.code == DL_FLOAT)
         dtype = seen.bits == 32 ? F32 : seen.bits == 64 ? F64 : seen.bits == 16 ? F16 : DTYPES;
@@ -417,9 +421,9 @@ static int is_plain(PyObject *object, const Torch *torch) {
 
 static const Tensor NOTHING = {NULL, 0, F32, 0};
 
-/* An ordinary tensor (on the CPU, of one of the kernel's types, in memory that is there), or the one
- * in a distributed tensor, and where it lies; NULL for anything else. `last` saves the question about
- * its storage where nothing has changed. */
+/* An ordinary tensor (on the CPU, of one of the kernel's types, in memory that is there), or the
+ * one in a distributed tensor, and where it lies; NULL for anything else. `last` saves the question
+ * about its storage where nothing has changed. */
 static PyObject *look_at(PyObject *object, const Torch *torch, Tensor *tensor, Place *last) {
     *tensor = NOTHING;
     if (!object || object == Py_None) return NULL;
@@ -475,8 +479,9 @@ static PyObject *py_gather(PyObject *self, PyObject *args) {
 
 /* -- Gradients: all that a recorded step asks of an optimizer's gradients, in one call -- */
 
-/* How many elements are kept of a gradient or weight to see whether it has changed, and of a gradient
- * for the cosine to the next. Such elements lie together in runs: what costs time is to reach them. */
+/* How many elements are kept of a gradient or weight to see whether it has changed, and of a
+ * gradient for the cosine to the next. Such elements lie together in runs: what costs time is to
+ * reach them. */
 enum { KEPT = 64, KEPT_RUN = 4, COMPARED = 1024, COMPARED_RUN = 4 };
 
 /* States of the catalogue of statistics. */
@@ -515,7 +520,8 @@ typedef struct __attribute__((packed)) {
     float cosine;
 } Row;
 
-/* Of a row: in which of the last 64 recorded steps its gradient was not all zero, and whether ever. */
+/* Of a row: in which of the last 64 recorded steps its gradient was not all zero, and whether
+ * ever. */
 typedef struct { uint64_t recent, ever; } Memory;
 
 typedef struct {
@@ -587,7 +593,7 @@ static int compare(const Kept *was, const Tensor *tensor, Pairs *pairs) {
 }
 
 /* Look at parameter i or its gradient, and whether there is one at all. */
-static PyObject *look_up(Gradients *self, size_t i, int wants_gradient, Tensor *tensor, int *is_there) {
+static PyObject *look_up(Gradients *self, size_t i, int wants_gradient, Tensor *tensor, int *any) {
     Place *last = wants_gradient ? &self->entries[i].gradient : &self->entries[i].weight;
     PyObject *object = PyObject_CallNoArgs(PyTuple_GetItem(self->refs, (Py_ssize_t)i));
     if (object && object != Py_None && wants_gradient) {
@@ -597,12 +603,13 @@ static PyObject *look_up(Gradients *self, size_t i, int wants_gradient, Tensor *
     }
     PyErr_Clear();
     PyObject *plain = look_at(object, &self->torch, tensor, last);
-    if (is_there) *is_there = object && object != Py_None;
+    if (any) *any = object && object != Py_None;
     Py_XDECREF(object);
     return plain;
 }
 
-/* Somebody's code may run while tensors are looked at, and other threads while they are measured. */
+/* Somebody's code may run while tensors are looked at, and other threads while they are
+ * measured. */
 static int enter(Gradients *self) {
     if (!__atomic_exchange_n(&self->is_busy, 1, __ATOMIC_ACQUIRE)) return 0;
     PyErr_SetString(PyExc_RuntimeError, "these gradients are being looked at already");
@@ -697,7 +704,7 @@ static Transform compare_samples(Gradients *self) {
             continue;
         seen++, equal += pairs.equal == was->n;
         if (pairs.aa == 0.0 && pairs.bb == 0.0) continue; /* zeros: nothing to tell from */
-        double factor = pairs.ab / pairs.aa, own = fmax(1e-5, 2.0 * epsilon[was->dtype]), rest = 0.0;
+        double factor = pairs.ab / pairs.aa, own = fmax(1e-5, 2 * epsilon[was->dtype]), rest = 0;
         for (size_t k = 0; k < pairs.n; k++) {
             double off = pairs.now[k] - factor * pairs.was[k];
             rest += off * off, exact &= off == 0.0;
@@ -727,15 +734,15 @@ typedef struct {
     size_t mirrored;
 } Step;
 
-/* What the gradients are to be multiplied by to be what backward made; 0 where nobody here can tell. */
+/* What the gradients are to be multiplied by to be what backward made; 0 where nobody here can
+ * tell. */
 static double find_multiplier(Gradients *self, const Step *step) {
     Transform *found = &self->transform;
     *found = compare_samples(self);
-    double scale = step->scale > 0.0 ? step->scale : 1.0;
-    if (found->kind != SCALED) return 1.0 / scale;
-    return step->scale > 0.0 && found->factor >= 0x1p-10 && !(found->exact && found->factor < 1.0)
-               ? 1.0 / (scale * found->factor)
-               : 0.0;
+    if (found->kind == SCALED && (step->scale == 0.0 || found->factor < 0x1p-10 ||
+                                  (found->exact && found->factor < 1.0)))
+        return 0.0;
+    return 1.0 / (found->factor * (step->scale > 0.0 ? step->scale : 1.0));
 }
 
 /* The cosine to the gradient recorded last, whose place this one takes. */
@@ -938,8 +945,7 @@ static PyType_Slot gradients_slots[] = {
 };
 
 static PyType_Spec gradients_spec = {
-    "gradwatch.kernel._native.Gradients", sizeof(Gradients), 0,
-    Py_TPFLAGS_DEFAULT, gradients_slots,
+    "gradwatch.kernel._native.Gradients", sizeof(Gradients), 0, Py_TPFLAGS_DEFAULT, gradients_slots,
 };
 
 /* -- the module -- */

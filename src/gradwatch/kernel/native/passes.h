@@ -1,5 +1,6 @@
-/* The passes over memory, once per instruction set: base.c, avx2.c and avx512.c set WIDTH and include
- * this file. Everything is compiled for that set between the pragmas. */
+/* The passes over memory, once per instruction set: base.c, avx2.c and avx512.c set WIDTH and
+ * include this file. Everything after the pragma is compiled for that set. */
+#if WIDTH == 16 || defined(__x86_64__)
 #include "kernel.h"
 
 #include <stdlib.h>
@@ -19,18 +20,16 @@
 #define QUOTE(words) #words
 #define QUOTED(words) QUOTE(words)
 #define PRAGMA(words) _Pragma(QUOTE(words))
-#ifdef FEATURES
-#if defined(__clang__)
+#if defined(FEATURES) && defined(__clang__)
 PRAGMA(clang attribute push(__attribute__((target(FEATURES))), apply_to = function))
-#else
-PRAGMA(GCC push_options)
+#elif defined(FEATURES)
 PRAGMA(GCC target(FEATURES))
-#endif
 #endif
 
 #include "lanes.h"
 
-/* In functions marked so `dtype` and the like are constants at every call: each has its own loop. */
+/* In functions marked so `dtype` and the like are constants at every call: each has its own
+ * loop. */
 #define INLINE static inline __attribute__((always_inline))
 
 /* -- elements of any type as floats or doubles, a block at a time -- */
@@ -169,9 +168,9 @@ static void block_doubles(const double *x, size_t n, Sums *sums) {
 
 /* -- moments of floats (and what is widened to them), in one pass around a guess --
  *
- * The guess is the mean and size of the block before. That leaves the processor time to fetch memory
- * meanwhile. Afterwards it is known whether the guess was good; where it was not, another pass over
- * the block, by now in the first-level cache, is. */
+ * The guess is the mean and size of the block before. That leaves the processor time to fetch
+ * memory meanwhile. Afterwards it is known whether the guess was good; where it was not, another
+ * pass over the block, by now in the first-level cache, is. */
 
 /* Float sums may take this many terms per lane before they move to double: with constant terms
  * every rounding goes the same way, and 32 of them stay well under one in a million. */
@@ -221,7 +220,8 @@ static void sweep(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
         }
     }
     Lane *last = &lanes[STREAMS - 1];
-    *p = (Powers){SUM(double, total[0]), SUM(double, total[1]), SUM(double, total[2]), SUM(double, total[3])};
+    *p = (Powers){SUM(double, total[0]), SUM(double, total[1]), SUM(double, total[2]),
+                  SUM(double, total[3])};
     *s = (Sweep){SUM(double, total[4]), vf_least(vf_min(lanes[0].low, last->low)),
                  -vf_least(-vf_max(lanes[0].high, last->high)), 0};
     /* One minimum tells whether there is a zero at all; only then they are counted. */
@@ -314,8 +314,8 @@ static size_t write_codes(const float *x, size_t n, int base, uint8_t *codes) {
     return i;
 }
 
-/* How many bytes of one sign are `top`, `top` − 1 and so on: 16 counts. A table look-up turns a byte into
- * the increments of two counters of four bits, which are emptied before they overflow. */
+/* How many bytes of one sign are `top`, `top` − 1 and so on: 16 counts. A table look-up turns a
+ * byte into the increments of two counters of four bits, which are emptied before they overflow. */
 static void count_codes(const uint8_t *codes, size_t size, int top, int sign, uint64_t found[16]) {
     vb from = vb_all((uint8_t)top), flip = vb_all((uint8_t)sign), tables[8];
     vq first = {0};
@@ -345,8 +345,10 @@ static void count_codes(const uint8_t *codes, size_t size, int top, int sign, ui
     }
 }
 
-/* A block of floats. `largest`: of their magnitudes, NaN where some are not finite; `zeros`: how many. */
-static void count_floats(const Histogram *h, const float *x, size_t n, float largest, uint64_t zeros) {
+/* A block of floats. `largest`: of their magnitudes, NaN where some are not finite; `zeros`: how
+ * many. */
+static void count_floats(const Histogram *h, const float *x, size_t n, float largest,
+                         size_t zeros) {
     uint8_t codes[BLOCK + WIDTH] __attribute__((aligned(64)));
     float scaled[BLOCK], multiplier = (float)h->multiplier;
     for (size_t i = 0; h->multiplier != 1.0 && i < n; i++) scaled[i] = x[i] * multiplier;
@@ -393,7 +395,7 @@ static uint64_t zero_rows(const Tensor *tensor, size_t first, size_t n, uint64_t
     size_t length = tensor->count / tensor->rows, bytes = length * itemsize(tensor->dtype);
     size_t row = (first + length - 1) / length, stop = (first + n + length - 1) / length;
     if (zeros < length && (first + n) / length > row) {
-        /* Too few zeros for a row: nothing to look for, but in the last one if it ends elsewhere. */
+        /* Too few zeros for a row: nothing to look for, but in a last one that ends elsewhere. */
         size_t whole = (first + n) / length - row;
         if (touched) memset(touched + row, 1, whole);
         row += whole;
@@ -568,8 +570,8 @@ static void hashes(const Batch *batch, const int64_t *offsets, uint64_t *out) {
 
 enum { CHANGE = 1, GRADIENT = 2, RATIO = 4 };
 
-/* One tensor's streams (before, after, gradient, second moment), which of them there are (`parts`), and
- * Adam's constants. */
+/* One tensor's streams (before, after, gradient, second moment), which of them there are (`parts`),
+ * and Adam's constants. */
 typedef struct {
     Tensor streams[4];
     int parts, is_wide; /* wide: one of the streams is float64 */
@@ -606,7 +608,8 @@ INLINE Found sweep_step(const Step *step, const float *const from[4], size_t n, 
         vf before = x[0], after = x[1], grad = x[2], second = x[3];
         vi differs = (vi)((vu)before != (vu)after), has = (vi)(grad != zero);
         if (parts & CHANGE) {
-            vi good = add_square(&squares[0], after - before), real = add_square(&squares[1], before);
+            vi good = add_square(&squares[0], after - before);
+            vi real = add_square(&squares[1], before);
             counts[STRANGE] += ~good & real & (vi)(vf_abs(after) < vf_all(INFINITY));
             counts[CHANGED] += differs;
         }
@@ -698,7 +701,8 @@ static Step step_of(const Steps *all, size_t t) {
     if (!(step.parts & RATIO)) return step;
     step.correction = all->correction[t], step.eps = all->eps[t];
     step.factor = (float)(1.0 / sqrt(step.correction)), step.divisor = (float)step.eps;
-    /* v < below exactly where √(v / correction) < eps, for float v: the smallest float not under. */
+    /* v < below exactly where √(v / correction) < eps, for float v: the smallest float not
+     * under. */
     double exact = step.eps * step.eps * step.correction;
     step.below = (float)exact;
     if (exact > 0.0 && step.below < exact) step.below = nextafterf(step.below, INFINITY);
@@ -753,18 +757,18 @@ static void step(const Steps *steps) {
 
 /* -- how many elements are NaN or infinite -- */
 
-/* Of n elements that lie `stride` apart. Integer work only, for exponents of nothing but ones say it. */
-INLINE size_t count_nonfinite(const char *x, size_t n, size_t size, size_t stride, uint64_t exponent) {
+/* Of n elements that lie `stride` apart. Integer work only, for exponents of nothing but ones say
+ * it. */
+INLINE size_t count_nonfinite(const char *x, size_t n, size_t size, size_t stride, uint64_t bits) {
     size_t total = 0;
-    for (size_t i = 0; i < n; i++) total += (word_at(x, i * stride, size) & exponent) == exponent;
+    for (size_t i = 0; i < n; i++) total += (word_at(x, i * stride, size) & bits) == bits;
     return total;
 }
 
 static size_t nonfinite(const void *data, size_t n, int dtype, size_t stride) {
     if (dtype == F64) return count_nonfinite(data, n, 8, stride, 0x7ff0000000000000);
-    if (dtype != F32) return count_nonfinite(data, n, 2, stride, dtype == F16 ? 0x7c00 : 0x7f80);
-    return stride == 1 ? count_nonfinite(data, n, 4, 1, 0x7f800000)
-                       : count_nonfinite(data, n, 4, stride, 0x7f800000);
+    if (dtype == F32) return count_nonfinite(data, n, 4, stride, 0x7f800000);
+    return count_nonfinite(data, n, 2, stride, dtype == F16 ? 0x7c00 : 0x7f80);
 }
 
 /* -- the cosine of two samples -- */
@@ -779,27 +783,16 @@ static double cosine(const void *a, const void *b, size_t n, int dtype) {
         dots += one * other, as += one * one, bs += other * other;
     }
     for (; i < n; i++) dot += x[i] * y[i], aa += x[i] * x[i], bb += y[i] * y[i];
-    double size = sqrt(aa + SUM(double, as)) * sqrt(bb + SUM(double, bs)), found = (dot + SUM(double, dots)) / size;
-    return size > 0.0 && isfinite(found) ? found : NAN;
+    dot += SUM(double, dots), aa += SUM(double, as), bb += SUM(double, bs);
+    double found = dot / sqrt(aa) / sqrt(bb);
+    return isfinite(found) ? found : NAN;
 }
 
 #define JOINED(a, b) a##_##b
 #define NAMED(set) JOINED(kernel, set)
+const Kernel NAMED(SET) = {QUOTED(SET), measure, step, hashes, nonfinite, cosine, load_doubles};
 
-const Kernel NAMED(SET) = {
-    .name = QUOTED(SET),
-    .measure = measure,
-    .step = step,
-    .hashes = hashes,
-    .nonfinite = nonfinite,
-    .cosine = cosine,
-    .doubles = load_doubles,
-};
-
-#ifdef FEATURES
-#if defined(__clang__)
+#if defined(FEATURES) && defined(__clang__)
 PRAGMA(clang attribute pop)
-#else
-PRAGMA(GCC pop_options)
 #endif
 #endif
