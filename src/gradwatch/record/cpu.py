@@ -139,9 +139,12 @@ class CpuMeter(Meter):
         """The largest change goes to a scalar, with names to `run.info`."""
         largest = max(change for _, change in outside)
         found.scalars["outside_change"] = max(largest, found.scalars.get("outside_change", 0.0))
+        # Matrices say whether a layer was set anew: its bias may have begun at zero, and does again.
+        rows = self._tracked.rows
+        outside = [(i, c) for i, c in outside if rows[i] or not any(rows)] or outside
         names = [self._tracked.parameters[i].name for i, c in outside if c >= 0.5 * largest]
         if len(kept := self._recorder.outside) < MOST_OUTSIDE:
-            compared = min(len(self._tracked.ids), KEPT_TENSORS)
+            compared = min(len(rows) - rows.count(0) or len(rows), KEPT_TENSORS)
             each = {"step": found.step, "change": largest, "names": names, "compared": compared}
             kept.append(each)
             self._recorder.note({"outside_changes": list(kept)})
