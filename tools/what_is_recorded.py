@@ -92,18 +92,21 @@ numbers are those of the CPU, but:
 
 - Norm, mean magnitude and largest magnitude are exact, and so is whether an element is NaN or
   infinite. Everything else of a tensor of more than 4,096 elements is told by at most that many
-  evenly spread ones (state *sampled*): counts are extrapolated, histograms show the sample's shape.
-  Where an element is not finite, norms describe the finite part of the sample.
-- Of a model of more than 256 tensors the mean magnitude of gradients is taken on one recorded step
-  of four.
+  evenly spread ones (state *sampled*): shares are those of the sample, NaN and Inf are counted in
+  it (at least one where there is one). Where an element is not finite, norms describe the finite
+  part of the sample.
+- Of a model of more than 256 tensors of one type the mean magnitude of gradients is taken on one
+  recorded step of four.
+- Histograms and Adam's ratio are not recorded.
 - Rows of gradients are looked at on one recorded step of four; between them the last counts stand,
   and a dead row is one that was zero on the last 64 looks. The spread of a weight's rows is told by
   17 of them and 64 columns.
-- Updates, Adam's ratio and cosines are taken from the samples.
-- No hash of weights is taken (0 stands there). What compares weights takes norm, mean magnitude and
-  largest magnitude, to the bit.
-- Clipping by value is known only where a sampled gradient shows it.
-- Sparse and complex gradients are *unsupported*.
+- Updates and cosines are taken from the samples.
+- The hash of a weight is one of its statistics: weights that are equal have equal hashes, and a
+  change shows where it changes a norm, the mean or largest magnitude, or a sampled element.
+- Clipping by value is known only where a sampled gradient shows it. Whether somebody else changes
+  weights between two steps is not looked at, nor whether gradients that are left over are zeros.
+- Sparse gradients are *unsupported*.
 - Probes look at 4,096 elements of each output and of each first input. That one of them is not
   finite is written as 1, how many are is not known; the state is *sampled*. They look at the first
   call of each layer on a step.
