@@ -80,9 +80,7 @@ def test_the_end_says_where_the_run_is_its_verdict_and_what_to_type(spoken, caps
     assert said.endswith(" Next: gradwatch diagnose 'else where/second'\n")
 
 
-def test_nothing_is_said_when_quiet_and_on_other_ranks(
-    spoken, capsys, monkeypatch
-):
+def test_nothing_is_said_when_quiet_and_on_other_ranks(spoken, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("GRADWATCH_MODE", "Quiet")
         train("a")

@@ -139,7 +139,7 @@ class CpuMeter(Meter):
         """The largest change goes to a scalar, with names to `run.info`."""
         largest = max(change for _, change in outside)
         found.scalars["outside_change"] = max(largest, found.scalars.get("outside_change", 0.0))
-        # Matrices say whether a layer was set anew: its bias may have begun at zero, and does again.
+        # Matrices tell that a layer was set anew; its bias may have been zero and be so again.
         rows = self._tracked.rows
         outside = [(i, c) for i, c in outside if rows[i] or not any(rows)] or outside
         names = [self._tracked.parameters[i].name for i, c in outside if c >= 0.5 * largest]
