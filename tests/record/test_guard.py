@@ -43,7 +43,7 @@ SEAMS = {
     "gradients": "gradwatch.record.cpu.CpuMeter.gradients",
     "copy": "gradwatch.kernel.copy",
     "step": "gradwatch.kernel.step",
-    "divisors": "gradwatch.record.cpu.second_moments",
+    "divisors": "gradwatch.record.cpu._second_moments",
     "gather": "gradwatch.record.cpu.gather",
     "sample": "gradwatch.record.sampler.GradientSampler._keep",
     "outside": "gradwatch.record.cpu.CpuMeter.keep_weights",

@@ -108,7 +108,7 @@ class SampledParameter:
     scale: float | None = None
     """The loss scale of the last backward, where one is known."""
     sample: Tensor | None = None
-    """On an accelerator; what is on the CPU the kernel keeps."""
+    """Where a `DeviceMeter` measures; elsewhere the kernel keeps it."""
 
 
 class GradientSampler:
@@ -258,10 +258,11 @@ class GradientSampler:
             self._keep(sampled)
 
     def _keep(self, sampled: SampledParameter) -> None:
-        if self._kernel is not None and self._kernel.sample(sampled.index):
+        if self._kernel is not None:
+            self._kernel.sample(sampled.index)
             return
         gradient: Any = getattr(sampled.ref(), "grad", None)
-        if on_accelerator(gradient) and gradient.layout is torch.strided:
+        if gradient is not None and gradient.layout is torch.strided:
             # A copy: the loop may change the gradient in place before it is compared.
             sampled.sample = spread(gradient, _ELEMENTS).clone()
 

@@ -1,10 +1,13 @@
 """GRADWATCH_DEVICE_ENGINE, and numbers on their way from several devices."""
 
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import gradwatch
 from gradwatch.errors import Exit, GradwatchError
 from gradwatch.record.device import check_forced, device_engines, forced, hindrance
 from gradwatch.record.transfer import Transfer
@@ -74,3 +77,29 @@ def test_it_has_arrived_when_every_device_says_so(monkeypatch: pytest.MonkeyPatc
     assert not transfer.arrived
     transfer.wait()
     assert transfer.arrived
+
+
+def test_a_run_that_torch_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: clipping is undone, equal weights have equal hashes, the engine is named."""
+    monkeypatch.setenv("GRADWATCH_DEVICE_ENGINE", "torch")
+    model = torch.nn.Linear(90, 80)
+    model.idle = torch.nn.Parameter(torch.ones(70, 90))
+    optimizer = torch.optim.AdamW([model.weight, model.bias], 0.1)
+    norms = []
+    with gradwatch.watch(model, optimizer, run=tmp_path / "r", every=1) as watcher:
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = model(torch.randn(4, 90)).square().sum()
+            loss.backward()
+            norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
+            watcher.log(loss=loss)
+            optimizer.step()
+    run = gradwatch.open_run(tmp_path / "r")
+    assert run.info["engines"] == {"cpu": "torch"}
+    assert run.scalars["clip_factor"][:6] == pytest.approx([0.5 / norm for norm in norms], rel=1e-4)
+    total = np.sqrt(np.nansum(run.series["grad_norm"][:6] ** 2, axis=1))
+    assert total == pytest.approx(norms, rel=1e-4)
+    hashes, at = run.integers("weight_hash"), run.index("idle")
+    assert len(set(hashes[[0, -1], at].tolist())) == 1
+    assert len(set(hashes[[0, -1], run.index("weight")].tolist())) == 2
+    assert not set(run.recorded) & {"optim_ratio_rms"}
