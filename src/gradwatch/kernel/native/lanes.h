@@ -62,7 +62,8 @@ typedef __m128 FLOATS;
 static inline vf vf_min(vf a, vf b) { return (vf)X86(min_ps)((FLOATS)a, (FLOATS)b); }
 static inline vf vf_max(vf a, vf b) { return (vf)X86(max_ps)((FLOATS)a, (FLOATS)b); }
 static inline vf vf_sqrt(vf v) { return (vf)X86(sqrt_ps)((FLOATS)v); }
-/* The byte of each 16 of the table that an index from 0 to 15 says; 0 for one from 128. */
+/* Of each 16 bytes of the table those whose places are said; 0 where a place is over 15. */
+static inline vb index_of(vb v) { return (vb)X86(adds_epu8)(BITS(v), X86(set1_epi8)(0x70)); }
 static inline vb look_up(vb table, vb index) {
     return (vb)X86(shuffle_epi8)(BITS(table), BITS(index));
 }
@@ -74,6 +75,7 @@ static inline vf vf_pick(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((v
 static inline vf vf_min(vf a, vf b) { return vf_pick(a < b, a, b); }
 static inline vf vf_max(vf a, vf b) { return vf_pick(a > b, a, b); }
 static inline vf vf_sqrt(vf v) { return (vf){sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])}; }
+static inline vb index_of(vb v) { return v; }
 static inline vb look_up(vb table, vb index) {
     for (int i = 0; i < WIDTH; i++) index[i] = index[i] < 16 ? table[index[i]] : 0;
     return index;
