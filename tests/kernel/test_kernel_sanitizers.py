@@ -45,9 +45,13 @@ def build(folder: Path, *extra: str) -> Path:
 
 
 def run(library: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    runtime = subprocess.run(
-        ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    # The C++ library beside it, or the sanitizer stumbles over torch's exceptions.
+    runtime = " ".join(
+        subprocess.run(
+            ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so.6")
+    )
     return subprocess.run(
         [sys.executable, "-c", RUN, str(library), "-s", *arguments],
         cwd=ROOT,

@@ -396,8 +396,8 @@ static int see(PyObject *object, const Torch *torch, Tensor *tensor) {
 /* use_exchange(capsule): from now on tensors are seen that way; None, or another version: not. */
 static PyObject *py_use_exchange(PyObject *self, PyObject *capsule) {
     const char *name = "dlpack_exchange_api";
-    const DLExchange *exchange =
-        PyCapsule_IsValid(capsule, name) ? PyCapsule_GetPointer(capsule, name) : NULL;
+    const DLExchange *exchange = NULL;
+    if (PyCapsule_IsValid(capsule, name)) exchange = PyCapsule_GetPointer(capsule, name);
     describe = exchange && exchange->major == 1 ? exchange->describe : NULL;
     return PyBool_FromLong(describe != NULL);
 }
@@ -549,10 +549,8 @@ typedef struct {
 static size_t take_elements(const Tensor *tensor, size_t most, size_t run, char *to) {
     size_t size = itemsize(tensor->dtype), bytes = run * size, runs = most / run;
     double stretch = (double)(tensor->count / run) / (double)runs;
-    if (tensor->count <= most) {
-        if (tensor->count) memcpy(to, tensor->data, tensor->count * size);
-        return tensor->count;
-    }
+    if (tensor->count == 0) return 0;
+    if (tensor->count <= most) return memcpy(to, tensor->data, tensor->count * size), tensor->count;
     for (size_t i = 0; i < runs; i++) {
         double place = (double)i + (double)(i * 0x9E3779B97F4A7C15u >> 11) * 0x1p-53;
         memcpy(to + i * bytes, tensor->data + (size_t)(place * stretch) * bytes, bytes);
@@ -940,8 +938,8 @@ static PyMethodDef gradients_methods[] = {
 };
 
 static PyType_Slot gradients_slots[] = {
-    {Py_tp_new, gradients_new}, {Py_tp_dealloc, gradients_free},
-    {Py_tp_methods, gradients_methods}, {0, NULL},
+    {Py_tp_new, gradients_new}, {Py_tp_dealloc, gradients_free}, {Py_tp_methods, gradients_methods},
+    {0, NULL},
 };
 
 static PyType_Spec gradients_spec = {

@@ -91,7 +91,8 @@ typedef __m128 FLOATS;
 static inline vf vf_min(vf a, vf b) { return (vf)X86(min_ps)((FLOATS)a, (FLOATS)b); }
 static inline vf vf_max(vf a, vf b) { return (vf)X86(max_ps)((FLOATS)a, (FLOATS)b); }
 static inline vf vf_sqrt(vf v) { return (vf)X86(sqrt_ps)((FLOATS)v); }
-/* The byte of each 16 of the table that an index from 0 to 15 says; 0 for one from 128. */
+/* Of each 16 bytes of the table those whose places are said; 0 where a place is over 15. */
+static inline vb index_of(vb v) { return (vb)X86(adds_epu8)(BITS(v), X86(set1_epi8)(0x70)); }
 static inline vb look_up(vb table, vb index) {
     return (vb)X86(shuffle_epi8)(BITS(table), BITS(index));
 }
@@ -103,6 +104,7 @@ static inline vf vf_pick(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((v
 static inline vf vf_min(vf a, vf b) { return vf_pick(a < b, a, b); }
 static inline vf vf_max(vf a, vf b) { return vf_pick(a > b, a, b); }
 static inline vf vf_sqrt(vf v) { return (vf){sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])}; }
+static inline vb index_of(vb v) { return v; }
 static inline vb look_up(vb table, vb index) {
     for (int i = 0; i < WIDTH; i++) index[i] = index[i] < 16 ? table[index[i]] : 0;
     return index;
@@ -149,10 +151,14 @@ INLINE uint64_t word_at(const char *x, size_t i, size_t size) {
     return size == 4 ? ((const uint32_t *)x)[i] : ((const uint64_t *)x)[i];
 }
 
-/* The processor's own prefetching stops at every page; this one looks a page ahead. Beyond the end
- * of a tensor it is harmless: prefetching an address that cannot be read does nothing. */
-static inline void prefetch(const char *x, size_t bytes) {
-    for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(x + 4096 + line);
+/* The block that comes next in memory: its elements are asked for while one is worked on, for the
+ * processor's own prefetching stops at every page. Beyond the end of a tensor it is harmless:
+ * prefetching an address that cannot be read does nothing. */
+typedef struct { const char *data; size_t size; /* of an element */ } Next;
+
+static inline void prefetch(const Next *next, size_t first, size_t n) {
+    for (size_t at = first * next->size; at < (first + n) * next->size; at += 64)
+        __builtin_prefetch(next->data + at, 0, 2); /* the first-level cache may be too small */
 }
 
 /* n elements of a type that is not float64: in place, or widened to `scratch`. */
@@ -309,7 +315,7 @@ static inline void lane_add(Lane *lane, vf x, vf factor, vf shift) {
 }
 
 /* Everything about a block, around the guess. */
-static void sweep(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
+static void sweep(const float *x, size_t n, const Next *next, Guess guess, Sweep *s, Powers *p) {
     size_t i = 0;
     vf factor = vf_all(guess.scale), shift = vf_all(guess.pivot * guess.scale);
     vf most = vf_all(INFINITY);
@@ -318,7 +324,7 @@ static void sweep(const float *x, size_t n, Guess guess, Sweep *s, Powers *p) {
     while (i + 2 * LANES <= n) {
         size_t stop = smaller(n - 2 * LANES + 1, i + TERMS * STREAMS * LANES);
         for (; i < stop; i += 2 * LANES) {
-            prefetch((const char *)(x + i), 2 * WIDTH);
+            prefetch(next, i, 2 * LANES);
             lane_add(&lanes[0], LOAD(vf, x + i), factor, shift);
             lane_add(&lanes[STREAMS - 1], LOAD(vf, x + i + LANES), factor, shift);
         }
@@ -351,11 +357,11 @@ static inline int is_good(Guess guess, const Sweep *s, const Powers *p, size_t n
 }
 
 /* A block whose elements are finite and moderate; 0 if they are not. */
-static int regular_floats(const float *x, size_t n, Guess *guess, Sums *sums) {
+static int regular_floats(const float *x, size_t n, const Next *next, Guess *guess, Sums *sums) {
     Sweep s;
     Powers p;
     int exponent;
-    sweep(x, n, *guess, &s, &p);
+    sweep(x, n, next, *guess, &s, &p);
     /* A NaN or Inf reaches the sum of magnitudes; a comparison with NaN is false. */
     if (!is_moderate(&s)) return 0;
     for (int tries = 0; tries < 2 && s.low < s.high && !is_good(*guess, &s, &p, n); tries++) {
@@ -365,7 +371,7 @@ static int regular_floats(const float *x, size_t n, Guess *guess, Sums *sums) {
         guess->pivot = (float)mean;
         frexp(fmax(s.high - guess->pivot, guess->pivot - s.low), &exponent);
         guess->scale = ldexpf(1.0f, -exponent), guess->unit = ldexpf(1.0f, exponent);
-        sweep(x, n, *guess, &s, &p);
+        sweep(x, n, next, *guess, &s, &p);
     }
     if (s.low == s.high) { /* constant: nothing to round */
         guess->pivot = (float)s.low;
@@ -425,7 +431,8 @@ static size_t write_codes(const float *x, size_t n, int base, uint8_t *codes) {
 
 /* How many bytes of one sign are `top`, `top` − 1 and so on: 16 counts. A table look-up turns a
  * byte into the increments of two counters of four bits, which are emptied before they overflow. */
-static void count_codes(const uint8_t *codes, size_t size, int top, int sign, uint64_t found[16]) {
+static void count_codes(const uint8_t *codes, size_t size, const Next *next, int top, int sign,
+                        uint64_t found[16]) {
     vb from = vb_all((uint8_t)top), flip = vb_all((uint8_t)sign), tables[8];
     vq first = {0};
     for (int lane = 0; lane < WIDE; lane += 2) first[lane] = UINT64_MAX;
@@ -439,9 +446,9 @@ static void count_codes(const uint8_t *codes, size_t size, int top, int sign, ui
             vb sums[8] = {{0}};
             for (end = smaller(stop, i + 15 * WIDTH); i < end; i += WIDTH) {
                 vb place = from - (LOAD(vb, codes + i) ^ flip);
-                place |= (vb)(place > 15); /* not one of these: looks up 0 */
+                prefetch(next, (sign ? size + i : i) / 2, WIDTH / 2); /* each sign half of it */
 #pragma GCC unroll 8
-                for (int k = 0; k < 8; k++) sums[k] += look_up(tables[k], place);
+                for (int k = 0; k < 8; k++) sums[k] += look_up(tables[k], index_of(place));
             }
 #pragma GCC unroll 8
             for (int k = 0; k < 8; k++)
@@ -456,8 +463,8 @@ static void count_codes(const uint8_t *codes, size_t size, int top, int sign, ui
 
 /* A block of floats. `largest`: of their magnitudes, NaN where some are not finite; `zeros`: how
  * many. */
-static void count_floats(const Histogram *h, const float *x, size_t n, float largest,
-                         size_t zeros) {
+static void count_floats(const Histogram *h, const float *x, size_t n, const Next *next,
+                         float largest, size_t zeros) {
     uint8_t codes[BLOCK + WIDTH] __attribute__((aligned(64)));
     float scaled[BLOCK], multiplier = (float)h->multiplier;
     for (size_t i = 0; h->multiplier != 1.0 && i < n; i++) scaled[i] = x[i] * multiplier;
@@ -471,7 +478,7 @@ static void count_floats(const Histogram *h, const float *x, size_t n, float lar
         size_t size = write_codes(x, n, base, codes);
         for (; code > last && left > 0; code -= 16)
             for (int sign = 0; sign < 2; sign++) {
-                count_codes(codes, size, code, 0x80 * sign, found);
+                count_codes(codes, size, next, code, 0x80 * sign, found);
                 for (int k = 0; k < 16 && k < code; k++)
                     h->bins[!sign][code - k + shift] += found[k], left -= found[k];
             }
@@ -552,10 +559,11 @@ static void measure_blocks(const char *x, size_t n, int dtype, const Histogram *
             float scratch[BLOCK], largest = NAN;
             double wide[BLOCK];
             const float *values = load_floats(from, some, dtype, scratch);
-            if (regular_floats(values, some, &guess, &block))
+            Next next = {from + some * itemsize(dtype), itemsize(dtype)}, nothing = {from, 0};
+            if (regular_floats(values, some, h ? &nothing : &next, &guess, &block))
                 largest = (float)fmax(fabs(block.low), fabs(block.high));
             else block_doubles(load_doubles(from, some, dtype, wide), some, &block);
-            if (h) count_floats(h, values, some, largest, block.zeros);
+            if (h) count_floats(h, values, some, &next, largest, block.zeros);
         }
         if (i == 0) *total = block;
         else sums_join(total, &block);
@@ -710,7 +718,7 @@ INLINE Found sweep_step(const Step *step, const float *const from[4], size_t n, 
     for (size_t i = 0; i < n; i += LANES) {
         vf x[4];
         for (int k = 0; k < 4; k++) {
-            if (from[k]) prefetch((const char *)(from[k] + i), WIDTH);
+            if (from[k]) __builtin_prefetch(from[k] + i + 1024);
             if (from[k] && n - i < LANES) memcpy(rest[k], from[k] + i, (n - i) * sizeof(float));
             x[k] = LOAD(vf, from[k] && n - i >= LANES ? from[k] + i : rest[k]);
         }
