@@ -245,8 +245,7 @@ class Gradients:
 
     def keep_weights(self, first: int, count: int, most: int) -> None:
         """Keep at most `most` elements of so many parameters, the first again after the last."""
-        size = len(self._refs)
-        places = (i % size for i in range(first, first + min(count, size)))
+        places = np.roll(np.arange(len(self._refs)), -first)[:count].tolist()
         seen = ((i, self._look(self._refs[i]())) for i in places)
         self._kept = {i: (most, x.sample(most)) for i, x in seen if x is not _NOTHING}
 

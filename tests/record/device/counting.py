@@ -1,4 +1,4 @@
-"""Counts what a device would do: launches, bytes, and the memory that is there at once.
+"""Counts what a device would do: launches and bytes.
 
 Tensors are on torch's "meta" device: they have shapes and no memory, so a model of seven billion
 parameters costs nothing. A reduction that is asked for another type first writes a copy in it, as
@@ -6,7 +6,6 @@ CUDA does (`make_reduction` in ATen's ReduceOpsUtils.h).
 """
 
 import math
-import weakref
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -31,20 +30,14 @@ class Counting(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.launches: Counter[str] = Counter()
         self.bytes = 0
-        self.peak = self._now = 0
-        self._seen: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.removeprefix("aten::")
         assert name not in WAITS, name
         given = list(_tensors((args, kwargs)))
-        for one in given:
-            self._seen.add(one.untyped_storage()._cdata)
         made = func(*args, **kwargs)
         outs = [one for one in _tensors(made) if one.is_meta]
-        for one in outs:
-            self._hold(one)
         if name.removesuffix("_copy") not in FREE and any(one.is_meta for one in (*given, *outs)):
             self._count(name, args, given, outs)
         return made
@@ -53,34 +46,17 @@ class Counting(TorchDispatchMode):
         self.launches[name] += _kernels(name, args)
         read = {
             (one.untyped_storage()._cdata, one.storage_offset(), one.shape, one.stride()): one
-            for one in given[name in GATHERS or name == "scatter_add_" :]
+            for one in given[name in GATHERS :]
         }
         if name not in MADE:
             self.bytes += sum(_touched(one) for one in read.values())
         if name in GATHERS:
             self.bytes += sum(_touched(one) for one in outs)
-        if name != "scatter_add_":
-            self.bytes += sum(_touched(one) for one in outs)
-        if name in ("sum", "linalg_vector_norm", "cumsum") and _converts(given[0], outs[0]):
+        self.bytes += sum(_touched(one) for one in outs)
+        if name in ("sum", "linalg_vector_norm") and _converts(given[0], outs[0]):
             copy = given[0].numel() * outs[0].itemsize
             self.launches["converted"] += 1
             self.bytes += 2 * copy
-            self.peak = max(self.peak, self._now + copy)
-
-    def _hold(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._seen:
-            return
-        self._seen.add(key)
-        size = -(-storage.nbytes() // 512) * 512  # as the allocator gives it
-        self._now += size
-        self.peak = max(self.peak, self._now)
-        weakref.finalize(storage, self._drop, key, size)
-
-    def _drop(self, key: int, size: int) -> None:
-        self._now -= size
-        self._seen.discard(key)
 
 
 def _converts(given: Tensor, made: Tensor) -> bool:
