@@ -36,7 +36,8 @@ class Recorded:
     odd: np.ndarray
 
     def __getitem__(self, name: str) -> list[float]:
-        return self.rows[f"grad_{name}"].tolist()
+        values: list[float] = self.rows[f"grad_{name}"].tolist()
+        return values
 
 
 def look(parameters: Sequence[Any], rows: Sequence[int] | None = None) -> Gradients:
@@ -78,7 +79,8 @@ def filled(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> to
 
 def numbers(tensor: torch.Tensor) -> np.ndarray:
     """The elements as float64, in the order of memory."""
-    order = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda d: -strides[d])
     return tensor.detach().permute(order).double().numpy().flatten()
 
 
@@ -115,7 +117,7 @@ def places(count: int, most: int) -> list[int]:
         return list(range(count))
     runs = most // 4
     stretch = float(count // 4) / float(runs)
-    found = []
+    found: list[int] = []
     for i in range(runs):
         fraction = (i * 0x9E3779B97F4A7C15 % 2**64 >> 11) / 2**53
         start = 4 * int((i + fraction) * stretch)

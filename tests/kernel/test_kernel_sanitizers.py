@@ -153,7 +153,7 @@ def test_the_thread_sanitizer_would_notice_a_race(tmp_path: Path) -> None:
     needs_thread_sanitizer(tmp_path)
     sabotaged = tmp_path / "native"
     shutil.copytree(SOURCES, sabotaged)
-    passes = sabotaged / "passes.h"
+    passes = sabotaged / "passes.c"
     good = "__atomic_fetch_add(bins + i, own_bins[i], __ATOMIC_RELAXED)"
     text = passes.read_text()
     assert good in text

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch.nn import Module
 
 from gradwatch.graph import Graph
-from gradwatch.record import ALL, StepMonitor, Watcher
-from gradwatch.record.options import options
+from gradwatch.record import Watcher
+from gradwatch.record.options import Options
 from gradwatch.run import Event, EventKind, Histogram, HistogramTable, Subject
 from gradwatch.stats import Family, Kind, State
 
@@ -112,27 +112,7 @@ class MemorySink:
 
 
 def watch_into(
-    sink: Any,
-    model: Module,
-    *optimizers: Any,
-    record: Any = ALL,
-    every: int | None = 1,
-    budget: float = 0.01,
-    include: Any = None,
-    exclude: Any = None,
-    step: int = 0,
-    scaler: Any = None,
-    monitor: StepMonitor | None = None,
+    sink: Any, model: Module, *optimizers: Any, every: int | None = 1, **how: Any
 ) -> Watcher:
     """A watcher without files."""
-    return Watcher(
-        model,
-        optimizers,
-        sink=sink,
-        options=options(
-            record=record, every=every, budget=budget, include=include, exclude=exclude
-        ),
-        first_step=step,
-        scaler=scaler,
-        monitor=monitor,
-    )
+    return Watcher(model, optimizers, sink, Options(every=every, **how))

@@ -61,7 +61,8 @@ class Tensor(NamedTuple):
         raw, dtype = self.raw[part], self.dtype
         if dtype == Dtype.BF16:  # the upper half of a float32
             raw, dtype = raw.astype(np.uint32) << np.uint32(16), Dtype.F32
-        reals: _Reals = raw.view(_FLOATS[dtype]).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # of NaNs that signal
+            reals: _Reals = raw.view(_FLOATS[dtype]).astype(np.float64)
         return reals
 
     def pieces(self) -> Iterator[_Reals]:
@@ -244,10 +245,9 @@ class Gradients:
 
     def keep_weights(self, first: int, count: int, most: int) -> None:
         """Keep at most `most` elements of so many parameters, the first again after the last."""
-        places = range(first, first + min(count, len(self._refs)))
-        seen = (
-            (i % len(self._refs), self._look(self._refs[i % len(self._refs)]())) for i in places
-        )
+        size = len(self._refs)
+        places = (i % size for i in range(first, first + min(count, size)))
+        seen = ((i, self._look(self._refs[i]())) for i in places)
         self._kept = {i: (most, x.sample(most)) for i, x in seen if x is not _NOTHING}
 
     @np.errstate(all="ignore")
@@ -336,25 +336,8 @@ class Gradients:
     def _compare(self, tensors: list[Tensor]) -> tuple[int, float, bool]:
         """How gradients differ from what backward left: kind, factor, whether that is exact."""
         both = ((was, tensors[i].sample(SAMPLED)) for i, was in self._samples.items())
-        pairs = [(was, now) for was, now in both if was.fits(now)]
-        if all(np.array_equal(x.values(), y.values(), equal_nan=True) for x, y in pairs):
-            return (NONE if pairs or not self._samples else UNKNOWN), 1.0, True
-        factors, tolerance, exact = [], TOLERANCE, True
-        for was, by_now in pairs:
-            a, b = was.values(), by_now.values()
-            x, y = (z[np.isfinite(a) & np.isfinite(b)] for z in (a, b))
-            if not x.any() and not y.any():
-                continue
-            factor = float(x @ y) / (float(x @ x) or np.inf)
-            own = max(TOLERANCE, 2.0 * _EPSILON[was.dtype])
-            if factor <= 0.0 or norm(y - factor * x) > own * norm(y):
-                return CHANGED, 1.0, False
-            factors.append(factor)
-            tolerance = max(tolerance, own)
-            exact = exact and frexp(factor)[0] == 0.5 and np.array_equal(y, factor * x)
-        if factors and max(factors) / min(factors) - 1.0 > tolerance:
-            return CHANGED, 1.0, False
-        return (SCALED, float(np.median(factors)), exact) if factors else (UNKNOWN, 1.0, True)
+        pairs = [(x.values(), y.values(), _EPSILON[x.dtype]) for x, y in both if x.fits(y)]
+        return transform_between(pairs) if pairs or not self._samples else (UNKNOWN, 1.0, True)
 
     def _cosine(self, index: int, tensor: Tensor) -> float:
         """To the last gradient of this tensor, whose place it takes."""
@@ -364,3 +347,27 @@ class Gradients:
         x, y = now.values(), last.values()
         with np.errstate(all="ignore"):
             return float(x @ y / (norm(x) * norm(y))) if now.fits(last) else nan
+
+
+def transform_between(pairs: Sequence[tuple[_Reals, _Reals, float]]) -> tuple[int, float, bool]:
+    """What became of samples: kind, the factor of all of them, whether that is exact.
+
+    Each pair has the values before and after, and the epsilon of their type.
+    """
+    if all(np.array_equal(was, now, equal_nan=True) for was, now, _ in pairs):
+        return NONE, 1.0, True
+    factors, tolerance, exact = [], TOLERANCE, True
+    for was, now, epsilon in pairs:
+        x, y = (z[np.isfinite(was) & np.isfinite(now)] for z in (was, now))
+        if not x.any() and not y.any():
+            continue
+        factor = float(x @ y) / (float(x @ x) or np.inf)
+        own = max(TOLERANCE, 2.0 * epsilon)
+        if factor <= 0.0 or norm(y - factor * x) > own * norm(y):
+            return CHANGED, 1.0, False
+        factors.append(factor)
+        tolerance = max(tolerance, own)
+        exact = exact and frexp(factor)[0] == 0.5 and np.array_equal(y, factor * x)
+    if factors and max(factors) / min(factors) - 1.0 > tolerance:
+        return CHANGED, 1.0, False
+    return (SCALED, float(np.median(factors)), exact) if factors else (UNKNOWN, 1.0, True)

@@ -7,7 +7,6 @@ would end that step with an error.
 """
 
 import threading
-from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -18,85 +17,67 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from gradwatch.record.guard import ErrorGuard
-from gradwatch.record.schedule import StepClock
-
-StepHook = Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]
+from gradwatch.record.steps import StepController
 
 _lock = threading.RLock()  # a model may be collected, and its watcher stopped, at any allocation
 # Replaced as a whole and never changed: a step in another thread may be walking through it.
-_active: tuple["OptimizerHooks", ...] = ()
+_active: tuple[StepController, ...] = ()
 _handles: list[Any] = []
 
 
-class OptimizerHooks:
-    """Calls `before` and `after` around the step of every optimizer in the process."""
+def start(controller: StepController) -> None:
+    """From now on tell it of the step of every optimizer in the process."""
+    global _active
+    with _lock:
+        _active = (*_active, controller)
+        if not _handles:
+            _handles.append(register_optimizer_step_pre_hook(_pre))
+            _handles.append(register_optimizer_step_post_hook(_post))
 
-    def __init__(
-        self,
-        guard: ErrorGuard,
-        clock: StepClock,
-        *,
-        before: StepHook,
-        after: StepHook,
-        idle_over: Callable[[], None],
-    ) -> None:
-        self.guard, self.timer, self.clock = guard, guard.timer, clock
-        self.before, self.after, self.idle_over = before, after, idle_over
-        global _active
-        with _lock:
-            _active = (*_active, self)
-            if not _handles:
-                _handles.append(register_optimizer_step_pre_hook(_pre))
-                _handles.append(register_optimizer_step_post_hook(_post))
 
-    def stop(self) -> None:
-        """Call nothing any more; twice does nothing."""
-        global _active
-        with _lock:
-            _active = tuple(other for other in _active if other is not self)
-            # With other threads about, which may be in a step, the hooks stay and do nothing.
-            if not _active and not _other_threads():
-                for handle in _handles:
-                    handle.remove()
-                _handles.clear()
+def stop(controller: StepController) -> None:
+    """Tell it nothing any more; twice does nothing."""
+    global _active
+    with _lock:
+        _active = tuple(other for other in _active if other is not controller)
+        here = threading.current_thread()
+        # With other threads about, which may be in a step, the hooks stay and do nothing.
+        if not _active and all(t is here or t.daemon for t in threading.enumerate()):
+            while _handles:
+                _handles.pop().remove()
 
 
 # Compiled steps run the hooks too; disabled, they are not traced into the graph. Steps that record
 # nothing pass through here as well, so these two make no call for them but of the clocks.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _pre(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for hooks in _active:
-        start, clock = perf_counter(), hooks.clock
+    for controller in _active:
+        began, clock, guard = perf_counter(), controller.clock, controller.guard
         if clock.idle_left and clock.idle_optimizer() is optimizer:
             clock.number += 1
-            hooks.timer.spent += perf_counter() - start
+            guard.timer.spent += perf_counter() - began
         else:
-            hooks.guard.run(hooks.before, optimizer, args, kwargs)
+            closure = args[1] if len(args) > 1 else kwargs.get("closure")  # after the optimizer
+            guard.run(controller.before_step, optimizer, closure)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _post(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for hooks in _active:
-        start, clock = perf_counter(), hooks.clock
+    for controller in _active:
+        began, clock, guard = perf_counter(), controller.clock, controller.guard
         if clock.idle_left and clock.idle_optimizer() is optimizer:
             clock.idle_left -= 1
-            hooks.timer.spent += perf_counter() - start
+            guard.timer.spent += perf_counter() - began
             if not clock.idle_left:
-                hooks.guard.run(hooks.idle_over)
+                guard.run(controller.end_idle)
         else:
-            hooks.guard.run(hooks.after, optimizer, args, kwargs)
+            guard.run(controller.after_step, optimizer)
 
 
 def forget_all() -> None:
     """In a forked child: nothing is called, and the lock is not what another thread left behind."""
     global _active, _lock
     _active, _lock = (), threading.RLock()
-
-
-def _other_threads() -> bool:
-    here = threading.current_thread()
-    return any(t is not here and not t.daemon for t in threading.enumerate())
 
 
 def bare_optimizer(thing: Any) -> Optimizer | None:

@@ -6,7 +6,6 @@ from enum import Enum
 from typing import Any
 from weakref import WeakSet
 
-import numpy as np
 import torch
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
@@ -21,13 +20,12 @@ from gradwatch.record.logs import LoggedNumber, Logs, flattened
 from gradwatch.record.notes import LossNotes, OptimizerNotes, UnansweredPasses
 from gradwatch.record.options import Options, Record
 from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters, named_parameters
-from gradwatch.record.recorder import Call, Found, Meter, Recorder, StepMonitor, StepRows
-from gradwatch.record.sampler import GradientSampler, LossScaling
+from gradwatch.record.recorder import Call, Found, Meter, Recorder
+from gradwatch.record.sampler import GradientSampler
 from gradwatch.record.schedule import ALLOWANCE, Pace, Schedule, StepClock, StepPlan
 from gradwatch.record.tensors import number, on_accelerator
 from gradwatch.run import Event, EventKind
 from gradwatch.stats import Family, State
-from gradwatch.stats.rows import empty_rows
 from gradwatch.store import Writer
 
 SHORTEST_IDLE = 4
@@ -49,11 +47,10 @@ class StepState(Enum):
     """Inside `optimizer.step`, with no backward pass seen: a closure may run one."""
     IDLE = "idle"
     """Steps that record nothing: the hooks only count them."""
-    ENDED = "ended"
 
 
 # The hooks look at these on every step, and a member of an enum is a slow attribute.
-_WAITING, _BACKWARD, _STEPPING, _CLOSURE, _IDLE, _ENDED = StepState
+_WAITING, _BACKWARD, _STEPPING, _CLOSURE, _IDLE = StepState
 _HAS_GRADIENTS = (_BACKWARD, _STEPPING)
 
 
@@ -75,29 +72,19 @@ class StepController:
            IDLE    pre- and post-hooks only count, logged numbers are buffered; back to WAITING
                    when those steps are over or another optimizer or the user steps
 
-    `watcher.step()` leads from WAITING and BACKWARD to WAITING; `end` from everywhere to ENDED.
+    `watcher.step()` leads from WAITING and BACKWARD to WAITING.
     A post-hook ends the step if every optimizer expected in it has stepped (see `StepClock`).
     """
 
-    def __init__(
-        self,
-        model: Module,
-        *,
-        sink: Writer,
-        options: Options,
-        clock: StepClock,
-        guard: ErrorGuard,
-        scaling: LossScaling,
-        monitor: StepMonitor | None,
-    ) -> None:
+    def __init__(self, model: Module, sink: Writer, options: Options, guard: ErrorGuard) -> None:
         self.state = _WAITING
         self.sink = sink
         self.options = options
-        self.clock = clock
         self.guard = guard
-        self.scaling = scaling
-        self.schedule = Schedule(options.families, clock.first, options.every)
-        self.recorder = Recorder(sink, guard.timer, monitor)
+        self.scaling = options.scaling
+        self.clock = StepClock(options.step or 0)
+        self.schedule = Schedule(options.families, self.clock.first, options.every)
+        self.recorder = Recorder(sink, guard.timer, options.monitor)
         self.recorder.histograms = Record.HISTOGRAMS in options.record
         self.parameters = TrackedParameters(
             model, options.wanted, self._track, self.recorder.declare
@@ -110,24 +97,21 @@ class StepController:
         self.optimizer_notes = OptimizerNotes(self.recorder, self.parameters)
         self._unanswered: UnansweredPasses | None = UnansweredPasses(self.recorder, self.parameters)
         """Until the first step."""
-        self._calls: list[Call] = []
-        """Calls of `optimizer.step` that have begun, the innermost last."""
+        self._calls: dict[TrackedOptimizer, Call] = {}
+        """Calls of `optimizer.step` that have begun."""
         self._before: Found | None = None
-        """Without an optimizer: the weights before the update that only the user announces."""
+        """Without an optimizer: the weights before an update that only the user announces."""
         self._inside: TrackedOptimizer | None = None
-        self._wrappers: WeakSet[Optimizer] = WeakSet()
-        """Optimizers that only pass on to another, which is tracked instead."""
         self._strangers: WeakSet[Optimizer] = WeakSet()
-        """Optimizers that step no parameter of the model."""
+        """Optimizers that step no parameter of the model, or leave that to one they wrap."""
         self._graph: object = None
-        self._rates: dict[int, tuple[list[Any], Any]] = {}
         self._hooked = True
+        self._k = self.pace.k
         self._plan = StepPlan(-1, frozenset(), full=False)
         """Of the coming step."""
         self._ended_at = time.perf_counter()
-        self._finished = clock.first - 1
+        self._finished = self.clock.first - 1
         self._logs_early = True
-        self._threads = 0
 
     # -- the run ---------------------------------------------------------------------------------
 
@@ -145,8 +129,7 @@ class StepController:
     def end(self, text: str) -> None:
         """The last sample of the weights: they are those before the step that will not come."""
         self.logs.drain()
-        clock = self.clock
-        step = clock.coming
+        clock, step = self.clock, self.clock.coming
         there = self.parameters.model is not None
         if there and step > clock.first and Family.WEIGHT in self.options.families:
             self.recorder.take(self._weights(step))
@@ -155,10 +138,7 @@ class StepController:
             self._unanswered.end(clock.first, self._strangers)
         else:
             self.optimizer_notes.look_for_silent()
-        self.state = _ENDED
         self._read_notes()
-        if batches := self.logs.batches.info():
-            self.recorder.note(batches)
         self.sink.event(Event(clock.made, EventKind.CLOSED, text))
         timer, overhead = self.guard.timer, self.pace.overhead
         cost = {
@@ -168,7 +148,7 @@ class StepController:
             "allowance": ALLOWANCE,
             "background": self.sink.background / max(timer.wall, 1e-9),
         }
-        self.sink.note({"complete": True, **cost})
+        self.sink.note({"complete": True, **cost, **self.logs.samples.info()})
         self.recorder.hand_over()
 
     def detach(self) -> None:
@@ -185,23 +165,17 @@ class StepController:
     def _make_meter(self, tracked: TrackedOptimizer) -> Meter:
         """What measures parameters on an accelerator, or on the CPU."""
         tensors = [p for p in tracked.tensors() if p is not None and not is_lazy(p)]
-        if any(map(on_accelerator, tensors)) or (forced() and tensors):
-            return DeviceMeter(tracked, self.recorder)
-        return CpuMeter(tracked, self.recorder)
+        device = any(map(on_accelerator, tensors)) or (forced() and tensors)
+        return (DeviceMeter if device else CpuMeter)(tracked, self.recorder)
 
     # -- the hooks on optimizers -----------------------------------------------------------------
 
-    def before_step(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """An optimizer is about to step."""
+    def before_step(self, optimizer: Optimizer, closure: object) -> None:
+        """An optimizer is about to step, and calls the closure if there is one."""
         tracked = self.parameters.find(optimizer) or self._adopt(optimizer)
         if tracked is None:
             return
-        if self._unanswered is not None:
-            self._answer()
-        if self.state is _IDLE:
-            self.end_idle()
+        self._wake()
         if self.clock.has_stepped(tracked):
             self._finish(self.clock.number)  # some optimizer was waited for in vain
         begins = self.clock.enter(tracked)
@@ -216,40 +190,40 @@ class StepController:
         if plan.full:
             self._report(self.parameters.refresh(plan.step))
         if self._calls:
-            self._supersede_wrappers(tracked)
-        call = Call(tracked, plan, Found(plan.step), _has_closure(args, kwargs))
-        call.unowned, call.collects = begins, self.clock.complete
-        self._calls.append(call)
+            # An optimizer may wrap another and call its `step` from its own: then both hooks fire,
+            # and the inner one counts. A call of this very one was left open by an error.
+            calls, mine = self._calls.items(), set(tracked.ids)
+            self._calls = {t: call for t, call in calls if mine.isdisjoint(t.ids)}
+        call = Call(tracked, plan, Found(plan.step), callable(closure), unowned=begins)
+        call.collects = self.clock.complete
+        self._calls[tracked] = call
         self._measure_before(call)
 
     def _measure_before(self, call: Call) -> None:
         """Everything that is lost once the weights have changed."""
         tracked, found, due = call.tracked, call.found, call.plan.due
-        meter = tracked.meter
-        if (threads := torch.get_num_threads()) != self._threads:
-            self._threads = threads
-            kernel.set_threads(threads)  # as many as the training itself uses
+        kernel.set_threads(torch.get_num_threads())  # as many as the training itself uses
         if call.unowned:  # the first of the step: nobody has stepped since the last
             for other in self.parameters.optimizers:
                 if other is not tracked or call.closure:
                     other.meter.compare_weights(found)
-        call.skipped = meter.is_skipped()
+        call.skipped = found.skipped = tracked.meter.is_skipped()
         if Family.WEIGHT in due:
             histograms = call.plan.full and self.recorder.histograms
-            meter.weights(found, histograms=histograms)
+            tracked.meter.weights(found, histograms=histograms)
             if call.unowned and self.parameters.unowned.parameters:
                 self.parameters.unowned.meter.weights(found, histograms=histograms)
         if not call.closure:
             self._measure_gradients(call)
         if Family.UPDATE in due:
-            meter.snapshot()
+            tracked.meter.snapshot()
 
     def _measure_gradients(self, call: Call) -> None:
         """What the backward passes of this step have left, and what the layers showed."""
         found, unowned = call.found, self.parameters.unowned
         if Family.GRAD in call.plan.due:
             call.tracked.meter.gradients(call)
-            if call.unowned and unowned.parameters and unowned is not call.tracked:
+            if call.unowned and unowned.parameters:
                 unowned.meter.gradients(call)
         call.tracked.sampler.scalars(found.scalars)
         if call.skipped or self.scaling.known:
@@ -258,99 +232,56 @@ class StepController:
             self.forward.collect(found)
 
     def _measure_after(self, call: Call) -> None:
-        """Everything the step itself has made, and off with the rows."""
+        """Everything the step itself has made."""
         if call.closure:
             self._measure_gradients(call)
         if Family.UPDATE in call.plan.due:
             call.tracked.meter.updates(call)
         if Family.GROUP in call.plan.due:
             self._learning_rates(call)
-        self.recorder.take(call.found)
 
     def _learning_rates(self, call: Call) -> None:
-        """One row per parameter group, made anew where a rate has changed."""
-        tracked = call.tracked
-        if (optimizer := tracked.optimizer) is None:
-            return
-        rates = [group.get("lr") for group in optimizer.param_groups]
-        last, rows = self._rates.get(id(tracked), (None, None))
-        if rates != last or rows is None or torch.is_tensor(rates[0]):
-            rows = empty_rows(Family.GROUP, len(rates))
-            rows["lr"] = [number(rate) for rate in rates]
-            self._rates[id(tracked)] = rates, rows
-        if len(rates) == len(tracked.group_ids):
-            states = np.zeros(len(rates), np.uint8)
-            call.found.rows.append(
-                StepRows(Family.GROUP, call.plan.step, tracked.group_ids, rows, states)
-            )
+        """One row per parameter group."""
+        optimizer, ids = call.tracked.optimizer, call.tracked.group_ids
+        rates = [] if optimizer is None else [group.get("lr") for group in optimizer.param_groups]
+        if rates and len(rates) == len(ids):  # a group may be new
+            call.found.nothing(Family.GROUP, ids, State.MEASURED)  # rows to be filled
+            call.found.rows[-1].rows["lr"] = [number(rate) for rate in rates]
 
-    def _supersede_wrappers(self, tracked: TrackedOptimizer) -> None:
-        """Record nothing of calls around this one that step the same parameters.
-
-        An optimizer may wrap another and call its `step` from its own: then both hooks fire, and
-        the inner one counts. A call of this very optimizer was left open by an error in the user's
-        step.
-        """
-        kept = []
-        for outer in self._calls:
-            if set(outer.tracked.ids).isdisjoint(tracked.ids):
-                kept.append(outer)
-            else:
-                outer.tracked.meter.drop_snapshot()
-        self._calls = kept
-
-    def after_step(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
         tracked = self.parameters.find(optimizer)
         if tracked is None:
             return
         self._inside = None
-        while self._calls:
-            call = self._calls.pop()
-            if call.tracked is tracked:
-                self._measure_after(call)
-                if call.skipped:
-                    self.recorder.report_skipped(call.plan.step)
-                break
-        if not tracked.has_stepped:
-            tracked.has_stepped = True
-            if tracked.sampler.missed:
-                self.parameters.settle(tracked, with_gradient=True)
+        call = self._calls.pop(tracked, None)
+        if call is not None:
+            self._measure_after(call)
+            self.recorder.take(call.found)
+        if not tracked.has_stepped and tracked.sampler.missed:
+            self.parameters.settle(tracked, with_gradient=True)
+        tracked.has_stepped = True
         tracked.sampler.stepped()
-        self._wait()
+        self.state = _WAITING
         if self.clock.complete:
             self._finish(self.clock.number)
 
-    def _wait(self) -> None:
-        """No gradients are left to be used; idle steps go on until `end_idle`."""
-        if self.state is not _IDLE:
-            self.state = _WAITING
-
     def _adopt(self, optimizer: Optimizer) -> TrackedOptimizer | None:
         """An optimizer nobody told us about: ours if it steps a parameter of the model."""
-        if optimizer in self._strangers or optimizer in self._wrappers:
-            return None
-        if not self.parameters.are_stepped_by(optimizer):
+        if optimizer in self._strangers or not self.parameters.are_stepped_by(optimizer):
             self._strangers.add(optimizer)
             return None
         tracked, replaced = self.parameters.add(optimizer)
+        self._report(self.parameters.scan(self.clock.number))
         for old in replaced:
-            outer = old.optimizer if old is self._inside else None
-            if outer is None:
+            if old is self._inside and (outer := old.optimizer) is not None:
+                self.clock.forget(old)  # in the middle of its step: it wraps the one that steps
+                self._strangers.add(outer)
+            else:
                 self.clock.replace(old, tracked)
-            else:  # it is in the middle of its step: it wraps the one that really steps
-                self.clock.forget(old)
-                self._wrappers.add(outer)
-        step = self.clock.number
-        self._report(self.parameters.scan(step))
-        tracked.sampler.prepare(sampling=Family.GRAD in self._plan.due, hooked=True)
         text = f"{type(optimizer).__name__} steps watched parameters and is watched from now on"
-        self.sink.event(Event(step, EventKind.OPTIMIZER_ADOPTED, text))
+        self.sink.event(Event(self.clock.number, EventKind.OPTIMIZER_ADOPTED, text))
         self.optimizer_notes.describe()
-        self._before = None
-        self.parameters.unowned.meter.drop_snapshot()
         return tracked
 
     # -- the hooks on sampled parameters ---------------------------------------------------------
@@ -375,86 +306,67 @@ class StepController:
 
     def _skip(self, step: int) -> None:
         """A scaler found an overflow and did not step: the step counts, and is marked."""
-        self._answer()
+        self._wake()
         if self.clock.complete:
             self.clock.advance()
         plan = self.plan(step)
         # The weights are still those before the step: nothing was updated.
         found = self._weights(step) if Family.WEIGHT in plan.due else Found(step)
-        for family in {Family.GRAD, Family.UPDATE, Family.OPTIM} & plan.due:
-            for tracked in self.parameters.all:
-                if tracked.parameters:
-                    found.nothing(family, tracked.ids, State.SKIPPED_STEP)
+        for tracked in self._there():
+            for family in {Family.GRAD, Family.UPDATE, Family.OPTIM} & plan.due:
+                found.nothing(family, tracked.ids, State.SKIPPED_STEP)
         found.scalars["skipped"] = 1.0
+        found.skipped = True
         self.forward.skipped(found)
         self.recorder.take(found)
-        self.recorder.report_skipped(step)
-        for tracked in self.parameters.all:
-            tracked.sampler.stepped()
-        self.state = _WAITING
-        self.clock.advance()
-        self._finish(step)
+        self._end_step(step)
 
     def _weights(self, step: int) -> Found:
         found = Found(step)
-        for tracked in self.parameters.all:
-            if tracked.parameters:
-                tracked.meter.weights(found, histograms=self.recorder.histograms)
+        for tracked in self._there():
+            tracked.meter.weights(found, histograms=self.recorder.histograms)
         return found
+
+    def _there(self) -> list[TrackedOptimizer]:
+        return [tracked for tracked in self.parameters.all if tracked.parameters]
 
     # -- the user's calls ------------------------------------------------------------------------
 
     def step(self) -> None:
         """The user says that the step is over."""
-        self._answer()
-        if self.state is _IDLE:
-            self.end_idle()
-        step = self.clock.number
+        self._wake()
+        step, parameters = self.clock.number, self.parameters
         if not self.clock.begun:
-            has_gradients = self.state in _HAS_GRADIENTS
-            if has_gradients and self.parameters.optimizers and self.scaling.known:
+            if self.state in _HAS_GRADIENTS and parameters.optimizers and self.scaling.known:
                 self._skip(step)
                 return
             plan = self.plan(step)
-            if self.parameters.has_lazy:
-                self._report(self.parameters.scan(step))
-            if plan.due:
-                self._measure_manual(plan)
-            if plan.full:
-                self._report(self.parameters.refresh(step))
-        self._wait()
-        self.clock.advance()
-        self._finish(step)
+            if plan.full or parameters.has_lazy:
+                self._report(parameters.refresh(step))
+            if plan.due:  # an update is done, and nobody called us before it
+                found = self._before or Found(step)
+                for tracked in self._there():
+                    call = Call(tracked, plan, found, closure=True)
+                    call.collects = tracked is parameters.unowned
+                    self._measure_after(call)
+                self.recorder.take(found)
+        self._end_step(step)
 
-    def _measure_manual(self, plan: StepPlan) -> None:
-        """An update that only the user announces is done: nobody called us before it."""
-        before, self._before = self._before, None
-        if before is not None and before.step == plan.step:
-            self.recorder.take(before)
+    def _end_step(self, step: int) -> None:
+        """A step that no hook has ended is over."""
         for tracked in self.parameters.all:
-            if tracked.parameters:
-                call = Call(tracked, plan, Found(plan.step), closure=True)
-                call.collects = tracked is self.parameters.unowned
-                self._measure_after(call)
-                tracked.sampler.stepped()
-
-    def _prepare_manual(self, plan: StepPlan) -> None:
-        """Between two steps: the weights as they are before the update of the coming one."""
-        unowned = self.parameters.unowned
-        self._before = None
-        unowned.meter.drop_snapshot()
-        if unowned.parameters and Family.WEIGHT in plan.due:
-            self._before = self._weights(plan.step)
-        if unowned.parameters and Family.UPDATE in plan.due:
-            unowned.meter.snapshot()
+            tracked.sampler.stepped()
+        self.clock.end_idle()
+        self.clock.advance()
+        self.state = _WAITING
+        self._finish(step)
 
     def log(self, given: Any, named: Mapping[str, Any]) -> None:
         """Numbers from the user, that are not of the usual kind."""
         self.logs.drain()
         values = {**flattened(given), **flattened(named)}
         untouched = self.clock.number == self.clock.first and not self.clock.begun
-        ran = self.state in _HAS_GRADIENTS
-        self.logs.log(values, before_all=untouched, backward_ran=ran)
+        self.logs.log(values, before_all=untouched, backward_ran=self.state in _HAS_GRADIENTS)
         self.loss_notes.look(values)
         if self.loss_notes.looks and isinstance(values.get("loss"), torch.Tensor):
             self.logs.look_closely("loss")
@@ -481,8 +393,7 @@ class StepController:
         now = time.perf_counter()
         self.logs.drain()
         self.recorder.deliver()
-        recorded = bool(self._plan.due)
-        if recorded:
+        if self._plan.due:
             self.recorder.numbers([(step, "step_seconds", now - self._ended_at)])
             self.recorder.finish(step)
             self._read_notes()
@@ -491,8 +402,7 @@ class StepController:
             if len(self.parameters.optimizers) > 1 and step & (step - 1) == 0:
                 self.optimizer_notes.look_for_silent()
         self._ended_at = now
-        if self.pace.after(step, recorded):
-            self._report_stretched(step)
+        self.pace.after(step, bool(self._plan.due))
         self._arm(step + 1)
 
     def _read_notes(self) -> None:
@@ -502,60 +412,54 @@ class StepController:
             self._graph = graph
             self.sink.graph(graph)
             self.parameters.learn_order(graph.order)
-        if self.forward.loss_guess:
-            self.loss_notes.note(self.forward.loss_guess)
+        self.loss_notes.note(self.forward.loss_guess)
 
-    def _answer(self) -> None:
-        """A step is made."""
+    def _wake(self) -> None:
+        """A step is made, and it is not one of those that are only counted."""
         if self._unanswered is not None:
             self._unanswered.answered()
             self._unanswered = None
+        if self.state is _IDLE:
+            self.end_idle()
 
     def _arm(self, step: int) -> None:
         """Put up the hooks that the coming step needs, or begin a stretch of idle steps."""
-        self._plan = plan = self.schedule.plan(step, self.pace.k)
-        idle = 0 if plan.due else self.schedule.idle(step, self.pace.k)
+        k, every = self.pace.k, self.options.every
+        if k != self._k and every is None:
+            text = f"recording every {k} steps to stay within the budget"
+            self.sink.event(Event(step, EventKind.STRETCHED, text, data={"k": k}))
+        self._k = k
+        self._plan = plan = self.schedule.plan(step, k)
+        idle = 0 if plan.due else self.schedule.idle(step, k)
         self._hooked = idle < SHORTEST_IDLE or self.scaling.known
-        optimizers = self.parameters.optimizers
+        optimizers, unowned = self.parameters.optimizers, self.parameters.unowned
         for tracked in self.parameters.all:
             tracked.sampler.prepare(sampling=Family.GRAD in plan.due, hooked=self._hooked)
         if plan.due and Record.WEIGHTS in self.options.record:
             for tracked in optimizers:
                 tracked.meter.keep_weights()
         self.forward.arm(plan)
-        if not optimizers:
-            self._prepare_manual(plan)
+        alone = not optimizers and bool(unowned.parameters)  # nobody calls us before the update
+        self._before = self._weights(step) if alone and Family.WEIGHT in plan.due else None
+        if alone and Family.UPDATE in plan.due:
+            unowned.meter.snapshot()
         # With several optimizers the clock must see who steps, so those steps are not idle.
-        if not self._hooked and self.clock.complete and len(optimizers) == 1:
-            optimizer = optimizers[0].optimizer
-            if optimizer is not None:
-                self.clock.begin_idle(optimizer, idle)
-                self.state = _IDLE
+        optimizer = optimizers[0].optimizer if len(optimizers) == 1 else None
+        if optimizer is not None and not self._hooked and self.clock.complete:
+            self.clock.begin_idle(optimizer, idle)
+            self.state = _IDLE
 
     def end_idle(self) -> None:
         """The idle steps are over, or something needs us earlier."""
         self.logs.drain()
-        passed = self.clock.end_idle()
+        self.pace.after_idle(self.clock.end_idle())
         self._finished, self._ended_at = self.clock.number, time.perf_counter()
         self.state = _WAITING
-        if self.pace.after_idle(passed):
-            self._report_stretched(self.clock.number)
         self.recorder.deliver()
         self._arm(self.clock.number + 1)
-
-    def _report_stretched(self, step: int) -> None:
-        if self.options.every is None:
-            text = f"recording every {self.pace.k} steps to stay within the budget"
-            self.sink.event(Event(step, EventKind.STRETCHED, text, data={"k": self.pace.k}))
 
     def _report(self, changes: Sequence[Event]) -> None:
         """Parameters that have come, gone or changed since the model was last looked at."""
         for event in changes:
             self.sink.event(event)
-        if changes:
             self._strangers.clear()  # one of them may have been given parameters of the model
-
-
-def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the optimizer was given a closure; `args[0]` is the optimizer itself."""
-    return callable(args[1] if len(args) > 1 else kwargs.get("closure"))

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,11 @@ from torch.optim import Optimizer
 from gradwatch.checks.logged import LossLevel
 from gradwatch.mode import Mode, doubt, mode
 from gradwatch.record.cpu import cpu_engine
-from gradwatch.record.device import check_forced
+from gradwatch.record.device import check_forced, device_engines
 from gradwatch.record.guard import log
 from gradwatch.record.hooks import bare_optimizer
-from gradwatch.record.options import ALL, Patterns, options, usage_error
+from gradwatch.record.options import Options, usage_error
 from gradwatch.record.parameters import Networks, named_parameters, unwrap
-from gradwatch.record.recorder import StepMonitor
 from gradwatch.record.watcher import Disabled, Watcher, close_previous
 from gradwatch.store import Writer
 from gradwatch.store.places import is_url
@@ -33,79 +33,64 @@ _THERE = (
     "with watch(..., step=N)"
 )
 _HELD = (
-    "gradwatch: another training is recorded to %s at this moment; this one goes to %s. Give each "
-    "training a name of its own"
-)
-_META = (
-    "The model is on the meta device, where it has no numbers. Give it memory first "
-    "(model.to_empty(device=...), then its weights), and watch it then."
+    "gradwatch: another training is recorded to %s at this moment; this one goes beside it. Give "
+    "each training a name of its own"
 )
 
 
 def watch(
-    model: Models,
-    *optimizers: Any,
-    run: str | os.PathLike[str] | None = None,
-    step: int | None = None,
-    include: Patterns = None,
-    exclude: Patterns = None,
-    record: Iterable[str] = ALL,
-    scaler: Any = None,
-    every: int | None = None,
-    budget: float = 0.01,
-    keep: str = "2GB",
-    loss: str = LossLevel.AUTO,
-    monitor: StepMonitor | None = None,
+    model: Models, *optimizers: Any, run: str | os.PathLike[str] | None = None, **how: Any
 ) -> Watcher | Disabled:
-    """Record the training of `model` into a run folder, from now until `close`."""
-    chosen = options(
-        record=record, every=every, budget=budget, include=include, exclude=exclude, keep=keep
-    )
+    """Record the training of `model` into a run folder, from now until `close`.
+
+    `how` are the arguments of `Options`.
+    """
+    options = Options(**how)
     model = _model(model)
     torch_optimizers = [_optimizer(thing) for thing in _flat(optimizers)]
-    first = _first_step(step)
-    level = _level(loss)
-    if scaler is not None and not hasattr(scaler, "get_scale"):
-        raise usage_error(f"`scaler` must be a GradScaler, got {type(scaler).__name__}.")
-    if not any(chosen.wanted(named.name) for named in named_parameters(model)):
-        raise usage_error(_nothing(model, include, exclude))
+    names = [named.name for named in named_parameters(model)]
+    if not any(map(options.wanted, names)):
+        few = f"`include` and `exclude` leave no parameter to watch of {', '.join(names[:5])} …"
+        none = f"{type(model).__name__} has no parameters to watch."
+        raise usage_error(few if names else none)
     there = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
     if any(parameter.is_meta for parameter in there):
-        raise usage_error(_META)
+        raise usage_error(
+            "The model is on the meta device, where it has no numbers: watch it after "
+            "model.to_empty(device=...) and when its weights are set."
+        )
     check_forced(there)
+    kind, (rank, world) = _kind(model), rank_and_world()
+    candidates = _candidates(run, kind, world)
     if mode() is Mode.OFF:
         return Disabled()
     if unknown := doubt():  # not by `warnings`: under -W error they raise
         log.warning("gradwatch: %s", unknown)
     close_previous(model)
-    name, path = _place(run, _kind(model))
-    rank, world = rank_and_world()
-    noted = {} if level is LossLevel.AUTO else {"loss_level": level.value}
-    info = _info(model, torch_optimizers) | noted
-    name, path, held = _unshared(name, path, world, info["versions"])
-    if step is None and next_attempt(path, rank):
+    versions = {"torch": str(torch.__version__)}
+    info = {
+        "versions": versions,
+        "engines": cpu_engine() | device_engines(model.parameters()),
+        "model": kind,
+        "optimizer": ", ".join(type(optimizer).__name__ for optimizer in torch_optimizers),
+    }
+    held = None
+    for name, path in candidates:
+        try:
+            held = hold(path, name, versions) if world == 1 else None
+            break  # several ranks share a run
+        except BlockingIOError:
+            log.warning(_HELD, path)
+    if options.step is None and next_attempt(path, rank):
         log.warning(_THERE, path)
-    if monitor is not None and noted:
-        monitor.noted(noted)
-    writer = Writer.create(path, name=name, rank=rank, world=world, info=info, keep=chosen.keep)
+    writer = Writer.create(path, name=name, rank=rank, world=world, info=info, keep=options.keep)
     writer.held = held
-    writer.patient = every is not None  # who names the steps gets them all
-    return Watcher(
-        model,
-        torch_optimizers,
-        sink=writer,
-        options=chosen,
-        first_step=first,
-        scaler=scaler,
-        run_dir=path,
-        monitor=monitor,
-    )
-
-
-def _first_step(step: int | None) -> int:
-    if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
-        raise usage_error(f"`step` must be the number of the coming step, 0 or more, got {step!r}.")
-    return step or 0
+    writer.patient = options.every is not None  # who names the steps gets them all
+    watcher = Watcher(model, torch_optimizers, writer, options)
+    watcher.run_dir = path
+    if options.loss is not LossLevel.AUTO:
+        watcher.controller.recorder.note({"loss_level": options.loss.value})
+    return watcher
 
 
 def _model(given: Any) -> Module:
@@ -115,31 +100,19 @@ def _model(given: Any) -> Module:
     if isinstance(given, Mapping | list | tuple):
         named = given if isinstance(given, Mapping) else dict(enumerate(given))
         networks = {str(name): network for name, network in named.items()}
-        wrong = [thing for thing in networks.values() if not isinstance(thing, Module)]
-        if networks and not wrong and not any(not name or "." in name for name in networks):
+        named_well = networks and not any(not name or "." in name for name in networks)
+        if named_well and all(isinstance(network, Module) for network in networks.values()):
             return Networks(networks)
-        what = f"{type(wrong[0]).__name__} among them" if wrong else f"{[*networks]}"
+        kinds = {name: type(network).__name__ for name, network in networks.items()}
         raise usage_error(
-            f"Expected networks, named without dots, got {what}. Type "
+            f"Expected networks, named without dots, got {kinds}. Type "
             'watch([G, D], opt_g, opt_d) or watch({"G": G, "D": D}, opt_g, opt_d).'
         )
-    if isinstance(given, type) and issubclass(given, Module):
-        what = f"the class {given.__name__}; make a network of it first"
-    elif bare_optimizer(given) is not None:
-        what = f"the optimizer {type(given).__name__}; the model comes first"
-    else:
-        what = type(given).__name__
+    what = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
     raise usage_error(
-        f"Expected a torch.nn.Module to watch, got {what}. Type watch(model, optimizer)."
+        f"Expected a torch.nn.Module to watch, got {what}. The model itself comes first: type "
+        "watch(model, optimizer)."
     )
-
-
-def _level(loss: str) -> LossLevel:
-    try:
-        return LossLevel(loss)
-    except ValueError:
-        known = ", ".join(LossLevel)
-        raise usage_error(f"`loss` says what its level means: {known}; got {loss!r}.") from None
 
 
 def _kind(model: Module) -> str:
@@ -161,29 +134,39 @@ def _flat(optimizers: Iterable[Any]) -> Iterator[Any]:
 
 def _optimizer(thing: Any) -> Optimizer:
     optimizer = bare_optimizer(thing)
-    if optimizer is not None:
-        return optimizer
-    if isinstance(thing, Module):
-        hint = "Several networks go into a list: watch([G, D], opt_g, opt_d)."
-    elif hasattr(thing, "get_scale"):
-        hint = "Name a scaler: watch(model, optimizer, scaler=scaler)."
-    else:
-        hint = (
-            "For any other optimizer leave it out, watch(model), and call watcher.step() after "
-            "each of its steps."
+    if optimizer is None:
+        raise usage_error(
+            f"Expected a torch optimizer, got {type(thing).__name__}. Several networks go into a "
+            "list, watch([G, D], opt_g, opt_d); a scaler is named, watch(model, optimizer, "
+            "scaler=scaler); any other optimizer is left out, watch(model), and watcher.step() "
+            "called after each of its steps."
         )
-    raise usage_error(f"Expected a torch optimizer, got {type(thing).__name__}. {hint}")
+    return optimizer
 
 
-def _place(run: str | os.PathLike[str] | None, what: str) -> tuple[str, Path]:
-    """Name and folder: `runs/<time>-<model>`, `runs/NAME` for a name, or the path given."""
+def _candidates(run: Any, what: str, world: int) -> Iterator[tuple[str, Path]]:
+    """Name and folder of the run, and those to take instead where another training holds it.
+
+    They are `runs/NAME` for a name, the path given, or `runs/<time>-<model>`; under torchrun
+    `runs/<model>-<id>`, the same on every rank.
+    """
     if run is None:
-        name = common_name(what)
-        path, count = HOME / folder_name(name), 1
-        while path.exists() and "TORCHELASTIC_RUN_ID" not in os.environ:
-            count += 1
-            path = HOME / folder_name(f"{name}-{count}")
-        return path.name if count > 1 else name, path
+        elastic = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+        known = elastic not in ("", "none")
+        name = f"{what}-{elastic}" if known else f"{time.strftime('%Y%m%d-%H%M%S')}-{what}"
+        path = HOME / folder_name(name)
+        is_new = world == 1 and not known  # two trainings may begin in one second
+    else:
+        name, path = _named(run)
+        is_new = False
+    for number in count(1):
+        end = f"-{number}" if number > 1 else ""
+        place = path.with_name(path.name + end)
+        if not (is_new and place.exists()):
+            yield name + end, place
+
+
+def _named(run: str | os.PathLike[str]) -> tuple[str, Path]:
     text = os.fspath(run)
     if not isinstance(text, str) or not text:
         raise usage_error(f"`run` must be a name or a path, got {run!r}.")
@@ -196,41 +179,6 @@ def _place(run: str | os.PathLike[str] | None, what: str) -> tuple[str, Path]:
     if isinstance(run, str) and os.path.basename(text) == text:  # noqa: PTH119
         return text, HOME / folder_name(text)
     return Path(text).name, Path(text)
-
-
-def _unshared(
-    name: str, path: Path, world: int, versions: Mapping[str, str]
-) -> tuple[str, Path, int | None]:
-    """The run, or one named after it where another training holds it, and what holds this one."""
-    if world > 1:
-        return name, path, None  # several ranks share a run
-    wanted, count = (name, path), 1
-    while True:
-        try:
-            held = hold(path, name, versions)
-        except BlockingIOError:
-            count += 1
-            name, path = f"{wanted[0]}-{count}", wanted[1].with_name(f"{wanted[1].name}-{count}")
-            continue
-        if count > 1:
-            log.warning(_HELD, wanted[1], path)
-        return name, path, held
-
-
-def _info(model: Module, optimizers: list[Optimizer]) -> dict[str, Any]:
-    return {
-        "versions": {"torch": str(torch.__version__)},
-        "engines": cpu_engine(),
-        "model": _kind(model),
-        "optimizer": ", ".join(type(optimizer).__name__ for optimizer in optimizers),
-    }
-
-
-def _nothing(model: Module, include: Patterns, exclude: Patterns) -> str:
-    if include is None and exclude is None:
-        return f"{type(model).__name__} has no parameters to watch."
-    some = ", ".join(n.name for n in named_parameters(model)[:5])
-    return f"`include` and `exclude` leave no parameter to watch; there are {some} …"
 
 
 # -- ranks -------------------------------------------------------------------------------------
@@ -246,11 +194,3 @@ def rank_and_world() -> tuple[int, int]:
     except (KeyError, ValueError):
         return 0, 1
     return (rank, world) if 0 <= rank < world else (0, 1)
-
-
-def common_name(what: str) -> str:
-    """A run's name: under torchrun the same on every rank, otherwise from the time."""
-    elastic = os.environ.get("TORCHELASTIC_RUN_ID", "")
-    if elastic and elastic != "none":
-        return f"{what}-{elastic}"
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{what}"

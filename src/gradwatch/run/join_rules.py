@@ -129,10 +129,8 @@ def _moment(parts: Parts, stat: Stat) -> Table:
         m2 = std * std
         m3 = np.nan_to_num(skewness) * m2 * std
         m4 = np.nan_to_num(kurtosis + 3.0) * m2 * m2
-        third, fourth = (
-            m3 + 3 * d * m2 + d * d * d,
-            m4 + 4 * d * m3 + 6 * d * d * m2 + d * d * d * d,
-        )
+        third = m3 + 3 * d * m2 + d * d * d
+        fourth = m4 + 4 * d * m3 + 6 * d * d * m2 + d * d * d * d
         sums += [n, n * d, n * (m2 + d * d), n * third, n * fourth]
     with np.errstate(invalid="ignore", divide="ignore"):
         d, m2, m3, m4 = sums[1:] / np.where(sums[0] > 0, sums[0], np.nan)

@@ -29,7 +29,7 @@ from tests.kernel.looking import (
     record,
     wanted,
 )
-from tests.kernel.test_histogram import counters
+from tests.kernel.reference import counters
 
 from gradwatch import kernel
 from gradwatch.kernel import Gradients
