@@ -19,7 +19,7 @@ ROUNDS = int(os.environ.get("GRADWATCH_BENCH_ROUNDS", "15"))
 LARGE = 1 << 24
 BARS = {"moments": 1.3, "with histogram": 2.5}
 """Times the read floor, for fp32 and at least ten million elements."""
-SMALL_BARS = {"moments": 7.0, "with histogram": 20.0}
+SMALL_BARS = {"moments": 6.0, "with histogram": 16.0}
 """The same for a thousand tensors of a thousand elements; the floor reads them as one."""
 
 Variants = dict[str, Callable[[], object]]
