@@ -157,15 +157,21 @@ def row_spread(batch: Batch) -> NDArray[np.float32]:
     0 where all are equal; NaN with fewer than two rows, without elements, or with a non-finite one.
     """
     spreads = np.full(len(batch), np.nan, np.float32)
-    for i, tensor in enumerate(plain.tensors(batch.arrays)):
+    tensors = list(plain.tensors(batch.arrays))
+    alike: dict[tuple[int, int, int], list[int]] = {}
+    for i, tensor in enumerate(tensors):
         if tensor.rows > 1 and len(tensor.raw):
-            table = tensor._replace(raw=tensor.raw.reshape(tensor.rows, -1))
-            others = min(16, tensor.rows - 1)
-            rows = table.values([0, *(1 + k * (tensor.rows - 1) // others for k in range(others))])
-            with np.errstate(invalid="ignore"):
-                rows /= np.abs(rows).max() or 1.0  # so that no square leaves the range
-                distances, norms = (np.linalg.norm(x, axis=1) for x in (rows - rows[0], rows))
-                spreads[i] = distances.max() / (norms.max() or 1.0)
+            alike.setdefault((tensor.rows, len(tensor.raw), tensor.dtype), []).append(i)
+    for (count, _, _), places in alike.items():  # those of one shape together
+        others = min(16, count - 1)
+        chosen = [0, *(1 + k * (count - 1) // others for k in range(others))]
+        raw = np.stack([tensors[i].raw.reshape(count, -1)[chosen] for i in places])
+        rows = tensors[places[0]]._replace(raw=raw).values()
+        with np.errstate(all="ignore"):
+            top = np.abs(rows).max(axis=(1, 2), keepdims=True)
+            rows /= np.where(top == 0, 1.0, top)  # so that no square leaves the range
+            far, size = (np.linalg.norm(x, axis=2).max(axis=1) for x in (rows - rows[:, :1], rows))
+            spreads[places] = far / np.where(size == 0, 1.0, size)
     return spreads
 
 

@@ -137,11 +137,13 @@ class CpuMeter(Meter):
 
     def _note_outside(self, found: Found, outside: Sequence[tuple[int, float]]) -> None:
         """The largest change goes to a scalar, with names to `run.info`."""
+        # Matrices tell that a layer was set anew; a bias is set by hand now and then.
+        rows = self._tracked.rows
+        outside = [(i, change) for i, change in outside if rows[i] or not any(rows)]
+        if not outside:
+            return
         largest = max(change for _, change in outside)
         found.scalars["outside_change"] = max(largest, found.scalars.get("outside_change", 0.0))
-        # Matrices tell that a layer was set anew; its bias may have been zero and be so again.
-        rows = self._tracked.rows
-        outside = [(i, c) for i, c in outside if rows[i] or not any(rows)] or outside
         names = [self._tracked.parameters[i].name for i, c in outside if c >= 0.5 * largest]
         if len(kept := self._recorder.outside) < MOST_OUTSIDE:
             compared = min(len(rows) - rows.count(0) or len(rows), KEPT_TENSORS)

@@ -335,12 +335,3 @@ def top(tensor: Tensor) -> Tensor:
     """The largest magnitude among a spread sample; not finite where one of them is not."""
     highest: Tensor = torch.linalg.vector_norm(spread(tensor, SAMPLE), np.inf, dtype=torch.float32)
     return highest
-
-
-def output_sums(sample: Tensor) -> Tensor:
-    """Zeros, elements that are not finite, and of the others: largest magnitude, sum, squares."""
-    x = sample.detach().to(torch.float32 if sample.is_mps else torch.float64)
-    finite = x.isfinite()
-    kept = torch.where(finite, x, 0.0)
-    sums = [(x == 0).sum(), (~finite).sum(), kept.abs().max(), kept.sum(), (kept * kept).sum()]
-    return torch.stack(sums)

@@ -318,9 +318,11 @@ class InputUse:
                 continue
             blank: dict[str, Any] = {"number": place + 1, "name": name}
             entry = self._found.setdefault(place, blank | {"layers": [], "blocked_by": []})
-            for layer, role, given, _ in self.calls:
-                if id(value) in given and layer not in entry[role]:
-                    entry[role].append(layer)
+            for role in ("layers", "blocked_by"):
+                fed_now = [
+                    one for one, own, given, _ in self.calls if own == role and id(value) in given
+                ]
+                entry[role] = list(dict.fromkeys(entry[role] + fed_now))
 
     def info(self) -> dict[str, Any]:
         """Keys for `run.info`: the inputs that may be unused, and the layers that take each."""

@@ -211,6 +211,7 @@ def _silence_all() -> None:
     for watcher in list(_live):
         watcher._closed = True
         watcher.guard.switch_off()
+        watcher.controller.forward.table = {}  # its hook goes on being called, and knows no layer
 
 
 # What is registered later runs earlier, and `gradwatch.store` was imported above: its writers close

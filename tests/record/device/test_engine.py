@@ -10,7 +10,7 @@ from tests.record.device.fakes import measured
 from torch import Tensor
 
 from gradwatch import kernel
-from gradwatch.record.device import SAMPLE, output_sums, top
+from gradwatch.record.device import SAMPLE, top
 from gradwatch.record.tensors import readable_here
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -151,9 +151,8 @@ def test_what_cannot_be_measured_is_refused() -> None:
         assert readable_here(tensor, anywhere=True) is None
 
 
-def test_sums_of_an_output() -> None:
+def test_the_largest_magnitude_of_a_sample() -> None:
     x = torch.tensor([0.0, 1.0, -3.0, math.nan, math.inf, 0.0], dtype=torch.float16)
-    assert output_sums(x).tolist() == [2, 2, 3, -2, 10]
     assert top(x[:3]).item() == 3
     assert math.isnan(top(x[:4]).item())
     assert top(torch.full((9000,), 6e4, dtype=torch.float16)).dtype is torch.float32
