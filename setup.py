@@ -23,6 +23,7 @@ native = Extension(
         "-fno-math-errno",
         "-Wall",
         "-Wextra",
+        "-Wno-unused-parameter",
         "-pthread",
     ],
     extra_link_args=["-pthread"],

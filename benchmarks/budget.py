@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from gradwatch.record.schedule import ALLOWANCE
 from torch import nn
 from torch.nn import functional as F
 
 from gradwatch.record import Watcher, watch
+from gradwatch.record.schedule import ALLOWANCE
 
 SECONDS = float(os.environ.get("GRADWATCH_BENCH_SECONDS", "30"))
 BUDGET = 0.01

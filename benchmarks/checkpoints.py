@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.floor import read, words
 from gradwatch import kernel
 from gradwatch.checkpoints import ScanOptions
 from gradwatch.checkpoints.blocks import mapping
@@ -174,7 +175,7 @@ def shard(path: Path, kind: str, count: int) -> Path:
 def read_all(index: Index, dtype: Dtype) -> None:
     for tensor in index.tensors:
         view = mapping()(index.files[0], tensor.shards[0].offset, tensor.bytes)
-        kernel.read(Batch.of([view.ctypes.data], [tensor.count], [dtype]))
+        read(words(Batch.of([view.ctypes.data], [tensor.count], [dtype])))
 
 
 def measure_all(index: Index, *, full: bool) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ import torch
 from torch import Tensor
 
 from gradwatch import kernel
-from gradwatch.record import device as torch_engine
+from gradwatch.record import device as device_meter
+from gradwatch.record.device import Engine, Seen
 from gradwatch.record.transfer import Transfer
 
 FILE = Path("gradwatch-gpu.json")
@@ -39,8 +41,6 @@ EXACT = ("count", "zeros", "nan", "pos_inf", "neg_inf", "zero_rows", "min", "max
 TOLERANCE, SUMMED = 1e-5, 1e-3
 """Of sums about a mean; of norms that torch adds up in float32, on a CPU one by one."""
 
-Launch = Callable[..., torch_engine.Launched]
-
 
 def main() -> int:
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
@@ -48,9 +48,9 @@ def main() -> int:
         # It must be set before Python starts.
         command = [sys.executable, "-m", "benchmarks", "gpu"]
         return subprocess.run(command, env=os.environ | {INTERPRET: "1"}, check=False).returncode
-    engines: dict[str, Launch] = {torch_engine.TORCH: torch_engine.launch}
-    if not (hindrance := torch_engine.hindrance(device)):
-        engines[torch_engine.TRITON] = import_module("gradwatch.record.triton").launch
+    engines: dict[str, Engine] = {device_meter.TORCH: device_meter.by_torch}
+    if not (hindrance := device_meter.hindrance(device)):
+        engines[device_meter.TRITON] = import_module("gradwatch.record.triton").by_triton
     checks = [one for name, engine in engines.items() for one in proved(name, engine, device)]
     wrong = [check for check in checks if not check["ok"]]
     figures = {} if wrong else timed(engines, device)
@@ -90,7 +90,7 @@ def made() -> dict[str, Tensor]:
     return kinds
 
 
-def proved(name: str, engine: Launch, device: torch.device) -> list[dict[str, Any]]:
+def proved(name: str, engine: Engine, device: torch.device) -> list[dict[str, Any]]:
     """Every kind and type against float64 on the CPU."""
     checks = []
     for dtype in TYPES:
@@ -101,24 +101,26 @@ def proved(name: str, engine: Launch, device: torch.device) -> list[dict[str, An
         given += [torch.cat([x.view(-1)[:1], x.view(-1)])[1:].view(x.shape) for x in given[:2]]
         tensors += tensors[:2]
         labels = [*kinds, *(f"{kind}, not aligned" for kind in list(kinds)[:2])]
-        parts, finish = engine(given, rows=True)
+        parts, finish = engine(given, True)
         transfer = Transfer(parts)
         transfer.wait()
-        found = finish(transfer.parts(), 1.0)
+        found = list(finish(iter(transfer.parts()), 1.0))
         arrays = [x.double().numpy() for x in tensors]
         batch, owners = kernel.batch_of(arrays)
         marks = [np.zeros(len(x), np.uint8) for x in owners]
         truth = kernel.measure(batch, touched=marks).records
         truth["zero_rows"] = [int((mark == 0).sum()) for mark in marks]
         for at, label in enumerate(labels):
-            error, ok = _compared(found.records[at], truth[at], whole=bool(found.whole[at]))
+            error, ok = _compared(found[at], truth[at])
             text = f"{name} {str(dtype).removeprefix('torch.')} {label}"
             checks.append({"name": text, "max_relative_error": error, "ok": bool(ok)})
     return checks
 
 
-def _compared(found: np.void, truth: np.void, *, whole: bool) -> tuple[float, bool]:
+def _compared(seen: Seen, truth: np.void) -> tuple[float, bool]:
     """The largest relative error, and whether everything is as near as it should be."""
+    found, whole = seen.record, seen.whole
+    found["zero_rows"] = 0 if seen.touched is None else np.count_nonzero(~seen.touched)
     if not whole and (truth["nan"] or truth["pos_inf"]):  # of the rest a sample tells
         ok = all(not truth[kind] or found[kind] >= 1 for kind in ("nan", "pos_inf"))
         return 0.0, ok and found["zero_rows"] == truth["zero_rows"]
@@ -140,7 +142,7 @@ def _relative(found: float, truth: float, floor: float) -> float:
 # -- time ------------------------------------------------------------------------------------------
 
 
-def timed(engines: dict[str, Launch], device: torch.device) -> dict[str, dict[str, float]]:
+def timed(engines: dict[str, Engine], device: torch.device) -> dict[str, dict[str, float]]:
     """Milliseconds and GB/s of each way to look at the gradients of one step."""
     figures: dict[str, dict[str, float]] = {}
     for dtype in TYPES[:2]:
@@ -155,7 +157,7 @@ def timed(engines: dict[str, Launch], device: torch.device) -> dict[str, dict[st
 
 
 def _ways(
-    engines: dict[str, Launch], tensors: list[Tensor]
+    engines: dict[str, Engine], tensors: list[Tensor]
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     flat = torch.cat([tensor.view(-1) for tensor in tensors])
     yield "floor: one read", flat.sum
@@ -163,7 +165,11 @@ def _ways(
     yield "torch._foreach_norm", lambda: torch._foreach_norm(tensors)
     for name, engine in engines.items():
         for rows, what in ((False, "gradients"), (True, "gradients, rows")):
-            yield f"{name}: {what}", lambda e=engine, r=rows: Transfer(e(tensors, rows=r)[0])
+            yield f"{name}: {what}", partial(_measured, tensors, engine, rows=rows)
+
+
+def _measured(tensors: list[Tensor], engine: Engine, *, rows: bool) -> Transfer:
+    return Transfer(engine(tensors, rows)[0])
 
 
 def _seconds(action: Callable[[], object], device: torch.device) -> float:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.floor import read
 from gradwatch import kernel
-from gradwatch.kernel import Batch, Dtype, _native
+from gradwatch.kernel import Batch, Dtype
 
 ROUNDS = int(os.environ.get("GRADWATCH_BENCH_ROUNDS", "15"))
 LARGE = 1 << 24
@@ -30,13 +31,13 @@ def main() -> None:
     )
     floats = gaussian(LARGE)
     halves = (floats.view(np.uint32) >> 16).astype(np.uint16)
-    full = table("fp32, 16.8 M elements", one(floats, Dtype.F32), LARGE)
-    brief = table("bf16, 16.8 M elements", one(halves, Dtype.BF16), LARGE)
+    full = table("fp32, 16.8 M elements", floats, one(floats, Dtype.F32))
+    brief = table("bf16, 16.8 M elements", halves, one(halves, Dtype.BF16))
     narrow = floats.astype(np.float16)
-    table("fp16, 16.8 M elements", one(narrow, Dtype.F16), LARGE)
-    table("fp32, 1 M elements", one(floats[: 1 << 20], Dtype.F32), 1 << 20)
+    table("fp16, 16.8 M elements", narrow, one(narrow, Dtype.F16))
+    table("fp32, 1 M elements", floats[: 1 << 20], one(floats[: 1 << 20], Dtype.F32))
     many = split(floats[:1_000_000], 1000)
-    small = table("fp32, 1000 tensors of 1000", many, 1_000_000, rounds=10 * ROUNDS)
+    small = table("fp32, 1000 tensors of 1000", floats[:1_000_000], many, rounds=10 * ROUNDS)
     looks(floats)
     steps(floats, 1)
     shared(floats)
@@ -68,13 +69,13 @@ def split(array: np.ndarray, size: int) -> Batch:
     return Batch.of(list(starts), [size] * n, [Dtype.F32] * n, [10] * n)
 
 
-def table(title: str, batch: Batch, elements: int, rounds: int = ROUNDS) -> dict[str, float]:
+def table(title: str, memory: np.ndarray, batch: Batch, rounds: int = ROUNDS) -> dict[str, float]:
     offsets = np.zeros(len(batch), np.int64)
     return show(
         title,
-        elements,
+        memory.size,
         {
-            "read": lambda: _native.read(batch.arrays),
+            "read": lambda: read(memory),
             "moments": lambda: kernel.measure(batch).records,
             "with histogram": lambda: kernel.measure(batch, bins=True),
             "hashes": lambda: kernel.hashes(batch, offsets),
@@ -104,7 +105,7 @@ def steps(floats: np.ndarray, threads: int) -> None:
     before, after, grads, moments, room = (one(x, Dtype.F32) for x in (*arrays, second, target))
     constants = {"correction": [0.1], "eps": [1e-8]}
     variants: Variants = {
-        "read": lambda: _native.read(before.arrays),
+        "read": lambda: read(arrays[0]),
         "update": lambda: kernel.step(before, after, grads)[0],
         "adam": lambda: kernel.step(None, None, grads, moments, **constants)[1],
         "step": lambda: kernel.step(before, after, grads, moments, **constants),
@@ -119,10 +120,10 @@ def steps(floats: np.ndarray, threads: int) -> None:
 
 
 def shared(floats: np.ndarray) -> None:
-    """The same passes over the whole, by two threads."""
+    """The same passes over the whole, by two threads; the floor is read by one."""
     batch, zeros = one(floats, Dtype.F32), np.zeros(1, np.int64)
     variants: Variants = {
-        "read": lambda: _native.read(batch.arrays),
+        "read": lambda: read(floats),
         "moments": lambda: kernel.measure(batch).records,
         "with histogram": lambda: kernel.measure(batch, bins=True),
         "hashes": lambda: kernel.hashes(batch, zeros),

@@ -99,7 +99,7 @@ def grad_rows(norms: list[float], nan: int = 0) -> StepRows:
     rows[Stat.GRAD_NORM] = norms
     rows[Stat.GRAD_NAN][0] = nan
     ids = np.arange(len(norms), dtype=np.uint32)
-    return StepRows(Family.GRAD, ids, rows, np.zeros(len(norms), np.uint8))
+    return StepRows(Family.GRAD, 0, ids, rows, np.zeros(len(norms), np.uint8))
 
 
 def test_a_step_becomes_a_few_numbers() -> None:
@@ -109,7 +109,7 @@ def test_a_step_becomes_a_few_numbers() -> None:
     }
     rows = np.zeros(3, row_dtype(Family.UPDATE))
     rows[Stat.UPDATE_RATIO] = [1e-3, np.nan, 3e-3]
-    batch = StepRows(Family.UPDATE, np.arange(3, dtype=np.uint32), rows, np.zeros(3, np.uint8))
+    batch = StepRows(Family.UPDATE, 0, np.arange(3, dtype=np.uint32), rows, np.zeros(3, np.uint8))
     assert summary(batch) == {"gradwatch/update_ratio": pytest.approx(2e-3)}
 
 

@@ -25,22 +25,22 @@ _TITLES = {
     Family.GROUP: "Groups of the optimizer",
 }
 _COSTS = {
-    Family.GRAD: "one pass over the gradients",
+    Family.GRAD: "one call of the kernel, which passes over the gradients once",
     Family.WEIGHT: "one pass over the weights",
     Family.UPDATE: "a copy of the weights before the step and one pass after it",
     Family.OPTIM: "one pass over gradients and second moments",
     Family.ACT: "one pass over every layer's output, and over what relu, tanh and sigmoid gave; "
-    "16 rows of 16 heads of a softmax or attention",
+    "16 rows of up to 16 heads of a softmax or attention",
     Family.PROBE: "up to 4,096 elements per layer (1,024 of an output of more than 65,536), about "
     "10 µs where code is warm and several times that between large products; a row is written on "
-    "recorded steps, where something is not finite, and where a norm layer changed its mode",
+    "recorded steps, and where something is not finite",
     Family.GROUP: "nothing to speak of",
 }
 _NOTES = {
     Family.ACT: "A forward without gradients or without a backward, a validation for one, is "
-    "dropped. Of several micro-batches the first counts. What lies behind a checkpoint or a "
-    "saved-tensor hook is not looked into. Under `torch.compile` activations are not recorded, "
-    "because they would change the compiled arithmetic; the run says so.",
+    "dropped. Of calls in one step all count; those in a reentrant checkpoint once. What lies "
+    "behind a checkpoint or a saved-tensor hook is not looked into. Layers inside parts that "
+    "`torch.compile` was applied to are not looked at; the run says so.",
     Family.PROBE: "Modules that make no NaN of finite numbers (ReLU, max pooling, dropout …) are "
     "not probed. After the first hit of a step all elements are looked at.",
 }
@@ -60,6 +60,7 @@ SCALARS: tuple[tuple[str, str, str], ...] = (
     ("probe_input_unread", "where seen", "1 where the first bad layer's input could not be read"),
     ("evaluations", "where seen", "calls of the model without gradients since the step before"),
     ("evaluations_in_training", "where seen", "those with dropout or BatchNorm in training mode"),
+    ("training_mode", "every k steps", "1 while the model itself is in training mode"),
     ("clip_factor", "every k steps", "what the user's clipping multiplied the gradient by"),
     ("outside_change", "where seen", "largest change of a weight by another than the optimizer"),
     ("backwards", "every k steps", "backward passes since the step before"),
@@ -91,37 +92,37 @@ numbers are those of the CPU, but:
 
 - Norm, mean magnitude and largest magnitude are exact, and so is whether an element is NaN or
   infinite. Everything else of a tensor of more than 4,096 elements is told by at most that many
-  evenly spread ones (state *sampled*): counts are extrapolated, histograms show the sample's shape.
-  Where an element is not finite, norms describe the finite part of the sample.
-- Of a model of more than 256 tensors the mean magnitude of gradients is taken on one recorded step
-  of four.
+  evenly spread ones (state *sampled*): shares are those of the sample, NaN and Inf are counted in
+  it (at least one where there is one). Where an element is not finite, norms describe the finite
+  part of the sample.
+- Of a model of more than 256 tensors of one type the mean magnitude of gradients is taken on one
+  recorded step of four.
+- Histograms and Adam's ratio are not recorded.
 - Rows of gradients are looked at on one recorded step of four; between them the last counts stand,
   and a dead row is one that was zero on the last 64 looks. The spread of a weight's rows is told by
   17 of them and 64 columns.
-- Updates, Adam's ratio and cosines are taken from the samples.
-- No hash of weights is taken (0 stands there). What compares weights takes norm, mean magnitude and
-  largest magnitude, to the bit.
-- Clipping by value is known only where a sampled gradient shows it.
-- Sparse and complex gradients are *unsupported*.
+- Updates and cosines are taken from the samples.
+- The hash of a weight is one of its statistics: weights that are equal have equal hashes, and a
+  change shows where it changes a norm, the mean or largest magnitude, or a sampled element.
+- Clipping by value is known only where a sampled gradient shows it. Whether somebody else changes
+  weights between two steps is not looked at, nor whether gradients that are left over are zeros.
+- Sparse gradients are *unsupported*.
 - Probes look at 4,096 elements of each output and of each first input. That one of them is not
   finite is written as 1, how many are is not known; the state is *sampled*. They look at the first
-  micro-batch of a step and, between the steps that record activations, at the repeated blocks of
-  the model (`h.0`, `h.1` …) and the layers outside of them. After an output, a gradient or the loss
-  was not finite, all layers are looked at for 16 recorded steps.
+  call of each layer on a step.
 - The hooks of a step queue at most 500 operations; a layer that comes after them is *not sampled*
   on this step and one of the first on the next.
 - Nothing is recorded while a CUDA graph is captured, nor when one is replayed.
 - The time that devices work for us is measured too; the overhead and the cadence go by the larger
   of both times.
 - Inputs of more than 16,384 elements are read at that many evenly spread ones.
-- Activations of more than 4,194,304 elements are read at that many evenly spread ones (*sampled*).
-  The shares of relu, tanh and sigmoid are counted; entropies of softmax and attention are not.
+- Activations are those of 4,096 evenly spread elements (*sampled*). What relu, tanh, sigmoid,
+  softmax and attention do is not looked at.
 - The kind of the loss is known only from a logged tensor.
 
 Nothing is kept on the device; for a moment a step takes a few megabytes: 2 for GPT-2, 3 for 7
 billion parameters. On the host the last samples are kept, up to 32 KB per tensor.
 """
-
 
 
 def page() -> str:

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
-import gradwatch.record.schedule as pace
 import torch
 
 import gradwatch.kernel as kernel
+import gradwatch.record.schedule as pace
 from benchmarks.models import Bench, gpt, mlp, resnet
 from benchmarks.peers.diagnosers import quiet
 from benchmarks.peers.watchers import CYCLE, Folder, Make, Ours, Watching, available

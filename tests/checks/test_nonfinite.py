@@ -66,24 +66,11 @@ def test_nan_born_in_the_forward_pass() -> None:
     assert "forward" in finding.message
 
 
-@pytest.mark.parametrize(
-    ("made_by", "named"), [("h.1.fc", "h.1.fc"), (None, "h.1")], ids=["a layer", "no layer"]
-)
-def test_a_bad_block_is_looked_into_two_steps_later(made_by: str | None, named: str) -> None:
-    """No layer makes it there where the weights are gone: all inputs are bad by then."""
-    names = ("h.0", "h.1", "h.1.norm", "h.1.fc", "h.1.proj")
-    outputs, inputs = np.zeros((20, 5)), np.zeros((20, 5))
-    outputs[7:9, 1] = 1
-    outputs[9:, 3:] = 1
-    inputs[9:, 4 if made_by else 3 :] = 1
-    run = make_run(
-        {"probe_nonfinite": outputs, "probe_input_nonfinite": inputs},
-        subjects=[layer(name) for name in names],
-        scalars={"loss_nonfinite": (np.arange(20) >= 7).astype(float)},
-        graph=net(*names[2:]),
-    )
-    finding = origin(run)
-    assert (finding.layers, finding.first_step) == ((named,), 7)
+def test_weights_that_were_bad_before_anything_was_trained() -> None:
+    finding = origin(broken(weight_nan=[(0, 1)], probe_nonfinite=[(0, 1), (0, 2)]))
+    assert (finding.layers, finding.first_step) == (("b",), 0)
+    assert finding.message == "NaN or Inf was in the weights before step 0 in b"
+    assert "before anything was trained" in finding.cause
 
 
 def test_nan_made_between_two_layers_names_what_holds_both() -> None:

@@ -41,9 +41,9 @@ def words(folder: Path, dim: int, *, as_number: bool) -> list[Finding]:
     return said("output-misuse", run)
 
 
-@pytest.mark.parametrize("as_number", [True, False])
-def test_a_softmax_over_the_wrong_dimension(tmp_path: Path, as_number: bool) -> None:
-    (finding,) = words(tmp_path, 0, as_number=as_number)
+def test_a_softmax_over_the_wrong_dimension(tmp_path: Path) -> None:
+    """Where the loss is logged as a tensor: its graph tells over what the softmax runs."""
+    (finding,) = words(tmp_path, 0, as_number=False)
     assert "dimension of 35, but the loss chooses between 200 classes" in finding.message
     assert "a guess would give 5.3" in finding.message
     assert finding.layers == ("2", "1")

@@ -9,7 +9,7 @@ import pytest
 from gradwatch.checks.replica_divergence import check
 from gradwatch.finding import Finding, Severity
 from gradwatch.run import Placement, Run, Subject
-from gradwatch.stats import Family, Kind, State, row_dtype
+from gradwatch.stats import Family, Kind, row_dtype
 from gradwatch.store import Writer, open_run
 
 
@@ -72,25 +72,3 @@ def test_pieces_are_no_copies(ranks: Ranks) -> None:
 
 def test_one_rank_has_no_replica(ranks: Ranks) -> None:
     assert list(check(ranks.run([[1, 2]]))) == []
-
-
-def device(ranks: Ranks, norms: list[list[float]]) -> Run:
-    """A run whose weights lie on devices: the hash is 0, the largest magnitude stays."""
-    path = ranks.folder / f"device{len(list(ranks.folder.iterdir()))}"
-    for rank, own in enumerate(norms):
-        writer = Writer.create(path, name="r", rank=rank, world=len(norms))
-        ids = writer.declare([Subject(Kind.PARAMETER, "a.weight", "a", (4,), "float32", 4)])
-        for step, value in enumerate(own):
-            rows = np.ones(1, row_dtype(Family.WEIGHT))
-            rows["weight_hash"], rows["weight_norm"] = 0, value
-            writer.put(Family.WEIGHT, step, ids, rows, np.full(1, State.SAMPLED, np.uint8))
-        writer.close(30.0)
-    return open_run(path)
-
-
-def test_on_devices_norms_are_compared_to_the_bit(ranks: Ranks) -> None:
-    assert list(check(device(ranks, [[2.0, 3.0], [2.0, 3.0]]))) == []
-    next_to_4 = float(np.nextafter(np.float32(4), np.float32(5)))  # floats are stored in 32 bits
-    (finding,) = check(device(ranks, [[2.0, 3.0, 4.0], [2.0, 3.0, next_to_4]]))
-    assert isinstance(finding, Finding)
-    assert (finding.severity, finding.first_step) == (Severity.CRITICAL, 2)

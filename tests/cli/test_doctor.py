@@ -133,7 +133,7 @@ def test_a_wrong_engine_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADWATCH_DEVICE_ENGINE", "nonsense")
     answer = asked()
     assert not answer["works"]
-    assert "must be triton or torch, got 'nonsense'" in " ".join(answer["not_well"])
+    assert "asks for 'nonsense', which cannot be had" in " ".join(answer["not_well"])
 
 
 def test_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:

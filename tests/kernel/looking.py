@@ -11,8 +11,7 @@ import torch
 from tests.kernel import reference
 
 from gradwatch import kernel
-from gradwatch.kernel import BinTable
-from gradwatch.kernel.plain import Gradients
+from gradwatch.kernel import BinTable, Gradients
 from gradwatch.stats import Family, row_dtype
 
 TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -37,7 +36,8 @@ class Recorded:
     odd: np.ndarray
 
     def __getitem__(self, name: str) -> list[float]:
-        return self.rows[f"grad_{name}"].tolist()
+        values: list[float] = self.rows[f"grad_{name}"].tolist()
+        return values
 
 
 def look(parameters: Sequence[Any], rows: Sequence[int] | None = None) -> Gradients:
@@ -54,16 +54,16 @@ def record(
     bins: bool = False,
     given: dict[int, Any] | None = None,
     multiplier: float | None = None,
-    trust: bool = True,
+    scale: float = 1.0,
     cosines: bool = True,
 ) -> Recorded:
     """One recorded step, into memory full of rubbish."""
     rows, states = np.empty(count, row_dtype(Family.GRAD)), np.full(count, 99, np.uint8)
     rows.view(np.uint8)[:] = 0xAB
     first, sizes, odd = (np.full(n, -7, np.int64) for n in (count, count, 4 * count))
-    counts = np.full(count * 2 * 2098, 3, np.uint64)
+    counts = np.full(count * kernel.MOST_BINS, 3, np.uint64)
     room = (first, sizes, counts, odd.view(np.uint64)) if bins else None
-    found = looked.record(rows, states, room, given, multiplier, trust, cosines)
+    found = looked.record(rows, states, room, given, multiplier, scale, cosines)
     table = BinTable(first, sizes, counts[: 2 * sizes.sum()] if bins else counts[:0])
     return Recorded(*found, rows, states.tolist(), table, odd.reshape(-1, 4))
 
@@ -79,7 +79,8 @@ def filled(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> to
 
 def numbers(tensor: torch.Tensor) -> np.ndarray:
     """The elements as float64, in the order of memory."""
-    order = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda d: -strides[d])
     return tensor.detach().permute(order).double().numpy().flatten()
 
 
@@ -116,7 +117,7 @@ def places(count: int, most: int) -> list[int]:
         return list(range(count))
     runs = most // 4
     stretch = float(count // 4) / float(runs)
-    found = []
+    found: list[int] = []
     for i in range(runs):
         fraction = (i * 0x9E3779B97F4A7C15 % 2**64 >> 11) / 2**53
         start = 4 * int((i + fraction) * stretch)

@@ -5,6 +5,8 @@ from collections import Counter
 
 import numpy as np
 
+from gradwatch.kernel import Bins
+
 
 def moments(values: np.ndarray) -> dict[str, float]:
     """Everything MOMENTS has but the rows; `values` are the elements as float64."""
@@ -53,6 +55,14 @@ def bins(values: np.ndarray) -> tuple[Counter[int], Counter[int]]:
         if math.isfinite(v) and v != 0.0:
             (negative if v < 0 else positive)[exponent(abs(v))] += 1
     return negative, positive
+
+
+def counters(bins: Bins) -> tuple[Counter[int], Counter[int]]:
+    """The occupied bins by exponent."""
+    return tuple(  # type: ignore[return-value]
+        Counter({bins.first_exponent + i: int(n) for i, n in enumerate(side) if n})
+        for side in (bins.negative, bins.positive)
+    )
 
 
 def exponent(v: float) -> int:

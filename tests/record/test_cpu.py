@@ -219,6 +219,21 @@ def test_a_sparse_gradient_too_large_to_be_dense_is_told_of(
     assert told == ["weight"]
 
 
+@pytest.mark.parametrize("clear", [True, False])
+def test_sparse_gradients_that_are_left_over(clear: bool) -> None:
+    model = nn.Embedding(50, 6, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sink = MemorySink()
+    watcher = watch_into(sink, model, optimizer)
+    for _ in range(3):
+        if clear:
+            optimizer.zero_grad(set_to_none=False)
+        model(torch.tensor([1, 1, 7])).square().sum().backward()
+        optimizer.step()
+    assert watcher.guard.error is None
+    assert sink.logged[2]["stale"] == float(not clear)
+
+
 def test_large_models_are_compared_at_fixed_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradwatch.record.cpu.free_memory", lambda: 1000.0)
     model = nn.Linear(200, 100)

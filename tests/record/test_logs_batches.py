@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gradwatch.record import watch
-from gradwatch.record.logs import Batches, plain_ids
+from gradwatch.record.logs import SampleIds, plain_ids
 from gradwatch.store import open_run
 
 
@@ -29,17 +29,17 @@ def test_ids_of_any_kind(given: object, expected: list[object]) -> None:
 
 
 def test_only_so_many_are_kept() -> None:
-    batches = Batches()
+    batches = SampleIds()
     for step in range(100):
         batches.keep(step, range(5000))
     kept = batches.info()["batches"]
     assert [step for step, _ in kept] == list(range(36, 100))
     assert all(len(ids) == 1024 for _, ids in kept)
-    assert Batches().info() == {}
+    assert SampleIds().info() == {}
 
 
 def test_micro_batches_of_one_step_are_put_together() -> None:
-    batches = Batches()
+    batches = SampleIds()
     batches.keep(0, [1, 2])
     batches.keep(0, [3])
     assert batches.info()["batches"] == [[0, [1, 2, 3]]]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gradwatch.record.schedule import ALLOWANCE, Pace, Schedule, StepClock, StepPlan
 from gradwatch.record.guard import OverheadTimer
+from gradwatch.record.schedule import ALLOWANCE, Pace, Schedule, StepClock, StepPlan
 from gradwatch.stats import Family
 
 FAMILIES = frozenset(Family)

@@ -93,13 +93,3 @@ def test_memory_that_was_freed_or_cut_is_never_read(way: str, bytes_left: int) -
     gathered = gather([whole, later, across])
     assert (gathered.states == State.UNSUPPORTED).all()
     assert not gathered.batch.counts.any()
-
-
-def test_room_is_filled_anew_each_time(way: str) -> None:
-    room = kernel.Batch.empty(3)
-    gather([torch.randn(3, 2), torch.randn(4), torch.randn(5)], room)
-    gathered = gather([torch.randn(7), None, sparse()], room)
-    assert gathered.batch is room
-    assert room.counts.tolist() == [7, 0, 25]
-    assert room.rows.tolist() == [0, 0, 5]
-    assert room.pointers[1] == 0

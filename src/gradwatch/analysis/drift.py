@@ -214,7 +214,7 @@ class _LastWeight:
     """Share of exact zeros."""
     nonfinite: int
     bits: int | None
-    """Hash of the bits; None where it was not recorded, as on devices."""
+    """Hash of the bits; None where it was not recorded."""
 
 
 def _last_weights(run: Run) -> dict[str, _LastWeight]:
@@ -226,7 +226,7 @@ def _last_weights(run: Run) -> dict[str, _LastWeight]:
     hashed = Stat.WEIGHT_HASH in run.recorded
     bits = run.integers(Stat.WEIGHT_HASH)[rows, columns].tolist() if hashed else [None] * len(rows)
     return {
-        run.names[column]: _LastWeight(int(n), float(share), int(bad), hash_of_bits or None)
+        run.names[column]: _LastWeight(int(n), float(share), int(bad), hash_of_bits)
         for column, n, share, bad, hash_of_bits in zip(
             columns, count, zeros, nan + inf, bits, strict=True
         )

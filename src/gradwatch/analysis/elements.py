@@ -231,20 +231,15 @@ class ValueGrid:
         """Count the finite elements of one piece, all of which lie on the grid.
 
         A product with a power of two, a floor and the difference of two whole numbers are all
-        exact where the result is a cell, also in 32 bits where the power is a number of 32 bits.
+        exact where the result is a cell.
         """
         part = floating(part)
-        narrow = part.dtype == np.float32 and -126 <= self.exponent <= 0
-        kind = np.float32 if narrow else np.float64
-        with np.errstate(all="ignore"):  # elements that are not finite are taken out below
-            cells = np.multiply(part, kind(2.0**-self.exponent), dtype=kind)
-            if self.exponent > 0:  # a negative element lies under 0 even if its product does not
-                cells[(cells == 0) & (part < 0)] = -1
-            np.floor(cells, out=cells)
-            cells -= kind(self.first)
-        finite = np.isfinite(cells)
-        cells = cells if finite.all() else cells[finite]
-        self.counts += np.bincount(cells.astype(np.intp), minlength=len(self.counts))
+        part = part[np.isfinite(part)].astype(np.float64, copy=False)
+        half = -self.exponent // 2  # 2^-exponent alone may be no number
+        cells = np.floor(part * 2.0**half * 2.0 ** (-self.exponent - half))
+        cells[(cells == 0) & (part < 0)] = -1  # it lies under 0 even if the product does not
+        cells = (cells - self.first).astype(np.intp)
+        self.counts += np.bincount(cells, minlength=len(self.counts))
 
     def coarser(self, exponent: int) -> "ValueGrid":
         """The same values on a grid of wider cells."""

@@ -380,20 +380,18 @@ def _measure_block(part: PartialStats, rows: ShardRows, block: TensorBlock) -> N
     touched = None
     if part.nonzero_rows is not None:
         touched = [part.nonzero_rows[block.first_row : block.first_row + block.rows]]
+    found = measure(batch, bins=rows.full, touched=touched)
     if rows.full:
-        records, (bins,), _ = measure(batch, bins=True, touched=touched)
-        part.bins.append(bins)
-    else:
-        records = measure(batch, touched=touched).records
+        part.bins += found.bins
     if rows.hashed:
         block_hash = _content_hash(rows, block, values, int(dtype))
         part.content_hash = (part.content_hash + block_hash) % (1 << 64)
-    if part.first_nonfinite is None and any(int(records[name][0]) for name in _NONFINITE):
+    if part.first_nonfinite is None and any(int(found.records[name][0]) for name in _NONFINITE):
         place = int(np.flatnonzero(~np.isfinite(block.values))[0])
         part.first_nonfinite = _flat_index(rows, block, place)
     if part.structure is not None:
         part.structure.add(block)
-    return records
+    return found.records
 
 
 def _flat_index(rows: ShardRows, block: TensorBlock, place: int) -> int:

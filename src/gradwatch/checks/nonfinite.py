@@ -10,10 +10,10 @@ whose weights turned bad in the update.
 Why it hurts: one NaN reaches every weight within a step or two. What is learnt afterwards
 is nothing.
 
-What helps: look at the phase. Input: clean the batch. Forward: a division, log, sqrt or exp
-without a guard, or activations beyond the range of float16. Loss: log of zero; use the
-fused, logit-taking loss. Backward: sqrt or norm at zero, 0 × Inf in a masked branch.
-Update: learning rate too large, no clipping.
+What helps: look at the phase. Weights: mend how they are made or loaded. Input: clean the
+batch. Forward: a division, log, sqrt or exp without a guard, or activations beyond the range
+of float16. Loss: log of zero; use the fused, logit-taking loss. Backward: sqrt or norm at
+zero, 0 × Inf in a masked branch. Update: learning rate too large, no clipping.
 
 Threshold: none, one element is enough. Overflowing steps that a gradient scaler skipped do
 not count, nor do infinite outputs a network shows from the first step while loss and
@@ -40,6 +40,7 @@ NEEDS: frozenset[str] = frozenset()
 class StepPhase(StrEnum):
     """The parts of a training step, in the order of time."""
 
+    BEFORE = "weights"
     INPUT = "input"
     FORWARD = "forward"
     LOSS = "loss"
@@ -48,6 +49,7 @@ class StepPhase(StrEnum):
 
 
 _CAUSE = {
+    StepPhase.BEFORE: "The weights held NaN or Inf before anything was trained.",
     StepPhase.INPUT: "The batch itself held NaN or Inf.",
     StepPhase.FORWARD: "A finite input became non-finite inside this layer.",
     StepPhase.LOSS: "All layer outputs were finite; the loss function made it.",
@@ -61,6 +63,7 @@ _UNREAD = (
 _EXP = 80.0
 """Beyond e⁸⁸ float32 is infinite; a sample of the outputs may have missed the largest."""
 _ADVICE = {
+    StepPhase.BEFORE: ("Look at how they are made or loaded: initialisation, checkpoint.",),
     StepPhase.INPUT: ("Look at that batch; drop or repair rows that are not finite.",),
     StepPhase.FORWARD: (
         "Look for log, sqrt, division or exp without a guard in this layer.",
@@ -93,12 +96,15 @@ def check(run: Run, *, mask_share: float = limits.MASK) -> Outcome:
     columns = np.flatnonzero(bad.any(axis=0))
     where = f" in {several(origin.layers)}" if origin.layers else ""
     phase = "forward pass" if origin.phase is StepPhase.FORWARD else origin.phase.value
+    text = f"NaN or Inf first appears at step {origin.step}, in the {phase}{where}"
+    if origin.phase is StepPhase.BEFORE:
+        text = f"NaN or Inf was in the weights before step {origin.step}{where}"
     yield finding(
         NAME,
         limits.severity(ctx, Rule.NON_FINITE, Severity.CRITICAL),
         origin.layers,
         (origin.step, ctx.steps[ctx.nonfinite_rows][-1]),
-        f"NaN or Inf first appears at step {origin.step}, in the {phase}{where}",
+        text,
         Evidence(origin.stat, origin.subject, origin.step, origin.measured, 0.0),
         cause=_cause(origin),
         advice=(*_ADVICE[StepPhase.INPUT] * origin.unread, *_ADVICE[origin.phase]),
@@ -168,9 +174,6 @@ def _outputs_only(ctx: CheckContext, mask_share: float) -> Outcome:
 
 # -- where it came from --------------------------------------------------------------------------
 
-_LATER = 512
-"""Steps after the first bad one in which the layer of a bad block may show."""
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -190,6 +193,10 @@ class Origin:
 
 def _origin(ctx: CheckContext, row: int) -> Origin:
     """What made loss, gradients or weights of this row non-finite, the earliest phase first."""
+    if first := _bad_parameters(ctx, 0, Stat.WEIGHT_NAN, Stat.WEIGHT_INF):
+        stat, count = _count(ctx, 0, first[0], Stat.WEIGHT_NAN, Stat.WEIGHT_INF)
+        name, layers = ctx.run.names[first[0]], ctx.layers(first)[:3]
+        return Origin(int(ctx.steps[0]), StepPhase.BEFORE, layers, stat, name, count)
     for earlier in (row - 1, row):  # the probes may have seen it a step before it reached the loss
         origin = _input_or_forward(ctx, earlier) if earlier >= 0 else None
         if origin is not None:
@@ -234,24 +241,11 @@ def _input_or_forward(ctx: CheckContext, row: int) -> Origin | None:
     column = min(candidates, key=lambda column: ctx.position(ctx.layer_names[column]))
     layer = ctx.layer_names[column]
     extreme = None if len(made_here) else _extreme(ctx, row, layer, outputs)
-    layers = (_inside(ctx, row, layer),) if len(made_here) else _between(ctx, layer, outputs)
+    layers = (layer,) if len(made_here) else _between(ctx, layer, outputs)
     layers, too_large = extreme or (layers, 0.0)
     count, unread = float(outputs[column]), _scalar(ctx, "probe_input_unread", row) > 0
     stat = Stat.PROBE_NONFINITE
     return Origin(step, StepPhase.FORWARD, layers, stat, layer, count, unread, too_large)
-
-
-def _inside(ctx: CheckContext, row: int, block: str) -> str:
-    """On a device a block is looked into only after it has shown something: what it was then."""
-    inside = [n for n, name in enumerate(ctx.layer_names) if name.startswith(f"{block}.")]
-    later = np.arange(row + 1, min(row + 1 + _LATER, len(ctx.steps)))
-    outputs = np.nan_to_num(ctx.values(Stat.PROBE_NONFINITE, later)[:, inside]) > 0
-    inputs = np.nan_to_num(ctx.values(Stat.PROBE_INPUT_NONFINITE, later)[:, inside]) > 0
-    if not outputs.any():
-        return block
-    first = int(outputs.any(axis=1).argmax())
-    made_here = [ctx.layer_names[inside[n]] for n in np.flatnonzero((outputs & ~inputs)[first])]
-    return min(made_here, key=ctx.position, default=block)
 
 
 def _extreme(

@@ -1,10 +1,9 @@
 """A weight does not change, although it should.
 
-What is seen: a parameter whose bits (their hash; on devices the norm, the mean, the mean
-and the largest magnitude) are the same at the end as before the first update, although it
-receives gradients, because no optimizer was given it or because its optimizer never steps;
-or a frozen parameter that was handed to the optimizer. Frozen and not in the optimizer is
-deliberate and not mentioned.
+What is seen: a parameter whose bits (their hash) are the same at the end as before the
+first update, although it receives gradients, because no optimizer was given it or because
+its optimizer never steps; or a frozen parameter that was handed to the optimizer. Frozen
+and not in the optimizer is deliberate and not mentioned.
 
 Why it hurts: the loss may still fall, because other layers make up for it; nothing else
 shows the fault.

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwatch.checks.context import CheckContext, Mask
 from gradwatch.run import Run
@@ -54,35 +53,13 @@ def left_alone(ctx: CheckContext) -> Mask:
     return alone
 
 
-def weight_bits(run: Run, *more: Stat) -> NDArray[np.uint64]:
-    """[step, parameter]: numbers that are equal where, but for chance, weights are to the bit.
-
-    The hash; on devices none is taken (it is 0), and norm, mean magnitude, largest magnitude and
-    `more` stand for it, also to the bit.
-    """
-    bits = run.integers(Stat.WEIGHT_HASH)
-    absent = (bits == 0) & run.measured(Stat.WEIGHT_HASH)
-    if not absent.any():
-        return bits
-    mixed = np.zeros_like(bits)
-    for stat in (Stat.WEIGHT_NORM, Stat.WEIGHT_ABS_MEAN, Stat.WEIGHT_ABS_MAX, *more):
-        if stat in run.recorded:
-            values = np.ascontiguousarray(run.series[stat], np.float64)
-            mixed = (mixed ^ values.view(np.uint64)) * _MIXER
-    return np.where(absent, mixed, bits)
-
-
-_MIXER = np.uint64(0x9E3779B97F4A7C15)
-
-
 def unchanged(ctx: CheckContext, least: int = 3) -> Mask | None:
     """Whether each parameter's bits are what they were; None where it cannot be known."""
     rows = ctx.rows(Stat.WEIGHT_HASH)
     # Of rows that `keep` removed there is no hash: then updates tell.
     whole = len(rows) >= 2 and not (ctx.rows(Stat.WEIGHT_NORM) < rows[0]).any()
     if whole and ctx.steps[rows[-1]] - ctx.steps[rows[0]] >= least:
-        # The mean of a sample shows changes that the norms are too coarse for.
-        bits = weight_bits(ctx.run, Stat.WEIGHT_MEAN)
+        bits = ctx.run.integers(Stat.WEIGHT_HASH)
         there = HAS_VALUE[ctx.run.states_at(Stat.WEIGHT_HASH, rows)]
         first, last = there.argmax(axis=0), len(rows) - 1 - there[::-1].argmax(axis=0)
         columns = np.arange(bits.shape[1])

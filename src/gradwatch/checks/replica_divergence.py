@@ -1,9 +1,7 @@
 """Copies of one weight on different ranks are no longer equal.
 
 What is seen: ranks that hold the same piece of a parameter had equal weight hashes, and
-from some step on one of them has another. A hash differs as soon as a single bit does. On
-devices no hash is taken: there norm, mean magnitude and largest magnitude are compared, to
-the bit.
+from some step on one of them has another. A hash differs as soon as a single bit does.
 
 Why it hurts: data-parallel ranks average the gradients of models that are no longer the
 same model; the loss drifts and checkpoints depend on who wrote them.
@@ -22,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwatch.checks.check import Evidence, Outcome, Run, Severity, finding
-from gradwatch.checks.ownership import weight_bits
 from gradwatch.stats import Kind, Stat
 from gradwatch.text import several
 
@@ -102,12 +99,13 @@ def _first_difference(name: str, holders: list[Holder]) -> FirstDifference | Non
 
 
 def _common(holders: list[Holder]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Steps on which every holder measured the weight, and its bits there [holder, step]."""
+    """Steps on which every holder measured the weight, and their hashes [holder, step]."""
     measured = [part.measured(Stat.WEIGHT_HASH)[:, column] for _, part, column in holders]
     steps = holders[0][1].steps[measured[0]]
     for (_, part, _), mask in zip(holders[1:], measured[1:], strict=True):
         steps = np.intersect1d(steps, part.steps[mask])
     rows = [
-        weight_bits(part)[np.searchsorted(part.steps, steps), column] for _, part, column in holders
+        part.integers(Stat.WEIGHT_HASH)[np.searchsorted(part.steps, steps), column]
+        for _, part, column in holders
     ]
     return steps, np.stack(rows)

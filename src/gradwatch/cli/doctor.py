@@ -186,6 +186,7 @@ def _engine(torch: Any) -> SystemFact:
     try:
         device = import_module("gradwatch.record.device")
         forced = device.forced()
+        device.check_forced(())
     except Exception as error:  # whatever a torch that is too old lacks, or a wrong variable
         return SystemFact(
             "device engine", "cannot be chosen", f"Recording cannot start: {error}", True
@@ -198,9 +199,7 @@ def _engine(torch: Any) -> SystemFact:
         trouble = f"{device.VARIABLE} asks for {device.TRITON}, which cannot be had: {why}."
         return SystemFact("device engine", "cannot be chosen", trouble, True)
     reason = f": {device.VARIABLE} asks for it" if forced else ""
-    return SystemFact(
-        "device engine", f"{device.engine_name(torch.device(kind))} on {kind}{reason}"
-    )
+    return SystemFact("device engine", f"{forced or device.TORCH} on {kind}{reason}")
 
 
 def _folder() -> SystemFact:

@@ -1,9 +1,9 @@
 """The one pass over memory: moments, counts, histograms, updates and hashes of tensors.
 
 Every operation exists twice behind these functions: in C (`_native`, built where there is a
-compiler) and in numpy (`plain`). Both fill arrays that are made here, and neither is given a batch
-that must not be read (a null pointer, a negative count, an unknown type, lengths that differ): that
-raises ValueError. The environment variable GRADWATCH_KERNEL (avx512, avx2, base, none) forces one
+compiler) and in numpy (`plain`). Both fill arrays that are made here, and both refuse a batch that
+must not be read (a null pointer, a negative count, an unknown type, lengths that differ) with
+ValueError. The environment variable GRADWATCH_KERNEL (avx512, avx2, base, none) forces one
 instruction set or, with none, numpy.
 """
 
@@ -17,26 +17,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradwatch.kernel import plain
 from gradwatch.kernel.batch import ADAM as ADAM
-from gradwatch.kernel.batch import DOUBLE_BINS, FLOAT_BINS
+from gradwatch.kernel.batch import DOUBLE_BINS, FLOAT_BINS, Measurement
 from gradwatch.kernel.batch import MOMENTS as MOMENTS
 from gradwatch.kernel.batch import UPDATE as UPDATE
 from gradwatch.kernel.batch import Batch as Batch
 from gradwatch.kernel.batch import Bins as Bins
 from gradwatch.kernel.batch import BinTable as BinTable
 from gradwatch.kernel.batch import Dtype as Dtype
-from gradwatch.kernel.batch import Measurement as Measurement
 from gradwatch.kernel.batch import batch_of as batch_of
 from gradwatch.kernel.batch import merge as merge
-from gradwatch.kernel.batch import sparse_bins as sparse_bins
+from gradwatch.kernel.plain import Gradients as Gradients
 
 try:
     from gradwatch.kernel import _native
 except ImportError:  # not built for this Python and machine
     _native = None  # type: ignore[assignment]
 
-VARIABLE = "GRADWATCH_KERNEL"
-NUMPY = "none"
-MOST_THREADS = 64
+VARIABLE, NUMPY, MOST_THREADS = "GRADWATCH_KERNEL", "none", 64
 MOST_BINS = 2 * DOUBLE_BINS[1]
 """Of one tensor, with both signs."""
 
@@ -46,7 +43,7 @@ MOST_BINS = 2 * DOUBLE_BINS[1]
 
 def available() -> tuple[str, ...]:
     """The instruction sets of this machine and build, the best first; "none" (numpy) always."""
-    return (*(_native.instruction_sets() if hasattr(_native, "Gradients") else ()), NUMPY)
+    return (*(_native.instruction_sets() if _native else ()), NUMPY)
 
 
 def select(name: str) -> None:
@@ -59,8 +56,7 @@ def select(name: str) -> None:
     _kernel = plain if name == NUMPY else _native
     # The functions themselves, not wrappers round them: probes call them for every layer.
     nonfinite, gather = _kernel.nonfinite, getattr(_kernel, "gather", None)
-    gradients = _kernel.Gradients
-    instruction_set = name
+    gradients, instruction_set = _kernel.Gradients, name
 
 
 def set_threads(most: int) -> None:
@@ -89,34 +85,14 @@ are NaN or infinite. The C function itself, for callers to whom a Python frame i
 gather: Callable[..., list[int]] | None = None
 """gather(tensors, types, dtypes, arrays): fill a batch's arrays with where torch's tensors lie; the
 indices of those that are None or not ordinary. None where there is no C: callers do without."""
-gradients: Callable[..., plain.Gradients] = plain.Gradients
-"""gradients(refs, rows, types, dtypes): what looks at the gradients of parameters from step to step.
+gradients: Callable[..., Gradients] = Gradients
+"""gradients(refs, rows, types, dtypes): what looks at gradients of parameters, step by step.
 `refs` are weak references, `rows` the sizes of dimension 0 (0 for one that is no matrix), `types`
 torch's Tensor and Parameter, `dtypes` its dtypes in the order of the kernel's."""
 select(os.environ.get(VARIABLE) or available()[0])
 
 
 # -- one pass over tensors -----------------------------------------------------------------------
-
-
-def _check(first: Batch, *others: Batch | None, alike: bool = True) -> None:
-    """Raise ValueError where memory must not be read, or tensors do not match.
-
-    They match with as many elements of the same type or, where they need not be `alike`, with as
-    many of any type or none.
-    """
-    for batch in (first, *(other for other in others if other is not None)):
-        pointers, counts, dtypes, rows = batch.arrays
-        if any(array.shape != first.counts.shape for array in batch.arrays):
-            raise ValueError("pointers, counts, dtypes and rows must be flat and equally long")
-        sizes = np.array([4, 8, 2, 2], np.uint64)[np.minimum(dtypes, 3)]
-        wrong = (dtypes > 3) | (counts < 0) | (rows < 0) | (counts % np.maximum(rows, 1) != 0)
-        wrong |= (pointers % sizes != 0) | ((pointers == 0) & (counts > 0))
-        if wrong.any():
-            raise ValueError(f"tensor {wrong.argmax()} must not be read: {batch}")
-        wrong = (counts != first.counts) & (alike | (counts > 0))
-        if wrong.any() or (alike and (dtypes != first.dtypes).any()):
-            raise ValueError(f"tensors of two batches do not match: {first}, {batch}")
 
 
 def _each(values: ArrayLike, batch: Batch, kind: type[Any]) -> NDArray[Any]:
@@ -132,10 +108,6 @@ def measure(
     With `bins` also the exact signed power-of-two histograms. Sets `touched[i][row]` to 1 where a
     row of tensor i has an element that is not zero.
     """
-    _check(batch)
-    for rows, marks in zip(batch.rows.tolist(), touched or (), strict=touched is not None):
-        if marks is not None and (marks.nbytes, marks.size, marks.flags.carray) != (rows, rows, 1):
-            raise ValueError("touched rows need one writable byte per row, without gaps")
     records = np.empty(len(batch), MOMENTS)
     width = (DOUBLE_BINS if (batch.dtypes == Dtype.F64).any() else FLOAT_BINS)[1]
     exponents, sizes = np.zeros((2, len(batch)), np.int64)
@@ -163,20 +135,17 @@ def step(
     first = grads if before is None else before
     if first is None or (before is None) != (after is None) or (second_moments and not grads):
         raise ValueError("expected weights before and after the step, or gradients")
-    _check(first, after)
-    _check(first, grads, second_moments, alike=False)
-    updates = None if before is None else np.empty(len(first), UPDATE)
-    ratios = None if second_moments is None else np.empty(len(first), ADAM)
+    updates = np.empty(0 if before is None else len(first), UPDATE)
+    ratios = np.empty(0 if second_moments is None else len(first), ADAM)
     batches = (None if x is None else x.arrays for x in (before, after, grads, second_moments))
     values = (_each(x, first, np.float64) for x in (correction, eps))
-    _kernel.step(*batches, *values, updates, ratios)
-    none = np.empty(0, UPDATE), np.empty(0, ADAM)
-    return none[0] if updates is None else updates, none[1] if ratios is None else ratios
+    found = (x if len(x) else None for x in (updates, ratios))
+    _kernel.step(*batches, *values, *found)
+    return updates, ratios
 
 
 def hashes(batch: Batch, offsets: ArrayLike) -> NDArray[np.uint64]:
     """A 64-bit hash of the bits of every tensor; the hashes of shards add up modulo 2^64."""
-    _check(batch)
     sums = np.empty(len(batch), np.uint64)
     _kernel.hashes(batch.arrays, _each(offsets, batch, np.int64), sums)
     return sums
@@ -187,12 +156,12 @@ def row_spread(batch: Batch) -> NDArray[np.float32]:
 
     0 where all are equal; NaN with fewer than two rows, without elements, or with a non-finite one.
     """
-    _check(batch)
     spreads = np.full(len(batch), np.nan, np.float32)
     for i, tensor in enumerate(plain.tensors(batch.arrays)):
         if tensor.rows > 1 and len(tensor.raw):
             table = tensor._replace(raw=tensor.raw.reshape(tensor.rows, -1))
-            rows = table.values([0, *plain.spread_rows(tensor.rows)])
+            others = min(16, tensor.rows - 1)
+            rows = table.values([0, *(1 + k * (tensor.rows - 1) // others for k in range(others))])
             with np.errstate(invalid="ignore"):
                 rows /= np.abs(rows).max() or 1.0  # so that no square leaves the range
                 distances, norms = (np.linalg.norm(x, axis=1) for x in (rows - rows[0], rows))
@@ -202,7 +171,6 @@ def row_spread(batch: Batch) -> NDArray[np.float32]:
 
 def copy(source: Batch, target: Batch) -> None:
     """Copy every tensor's bytes into memory of the same size and type."""
-    _check(source, target)
     _kernel.copy(source.arrays, target.arrays)
 
 

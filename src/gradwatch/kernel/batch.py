@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FLOAT_BINS = (-149, 277)
-DOUBLE_BINS = (-1074, 2098)
+FLOAT_BINS, DOUBLE_BINS = (-149, 277), (-1074, 2098)
 """Lowest exponent and number of bins, for batches without and with float64: from the smallest
 subnormal to the largest finite number, so that no element is without a bin."""
 
@@ -82,20 +81,6 @@ class BinTable:
     def __iter__(self) -> Iterator[Bins]:
         sides = np.split(self.counts, np.cumsum(np.repeat(self.sizes, 2)))
         return map(Bins, self.first_exponents.tolist(), sides[:-1:2], sides[1::2])
-
-
-def sparse_bins(counts: NDArray[np.uint64], lowest: int) -> BinTable:
-    """Each tensor's dense counts [n, 2, width] cut down to the stretch that is occupied, as copies.
-
-    Views would hold on to the dense counts, a hundred times as large, for as long as they wait to
-    be written.
-    """
-    places = [np.flatnonzero(both.any(axis=0)) for both in counts]
-    # Without an occupied bin: an empty stretch at exponent 0.
-    spans = [(int(at[0]), int(at[-1]) + 1) if len(at) else (-lowest, -lowest) for at in places]
-    found = [both[:, a:b].reshape(-1) for both, (a, b) in zip(counts, spans, strict=True)]
-    first, last = np.array(spans, np.int64).reshape(-1, 2).T
-    return BinTable(lowest + first, last - first, np.concatenate([np.zeros(0, np.uint64), *found]))
 
 
 class Measurement(NamedTuple):

@@ -1,27 +1,25 @@
 """The kernel in numpy: slower, needs no compiler, and gives the same answers.
 
 The functions without an underscore are those of `_native`, so that either module can stand behind
-the functions of `gradwatch.kernel`, which have checked what comes here.
+the functions of `gradwatch.kernel`.
 """
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import repeat
+from contextlib import suppress
 from math import frexp, nan, prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.linalg import norm
 from numpy.typing import NDArray
 
-from gradwatch.kernel.batch import DOUBLE_BINS, MOMENTS, Arrays, Dtype, joined, merge, sparse_bins
+from gradwatch.kernel.batch import DOUBLE_BINS, MOMENTS, Arrays, Dtype, joined, merge
 from gradwatch.stats import Family, State
 from gradwatch.stats.rows import RowMemory, blank, mirrored, moment_rows
 
-PIECE = 1 << 20
-"""Elements handled at a time."""
-SPREAD_ROWS = 16
-RUN = 4
-"""Elements of a sample that lie together: what costs time is to reach them."""
+PIECE, RUN = 1 << 20, 4
+"""Elements handled at a time, and of a sample that lie together: it takes time to reach them."""
 SAMPLED, COMPARED = 64, 1024
 """Elements of a gradient that are kept to find clipping, and to take cosines."""
 NONE, SCALED, CHANGED, UNKNOWN = range(4)
@@ -31,6 +29,7 @@ TOLERANCE, LEAST_FACTOR = 1e-5, 2.0**-10
 _GOLDEN, _FIRST = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _FLOATS: dict[int, str] = {Dtype.F32: "f4", Dtype.F64: "f8", Dtype.F16: "f2"}
 _EPSILON: dict[int, float] = dict(zip(Dtype, (2.0**-23, 2.0**-52, 2.0**-7, 2.0**-10), strict=True))
+_NO_SHAPE: dict[str, Any] = {"std": 0.0, "skewness": 0.0, "kurtosis": -3.0}
 Refs = Sequence[Callable[[], Any]]
 _Reals = NDArray[np.float64]
 _Bins = tuple[NDArray[Any], ...]
@@ -52,6 +51,8 @@ class Tensor(NamedTuple):
     def at(cls, pointer: int, count: int, dtype: int, rows: int = 0) -> "Tensor":
         """What lies in memory there, without a copy."""
         size = Dtype(dtype).itemsize
+        if (count and not pointer) or pointer % size or rows < 0 or count % max(rows, 1):
+            raise ValueError("what is said of a tensor's memory cannot be true")
         memory = (ctypes.c_uint8 * (count * size)).from_address(pointer)
         return cls(np.ctypeslib.as_array(memory).view(f"u{size}"), dtype, rows)
 
@@ -60,7 +61,8 @@ class Tensor(NamedTuple):
         raw, dtype = self.raw[part], self.dtype
         if dtype == Dtype.BF16:  # the upper half of a float32
             raw, dtype = raw.astype(np.uint32) << np.uint32(16), Dtype.F32
-        reals: _Reals = raw.view(_FLOATS[dtype]).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # of NaNs that signal
+            reals: _Reals = raw.view(_FLOATS[dtype]).astype(np.float64)
         return reals
 
     def pieces(self) -> Iterator[_Reals]:
@@ -91,12 +93,6 @@ _NOTHING = Tensor(np.zeros(0, np.uint32), Dtype.F32)
 def tensors(arrays: Arrays) -> list[Tensor]:
     """The tensors of a batch."""
     return [Tensor.at(*where) for where in zip(*(array.tolist() for array in arrays), strict=True)]
-
-
-def spread_rows(rows: int) -> list[int]:
-    """The rows compared with row 0: at most 16, evenly spread, the same for the same shape."""
-    others = min(SPREAD_ROWS, rows - 1)
-    return [1 + k * (rows - 1) // others for k in range(others)]
 
 
 def copy(source: Arrays, target: Arrays, /) -> None:
@@ -131,14 +127,14 @@ def measure(
     arrays: Arrays, records: NDArray[np.void], touched: _Touched, bins: _Bins | None, /
 ) -> None:
     """Fill the record of every tensor, and histograms and touched rows where asked to."""
-    _measure(tensors(arrays), records, touched)
+    records[:] = _measure(tensors(arrays), touched)
     if bins is not None:
         _fill_bins(tensors(arrays), bins, 1.0)
 
 
-def _measure(tensors: list[Tensor], records: NDArray[np.void], touched: _Touched) -> None:
+def _measure(tensors: list[Tensor], touched: _Touched) -> NDArray[np.void]:
+    records = np.array([_record(tensor.pieces()) for tensor in tensors], MOMENTS)
     for i, tensor in enumerate(tensors):
-        records[i] = _record(tensor.pieces())
         if tensor.rows and len(tensor.raw):
             table = tensor.raw.reshape(tensor.rows, -1)
             parts = np.array_split(table, 1 + table.size // PIECE)
@@ -147,6 +143,7 @@ def _measure(tensors: list[Tensor], records: NDArray[np.void], touched: _Touched
             records["zero_rows"][i] = np.count_nonzero(~marks)
             if touched is not None and (known := touched[i]) is not None:
                 known |= marks
+    return records
 
 
 def _record(pieces: Iterator[_Reals]) -> np.void:
@@ -158,27 +155,26 @@ def _moments(x: _Reals) -> tuple[float, ...]:
     some = x[np.isfinite(x)]
     odd = x == 0.0, np.isnan(x), x == np.inf, x == -np.inf
     counts = x.size, *(int(np.count_nonzero(which)) for which in odd), 0
-    if not some.size:
-        return *counts, *[nan] * 9
-    shape = {"std": 0.0, "skewness": 0.0, "kurtosis": -3.0}
-    named = {"min": some, "max": some, "mean": some, "abs_mean": np.abs(some)}
-    return *counts, *joined(1.0, named | shape)
+    parts = dict.fromkeys(("min", "max", "mean"), some) | {"abs_mean": np.abs(some)} | _NO_SHAPE
+    return *counts, *(joined(1.0, parts) if some.size else [nan] * 9)
 
 
 def _fill_bins(tensors: list[Tensor], bins: _Bins, multiplier: float) -> None:
     """Histograms of all elements times the multiplier; no product is out of range."""
-    mantissa, shift = frexp(multiplier)
-    dense = np.zeros((len(tensors), DOUBLE_BINS[1] + 1, 2), np.uint64)
-    for counts, tensor in zip(dense, tensors, strict=True):
+    (mantissa, shift), end = frexp(multiplier), 0
+    for i, tensor in enumerate(tensors):
+        dense = np.zeros((DOUBLE_BINS[1] + 1, 2), np.int64)
         for x in tensor.pieces():
             halves, exponents = np.frexp(x[np.isfinite(x) & (x != 0.0)])
             places = exponents + np.frexp(halves * mantissa)[1] - DOUBLE_BINS[0]
-            found = np.bincount(2 * places + (halves > 0), minlength=counts.size)
-            counts += found.reshape(counts.shape).astype(np.uint64)
-    # frexp gives mantissas in [½, 1), one power of two below the convention of bins.
-    table = sparse_bins(dense.transpose(0, 2, 1), DOUBLE_BINS[0] + shift - 1)
-    bins[0][:], bins[1][:] = table.first_exponents, table.sizes
-    bins[2][: len(table.counts)] = table.counts
+            found = np.bincount(2 * places + (halves > 0), minlength=dense.size)
+            dense += found.reshape(dense.shape)
+        at = np.flatnonzero(dense.any(axis=1))
+        used = dense[at[0] : at[-1] + 1] if len(at) else dense[:0]
+        # frexp gives mantissas in [½, 1), one power of two below the convention of bins.
+        bins[0][i] = at[0] + DOUBLE_BINS[0] + shift - 1 if len(at) else 0
+        bins[1][i], begin, end = len(used), end, end + used.size
+        bins[2][begin:end] = used.T.ravel()
 
 
 # -- what an optimizer's step did ----------------------------------------------------------------
@@ -187,8 +183,9 @@ def _fill_bins(tensors: list[Tensor], bins: _Bins, multiplier: float) -> None:
 def step(*arguments: Any) -> None:
     """Updates, Adam's ratios, or both; `_native.pyi` says of what."""
     *batches, correction, eps, updates, ratios = arguments
-    known = (repeat(_NOTHING) if batch is None else tensors(batch) for batch in batches)
-    for i, (old, new, gradient, second) in enumerate(zip(*known, strict=False)):
+    nothing = [_NOTHING] * next(len(batch[0]) for batch in batches if batch is not None)
+    known = (nothing if batch is None else tensors(batch) for batch in batches)
+    for i, (old, new, gradient, second) in enumerate(zip(*known, strict=True)):
         if updates is not None:
             updates[i] = _update(old, new, gradient)
         if ratios is not None:
@@ -209,13 +206,10 @@ def _adam(gradient: Tensor, second: Tensor, correction: float, eps: float) -> tu
     """How g/(√v̂+ε) is distributed, with v̂ = v / correction; NaN where one of them is missing."""
     if not len(gradient.raw) or not len(second.raw):
         return nan, nan
-    parts, under = [], 0
-    for g, v in zip(gradient.pieces(), second.pieces(), strict=True):
-        with np.errstate(all="ignore"):  # a fresh second moment is 0, a damaged one negative
-            root = np.sqrt(v / correction)
-            parts.append(_moments(g / (root + eps)))
-            under += int(np.count_nonzero(root < eps))
-    record = merge(np.array(parts, MOMENTS))
+    pairs = zip(gradient.pieces(), second.pieces(), strict=True)
+    with np.errstate(all="ignore"):  # a fresh second moment is 0, a damaged one negative
+        record = _record(g / (np.sqrt(v / correction) + eps) for g, v in pairs)
+        under = sum(np.count_nonzero(np.sqrt(v / correction) < eps) for v in second.pieces())
     return np.hypot(record["mean"], record["std"]), under / len(gradient.raw)
 
 
@@ -234,29 +228,29 @@ class Gradients:
         self._dtypes = {dtype: kind for kind, dtype in enumerate(dtypes)}
         self._memory = RowMemory(rows)
         self._last: dict[int, Tensor] = {}
-        self._samples: dict[int, Tensor] = {}
         self._kept: dict[int, tuple[int, Tensor]] = {}
-        self._transform = NONE, 1.0, True
+        self.forget()
 
     def sample(self, index: int) -> bool:
         """Keep elements of this parameter's gradient as backward has left it."""
-        if (tensor := self._look(getattr(self._refs[index](), "grad", None))) is not None:
+        tensor = self._look(getattr(self._refs[index](), "grad", None))
+        if tensor is not _NOTHING:
             self._samples[index] = tensor.sample(SAMPLED)
-        return tensor is not None
+        return tensor is not _NOTHING
 
     def forget(self) -> None:
         """Drop these samples: the optimizer has stepped."""
-        self._samples.clear()
+        self._samples: dict[int, Tensor] = {}
         self._transform = NONE, 1.0, True
 
     def keep_weights(self, first: int, count: int, most: int) -> None:
         """Keep at most `most` elements of so many parameters, the first again after the last."""
-        n = len(self._refs)
-        self._kept.clear()
-        for index in (place % n for place in range(first, first + min(count, n))):
-            if (weight := self._look(self._refs[index]())) is not None:
-                self._kept[index] = most, weight.sample(most)
+        size = len(self._refs)
+        places = (i % size for i in range(first, first + min(count, size)))
+        seen = ((i, self._look(self._refs[i]())) for i in places)
+        self._kept = {i: (most, x.sample(most)) for i, x in seen if x is not _NOTHING}
 
+    @np.errstate(all="ignore")
     def changed_weights(self) -> list[tuple[int, float]] | None:
         """Which kept weights have other bits now and how far they are off; None without any kept.
 
@@ -264,11 +258,12 @@ class Gradients:
         """
         kept, self._kept = self._kept, {}
         changes = []
-        for index, (most, was) in kept.items():
-            weight = self._look(self._refs[index]())
-            now = None if weight is None else weight.sample(most)
-            if now is not None and was.fits(now) and (was.raw != now.raw).any():
-                changes.append((index, _distance(was.values(), now.values())))
+        for i, (most, was) in kept.items():
+            now = self._look(self._refs[i]()).sample(most)
+            if was.fits(now) and (was.raw != now.raw).any():
+                x, y = was.values(), now.values()
+                distance = norm(x - y) / max(norm(x), norm(y))
+                changes.append((i, float(np.nan_to_num(distance, posinf=0.0))))
         return changes if kept else None
 
     def record(
@@ -290,13 +285,13 @@ class Gradients:
         outside = self.changed_weights()
         gradients = [getattr(ref(), "grad", None) for ref in self._refs]
         seen = [self._look(gradient) for gradient in gradients]
-        others = [i for i, g in enumerate(gradients) if g is not None and seen[i] is None]
+        others = [i for i, g in enumerate(gradients) if g is not None and seen[i] is _NOTHING]
         if others and given is None:
             return False, others, *self._transform, 0, outside
         states[:] = [State.NO_GRADIENT if g is None else State.MEASURED for g in gradients]
         for i in others:
             seen[i] = self._look((given or {}).get(i))
-            states[i] = State.UNSUPPORTED if seen[i] is None else State.MEASURED
+            states[i] = State.UNSUPPORTED if seen[i] is _NOTHING else State.MEASURED
         if multiplier is None:
             self._transform = kind, factor, exact = self._compare(seen)
             usable = scale > 0.0 and factor >= LEAST_FACTOR and not (exact and factor < 1.0)
@@ -305,28 +300,25 @@ class Gradients:
             if kind == CHANGED:
                 states[states == State.MEASURED] = State.CLIPPED
             multiplier = 1.0 / (factor * (scale or 1.0))
-        tensors = [tensor or _NOTHING for tensor in seen]
-        records = np.zeros(len(tensors), MOMENTS)
-        _measure(tensors, records, self._memory.fresh(np.array([t.rows for t in tensors])))
+        records = _measure(seen, self._memory.fresh(np.array([tensor.rows for tensor in seen])))
         rows[:] = moment_rows(Family.GRAD, records, states, multiplier)
         rows["grad_dead_rows"], rows["grad_untouched_rows"] = self._memory.remember()
         if cosines:
-            rows["grad_cosine"] = [self._cosine(i, tensor) for i, tensor in enumerate(tensors)]
+            rows["grad_cosine"] = [self._cosine(i, tensor) for i, tensor in enumerate(seen)]
         if bins is not None:
-            _fill_bins(tensors, bins, multiplier)
-            bins[3].reshape(-1, 4).T[:] = [
-                records[x] for x in ("zeros", "nan", "pos_inf", "neg_inf")
-            ]
+            _fill_bins(seen, bins, multiplier)
+            for column, name in enumerate(("zeros", "nan", "pos_inf", "neg_inf")):
+                bins[3].reshape(-1, 4)[:, column] = records[name]
         cut = np.count_nonzero(mirrored(blank(Family.GRAD, rows, states)))
         return True, None, *self._transform, int(cut), outside
 
-    def _look(self, tensor: Any) -> Tensor | None:
-        """The memory of an ordinary tensor, or of the plain one in a distributed one; else None.
+    def _look(self, tensor: Any) -> Tensor:
+        """The memory of an ordinary tensor, or of the plain one in a distributed one, or nothing.
 
         Ordinary: on the CPU, of a type the kernel reads, dense with dimension 0 outermost, and in
         memory that is there.
         """
-        try:
+        with suppress(Exception):  # None, or a tensor that answers otherwise
             if type(tensor) not in self._types:
                 tensor = tensor._local_tensor
             shape, strides = tuple(tensor.shape), tensor.stride()
@@ -339,35 +331,13 @@ class Gradients:
             lies = not count or (at and end <= tensor.untyped_storage().nbytes() and all(whole))
             if lies and tensor.is_cpu and type(tensor) in self._types:
                 return Tensor.at(at, count, dtype, shape[0] if count and len(shape) > 1 else 0)
-        except Exception:  # None, or a tensor that answers otherwise
-            pass
-        return None
+        return _NOTHING
 
-    def _compare(self, tensors: list[Tensor | None]) -> tuple[int, float, bool]:
+    def _compare(self, tensors: list[Tensor]) -> tuple[int, float, bool]:
         """How gradients differ from what backward left: kind, factor, whether that is exact."""
-        seen = ((was, tensors[i]) for i, was in self._samples.items())
-        both = ((was, now.sample(SAMPLED)) for was, now in seen if now is not None)
-        pairs = [(was, now) for was, now in both if was.fits(now)]
-        if self._samples and not pairs:
-            return UNKNOWN, 1.0, True
-        if all(np.array_equal(x.values(), y.values(), equal_nan=True) for x, y in pairs):
-            return NONE, 1.0, True
-        factors, tolerance, exact = [], TOLERANCE, True
-        for was, by_now in pairs:
-            a, b = was.values(), by_now.values()
-            x, y = (z[np.isfinite(a) & np.isfinite(b)] for z in (a, b))
-            if not x.any() and not y.any():
-                continue
-            factor = float(x @ y) / (float(x @ x) or np.inf)
-            own = max(TOLERANCE, 2.0 * _EPSILON[was.dtype])
-            if factor <= 0.0 or np.linalg.norm(y - factor * x) > own * np.linalg.norm(y):
-                return CHANGED, 1.0, False
-            factors.append(factor)
-            tolerance = max(tolerance, own)
-            exact = exact and frexp(factor)[0] == 0.5 and np.array_equal(y, factor * x)
-        if factors and max(factors) / min(factors) - 1.0 > tolerance:
-            return CHANGED, 1.0, False
-        return (SCALED, float(np.median(factors)), exact) if factors else (UNKNOWN, 1.0, True)
+        both = ((was, tensors[i].sample(SAMPLED)) for i, was in self._samples.items())
+        pairs = [(x.values(), y.values(), _EPSILON[x.dtype]) for x, y in both if x.fits(y)]
+        return transform_between(pairs) if pairs or not self._samples else (UNKNOWN, 1.0, True)
 
     def _cosine(self, index: int, tensor: Tensor) -> float:
         """To the last gradient of this tensor, whose place it takes."""
@@ -376,12 +346,28 @@ class Gradients:
             self._last[index] = now
         x, y = now.values(), last.values()
         with np.errstate(all="ignore"):
-            cosine = x @ y / (np.linalg.norm(x) * np.linalg.norm(y)) if now.fits(last) else nan
-        return float(cosine) if np.isfinite(cosine) else nan
+            return float(x @ y / (norm(x) * norm(y))) if now.fits(last) else nan
 
 
-def _distance(was: _Reals, now: _Reals) -> float:
-    with np.errstate(all="ignore"):
-        size = max(np.linalg.norm(was), np.linalg.norm(now))
-        distance = float(np.linalg.norm(now - was) / size)
-    return distance if np.isfinite(distance) else 0.0
+def transform_between(pairs: Sequence[tuple[_Reals, _Reals, float]]) -> tuple[int, float, bool]:
+    """What became of samples: kind, the factor of all of them, whether that is exact.
+
+    Each pair has the values before and after, and the epsilon of their type.
+    """
+    if all(np.array_equal(was, now, equal_nan=True) for was, now, _ in pairs):
+        return NONE, 1.0, True
+    factors, tolerance, exact = [], TOLERANCE, True
+    for was, now, epsilon in pairs:
+        x, y = (z[np.isfinite(was) & np.isfinite(now)] for z in (was, now))
+        if not x.any() and not y.any():
+            continue
+        factor = float(x @ y) / (float(x @ x) or np.inf)
+        own = max(TOLERANCE, 2.0 * epsilon)
+        if factor <= 0.0 or norm(y - factor * x) > own * norm(y):
+            return CHANGED, 1.0, False
+        factors.append(factor)
+        tolerance = max(tolerance, own)
+        exact = exact and frexp(factor)[0] == 0.5 and np.array_equal(y, factor * x)
+    if factors and max(factors) / min(factors) - 1.0 > tolerance:
+        return CHANGED, 1.0, False
+    return (SCALED, float(np.median(factors)), exact) if factors else (UNKNOWN, 1.0, True)

@@ -4,7 +4,6 @@ All is read when the model has run. The targets nobody hands us: like the kind o
 only a number is logged, they are read from the output's gradient, on the first steps.
 """
 
-import ctypes
 import math
 import zlib
 from collections import Counter
@@ -15,6 +14,7 @@ from weakref import ref
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -23,7 +23,7 @@ from gradwatch.record.layers import drops
 from gradwatch.record.loss import Floats, guess, last_operation
 from gradwatch.record.recorder import Found, Late, Recorder
 from gradwatch.record.schedule import StepPlan
-from gradwatch.record.tensors import spread
+from gradwatch.record.tensors import KERNEL_DTYPES, as_array, spread
 from gradwatch.record.transfer import Transfer
 from gradwatch.run import Event, EventKind
 from gradwatch.stats import Family
@@ -32,6 +32,10 @@ LOOKS = 3
 """Steps whose output's gradient is looked at; as many without an input are told of."""
 _SAMPLED, _SENT = 4096, 16
 """Elements of a tensor that are looked at, and tensors on devices that are in a step."""
+_READ = {*KERNEL_DTYPES, torch.int64, torch.int32, torch.uint8, torch.bool}
+"""Types of which batches are compared."""
+_LEAST_SEEN = 64
+"""Elements other than zero in a sample that tell one batch from another."""
 _LARGEST = 1 << 22
 """Elements of an output that may be copied where its memory has gaps."""
 RANGES = {"Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
@@ -50,28 +54,42 @@ class _Seen:
     evaluations: Counter[str] = field(default_factory=Counter)
     batches: dict[int | None, None] = field(default_factory=dict)
     """Fingerprints in order, None for none; one that is fed several times (LBFGS) counts once."""
-    samples: list[tuple[int, int, float, float]] = field(default_factory=list)
-    """Of each float input what `_measured` gives."""
+    finite: int = 0
+    """Elements of float inputs; then those that are not finite, and what the finite ones are."""
+    bad: int = 0
+    squares: float = 0.0
+    top: float = 0.0
     sent: list[Tensor] = field(default_factory=list)
     """Samples of those that lie on devices."""
     output: dict[str, float] = field(default_factory=dict)
 
+    def add(self, sample: NDArray[Any]) -> None:
+        """Elements of a float input."""
+        values = sample.astype(np.float64)
+        if not math.isfinite(values.sum()):
+            values = values[np.isfinite(values)]
+        self.finite += len(values)
+        self.bad += len(sample) - len(values)
+        self.squares += float(np.vdot(values, values))
+        self.top = max(self.top, float(np.abs(values).max(initial=0.0)))
+
     def scalars(self) -> dict[str, float]:
         """The step's numbers, by name; of what was not seen there are none."""
         scalars = {**self.evaluations, **self.output}
-        if self.samples:
-            finite, bad, squares, tops = zip(*self.samples, strict=True)
-            known = sum(finite)
-            scalars["input_rms"] = math.sqrt(sum(squares) / known) if known else math.nan
-            scalars["input_abs_max"] = max(tops) if known else math.nan
-            scalars["input_nonfinite"] = sum(bad)
+        if self.finite or self.bad:
+            scalars["input_rms"] = (
+                math.sqrt(self.squares / self.finite) if self.finite else math.nan
+            )
+            scalars["input_abs_max"] = self.top if self.finite else math.nan
+            scalars["input_nonfinite"] = self.bad
         if self.batches and None not in self.batches:
             scalars["batch_fingerprint"] = zlib.crc32(repr(list(self.batches)).encode())
         return scalars
 
     def arrived(self, samples: list[Floats]) -> Found:
         """The samples have come over from their devices."""
-        self.samples += map(_measured, samples)
+        for sample in samples:
+            self.add(sample)
         return Found(self.step, scalars=self.scalars())
 
 
@@ -109,7 +127,7 @@ class Batches:
         self._looks = LOOKS
         """How many gradients of an output are still to be looked at."""
         self._unfed = LOOKS
-        """Recorded steps without an input until that is told; 0 once there was one."""
+        """Recorded steps without an input until that is told; below 0 it never is."""
 
     def wants(self, plan: StepPlan) -> bool:
         """The previous step has ended: whether the calls of the coming one are to be looked at."""
@@ -138,33 +156,32 @@ class Batches:
             found.late.append(Late(Transfer(seen.sent), seen.arrived))
         else:
             found.scalars |= seen.scalars()
-        if self._unfed == 1:
+        self._unfed -= 1
+        if self._unfed == 0:
             self._recorder.event(Event(found.step, EventKind.NOT_RECORDED, _UNFED))
-        self._unfed = max(self._unfed - 1, 0)
         if not self._looks:
             self._looks = -1
             self.loss_guess = self._guess
             if self._labels:
-                shares = zip(("most", "share", "classes"), _most(self._labels), strict=True)
-                self._info["target_classes"] = {"seen": len(self._labels), **dict(shares)}
+                shares = _most(self._labels, "most", "share", "classes")
+                self._info["target_classes"] = {"seen": len(self._labels), **shares}
             self._recorder.note(self._info)
-
-    def skipped(self, found: Found) -> None:
-        """The scaler left the step out: nothing of it is told."""
 
     def _read(self, given: Sequence[Tensor]) -> None:
         """Take the inputs of a call in."""
         batch: int | None = 0
         for tensor in given:
-            batch = None if batch is None else fingerprint(tensor, batch)
             values = looking.stored(tensor)
-            if looking.readable(values):
-                self._seen.samples.append(_measured(_floats(spread(values, _SAMPLED))))
+            sample = _sample(values)
+            whole = sample if values is tensor else None
+            batch = None if batch is None or whole is None else fingerprint(tensor, whole, batch)
+            if sample is not None and values.is_floating_point():
+                self._seen.add(sample)
             elif looking.device_readable(values) and len(self._seen.sent) < _SENT:
                 # A copy: its memory may be filled with the next batch before the step's end.
                 self._seen.sent.append(spread(values, _SAMPLED).clone())
         if given:
-            self._unfed = 0
+            self._unfed = -1
             self._seen.batches[batch] = None
 
     def _look_at(self, output: Any) -> None:
@@ -213,37 +230,23 @@ def _in_training_mode(model: nn.Module) -> bool:
 
 # -- inputs --------------------------------------------------------------------------------------
 
-_PIECES, _PIECE = 16, 256
-_LEAST_SEEN = 64
-"""Bytes other than zero that tell one batch from another."""
+
+def _sample(tensor: Tensor) -> NDArray[Any] | None:
+    """Evenly spread elements; None where the memory is not ours to read."""
+    plain = type(tensor) in looking.PLAIN and tensor.layout is torch.strided and tensor.is_cpu
+    return as_array(spread(tensor, _SAMPLED)) if plain and tensor.dtype in _READ else None
 
 
-def _measured(sample: Floats) -> tuple[int, int, float, float]:
-    """How many are finite and how many not; sum of squares and maximum of those that are."""
-    finite = sample if math.isfinite(np.vdot(sample, sample)) else sample[np.isfinite(sample)]
-    squares, top = np.vdot(finite, finite), np.abs(finite).max(initial=0.0)
-    return len(finite), len(sample) - len(finite), float(squares), float(top)
+def fingerprint(tensor: Tensor, sample: NDArray[Any], before: int = 0) -> int | None:
+    """32 bits of shape, type and sample of a tensor, chained to those before.
 
-
-def fingerprint(tensor: Tensor, before: int = 0) -> int | None:
-    """32 bits of shape, type and at most 4,096 bytes of a tensor, chained to those before.
-
-    None where its memory is not ours to read, and where next to nothing was seen of it but zeros:
-    two batches of words, one-hot, look alike then. Whatever its numbers are, only their bits count.
+    None where next to nothing was seen of it but zeros: two batches of words, one-hot, look alike
+    then.
     """
-    if not tensor.is_cpu or type(tensor) not in looking.PLAIN or tensor.layout is not torch.strided:
+    if len(sample) < tensor.numel() and np.count_nonzero(sample) < _LEAST_SEEN:
         return None
-    before = zlib.crc32(f"{tuple(tensor.shape)}{tensor.dtype}".encode(), before)
-    flat = looking.in_one_piece(tensor)  # named, so that a copy's memory lives while it is read
-    size, address = flat.numel() * flat.itemsize, flat.data_ptr()
-    if not size or not address:
-        return before
-    if size <= _PIECES * _PIECE:
-        return zlib.crc32(ctypes.string_at(address, size), before)
-    width = size // _PIECES
-    first = address + int(0.618 * (width - _PIECE))  # images are often empty at their beginning
-    seen = b"".join(ctypes.string_at(first + n * width, _PIECE) for n in range(_PIECES))
-    return zlib.crc32(seen, before) if len(seen) - seen.count(0) >= _LEAST_SEEN else None
+    kind = zlib.crc32(f"{tuple(tensor.shape)}{tensor.dtype}".encode(), before)
+    return zlib.crc32(sample.tobytes(), kind)
 
 
 # -- outputs -------------------------------------------------------------------------------------
@@ -258,7 +261,7 @@ def _spread(output: Tensor) -> dict[str, float]:
     table = output if len(output) > 1 or output.ndim < 3 else output[0]
     flat = table.reshape(len(table), -1)
     rows, columns = -(-flat.shape[0] // _ROWS), -(-flat.shape[1] // _COLUMNS)
-    seen = flat[::rows, ::columns].to(torch.float64).numpy()
+    seen = _floats(flat[::rows, ::columns])
     # Sums and products only: numpy's own mean and variance take longer than all the rest.
     total, sums = float(np.vdot(seen, seen)) / seen.size, seen.sum(axis=0)
     shared = float(np.vdot(sums, sums)) / (len(seen) * seen.size)
@@ -291,15 +294,15 @@ def _predictions(output: Tensor, *, probabilities: bool) -> dict[str, float]:
         predicted = (table[:, 0] > (0.5 if probabilities else 0.0)).int()
     else:
         predicted = table.argmax(dim=1)
-    most, share, classes = _most(predicted.tolist())
-    return {"predicted_class": most, "predicted_share": share, "predicted_classes": classes}
+    names = ("predicted_class", "predicted_share", "predicted_classes")
+    return _most(predicted.tolist(), *names)
 
 
-def _most(classes: Sequence[int]) -> tuple[int, float, int]:
+def _most(classes: Sequence[int], *names: str) -> dict[str, float]:
     """The class that comes most, its share, and how many different ones there are."""
     counts = Counter(classes)
     most, times = counts.most_common(1)[0]
-    return most, times / len(classes), len(counts)
+    return dict(zip(names, (most, times / len(classes), len(counts)), strict=True))
 
 
 # -- targets -------------------------------------------------------------------------------------
@@ -309,7 +312,7 @@ _LABELLED, _FEW = 1024, 8
 
 
 def _floats(tensor: Tensor) -> Floats:
-    return tensor.to(torch.float64).numpy().copy()
+    return as_array(tensor).astype(np.float64)
 
 
 def _rows(tensor: Tensor) -> Tensor:

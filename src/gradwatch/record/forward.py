@@ -1,4 +1,4 @@
-"""The forward pass: one hook for probe, modes, activations, layer graph and the model's batches.
+"""The forward pass: one hook for probe, activations, layer graph and the model's batches.
 
 It is torch's global one, so that nothing is stored in the user's modules: they can be pickled,
 copied, traced and scripted. It is there only on steps on which something looks. Where torch.compile
@@ -7,31 +7,31 @@ of compiled parts has a hook of its own, which stays.
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from time import perf_counter
 from typing import Any
 from weakref import ref
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 import gradwatch.kernel as kernel
 from gradwatch.graph import Graph
-from gradwatch.record import activations, looking
-from gradwatch.record.batches import Batches, fed_modules
+from gradwatch.record import looking
+from gradwatch.record.activations import Activations, LayerCall, LayerRows, rows_of
+from gradwatch.record.batches import LOOKS, Batches, fed_modules
 from gradwatch.record.device import top
 from gradwatch.record.graph import LayerGraph
 from gradwatch.record.guard import log
-from gradwatch.record.layers import Layer, compiles, layers_of, owners, trainable_dropouts
+from gradwatch.record.layers import Layer, compiles, layers_of, owners
 from gradwatch.record.looking import PROBED, readable, stride_of
 from gradwatch.record.options import Record
 from gradwatch.record.recorder import Found, Late, Recorder, StepRows
 from gradwatch.record.schedule import StepPlan
 from gradwatch.record.tensors import KERNEL_DTYPES
-from gradwatch.record.transfer import Transfer
+from gradwatch.record.transfer import Parts, Transfer
 from gradwatch.run import Event, EventKind, Subject
 from gradwatch.stats import Family, Kind, State, row_dtype
 
@@ -40,10 +40,6 @@ DISPATCH = 3.5e-6
 one goes a longer way. Our clock sees nothing of it, and with hundreds of layers it is the most."""
 _RESCAN = 4
 """Of so many full steps one looks at the model anew."""
-_PATIENCE = 3
-"""So many full steps without an activation, and that is told."""
-_CLOSELY = 16
-"""Recorded steps on which all calls on a device are looked at, after something was not finite."""
 _WITH_ALL = (Family.ACT, Family.WEIGHT)
 """On the steps of these families every probed layer gets a row, eventful or not."""
 _UNREAD = -1
@@ -131,8 +127,6 @@ class Forward:
         self._recorder, self.timer = recorder, recorder.timer
         self.batches = Batches(model, recorder)
         self.graph: Graph | None = None
-        self.order: dict[str, int] = {}
-        """The layers' positions in forward order, as far as they are known."""
         self.table: dict[int, Layer] = {}
         """Layers and roots by the identity of their module."""
         self.probing = self.closer = False
@@ -140,28 +134,19 @@ class Forward:
         self.hits: Hits = {}
         self._settled: Hits = {}
         """Hits of forwards whose backward has run: they belong to the step that comes or fails."""
-        self._tops: list[tuple[str, list[Tensor], int]] = []
+        self._tops: dict[str, tuple[list[Tensor], int]] = {}
         """Of outputs on devices and what the layers were given the largest magnitude in a sample,
-        which is not finite where anything in it is; or what to say where no input can be read."""
-        self._met: set[str] = set()
-        """The layers that these are of."""
-        self._closely = 0
+        which is not finite where anything in it is; and what to say where no input can be read."""
         self._plan = StepPlan(0, frozenset(), full=False)
-        self._scans = self._silent = 0
+        self._scans = 0
         self._layers: list[Layer] = []
         self._owners: dict[int, str] = {}
-        self._modal: list[Layer] = []
-        """Layers that act otherwise in evaluation: norms, and dropouts of trained parts."""
-        self._modes: dict[str, bool] = {}
         self._ids: dict[str, int] = {}
         self._told: set[str] = set()
-        self._feeding = False
-        self._acts: activations.Activations | None = None
+        self._feeding, self._feeds = False, LOOKS
+        self._acts: Activations | None = None
         self._graphing: LayerGraph | None = LayerGraph()
-        self._info: dict[str, Any] = {}
         self._handles: list[Any] = []
-        self._stays = False
-        """Whether the hooks are not taken down before the end."""
         self._off = False
 
     @property
@@ -180,50 +165,44 @@ class Forward:
         if model is None:
             self._unmount()
             return
+        self._plan = plan
         if due and (not self._layers or plan.full):
             if self._scans % _RESCAN == 0:
                 self._scan(model)
             self._scans += 1
-        self._plan = plan
         self.probing = self._records and Family.PROBE in due
         acting = self._records and Family.ACT in due
-        self._acts = activations.Activations(self._owners) if acting else None
+        self._acts = Activations(self._owners) if acting else None
         if self._graphing is not None and due:
             self._graphing.arm(self._layers, self._owners)
         self.closer = acting or (self._graphing is not None and bool(due))
-        self._feeding = self.batches.wants(plan)
+        # Without activations the calls of the model serve only to guess the kind of its loss.
+        self._feeding = self.batches.wants(plan) and (self._records or self._feeds > 0)
+        self._feeds -= self._feeding
         self._mount(self.probing or self.closer or self._feeding)
 
     def _scan(self, model: nn.Module) -> None:
         """Find the layers. Models may grow."""
         self._layers = layers_of(model, self._watched, fed_modules(model))
-        modules = [(layer.module(), layer) for layer in self._layers]
-        self.table = {id(module): layer for module, layer in modules if module is not None}
+        self.table = {id(layer.module()): layer for layer in self._layers}
         self._owners = owners(model)
-        norms = [layer for layer in self._layers if layer.watched and "Norm" in layer.kind]
-        self._modal = norms + list(trainable_dropouts(model))
-        for layer in self._modal:
-            self._modes.setdefault(layer.name, layer.training)
         if self._records and any(layer.hidden and layer.watched for layer in self._layers):
             self._not_recorded("compiled")
 
     def _mount(self, wanted: bool) -> None:
-        if self._stays or not (wanted or self._handles):
+        if wanted == bool(self._handles):
             return
-        self._stays = compiles()
-        if wanted == bool(self._handles) or (self._stays and self._handles):
-            return  # graphs that were compiled meanwhile count on the hook that they met
-        self._unmount()
+        compiled, hook = compiles(), ForwardHook(self)
         if not wanted:
-            return
-        hook = ForwardHook(self)
-        if _WITH_KWARGS is not None and not self._stays:
+            if not compiled:  # graphs that were compiled meanwhile count on the hook they met
+                self._unmount()
+        elif compiled or _WITH_KWARGS is None:
+            modules = [layer.module() for layer in self._layers if not layer.hidden]
+            hooked = [module for module in modules if module is not None]
+            self._handles = [one.register_forward_hook(hook, with_kwargs=True) for one in hooked]
+        else:
             add = torch_module.register_module_forward_hook
             self._handles = [add(hook, with_kwargs=True)]
-            return
-        for layer in self._layers:
-            if (module := layer.module()) is not None and not layer.hidden:
-                self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
 
     def _unmount(self) -> None:
         for handle in self._handles:
@@ -234,12 +213,15 @@ class Forward:
 
     def detach(self) -> None:
         """The recording ends: take the hook off, and forget what was seen."""
-        self._off, self.table = True, {}
-        self._unmount()
-        self._acts, self._tops, self.hits, self._settled = None, [], {}, {}
+        self._switch_off()
         if self._graphing is not None:
             self._graphing.assume()
             self._learn(self._graphing)
+
+    def _switch_off(self) -> None:
+        self._off, self.table = True, {}
+        self._unmount()
+        self._acts, self._tops, self.hits, self._settled = None, {}, {}, {}
 
     def _try(self, action: Callable[..., None], *args: Any) -> None:
         if not self._off:
@@ -252,22 +234,15 @@ class Forward:
         """Stop looking; say so once. Training goes on as if we were not there."""
         if self._off:
             return
-        self._off, self.table = True, {}
+        self._switch_off()
         why = f"{type(error).__name__}: {error}"
         log.warning("gradwatch stopped recording the forward passes: %s", why)
         log.debug("gradwatch: where it happened", exc_info=error)
         text = f"activations, probes and what the model is fed are no longer recorded: {why}"
         self._recorder.event(Event(self._plan.step, EventKind.SWITCHED_OFF, text))
-        self._unmount()
-
-    def alarm(self) -> None:
-        """The loss or a gradient on a device was not finite: look closely for a while."""
-        self._closely = _CLOSELY
 
     def backward(self) -> None:
         """A backward pass has run: what is seen from now on may belong to another step."""
-        if self._acts is not None:
-            self._acts.backward_ran = True
         if self.hits:
             self._settled = {**self.hits, **self._settled}
             self.hits = {}
@@ -282,7 +257,8 @@ class Forward:
             return
         if self._acts is not None and layer.watched:
             self._acts.look(layer, (args, kwargs), output)
-        if self._graphing is not None:
+        # Within a backward pass a checkpoint runs its part again: that is no part of the graph.
+        if self._graphing is not None and torch._C._current_graph_task_id() == -1:
             if layer.is_layer and not layer.composite:
                 self._graphing.look(layer.name, module, args, kwargs, output)
             if module is self._model():
@@ -290,19 +266,18 @@ class Forward:
 
     def probe(self, layer: Layer, args: Any, kwargs: Any, output: Any) -> None:
         """The long way: after a hit, or where the output is not one plain tensor on the CPU."""
-        tensor = output if isinstance(output, Tensor) else looking.first_floating(output)
+        tensor = looking.first_floating(output)
         if tensor is None:
             return
         if readable(tensor):
             if looking.nonfinite(tensor, whole=bool(self.hits)):
                 bad = looking.nonfinite(tensor, whole=True)
-                self.hits[layer.name] = bad, _bad_inputs((args, kwargs))
-        elif looking.device_readable(tensor) and (self._closely or layer.name not in self._met):
-            self._met.add(layer.name)
-            given = [looking.stored(t) for t in looking.tensors_in((args, kwargs))]
-            floats = [t for t in given if t.is_floating_point()][:1]
-            seen = [top(t) for t in [tensor, *floats] if looking.device_readable(t)]
-            self._tops.append((layer.name, seen, _UNREAD if floats or not given else 0))
+                self.hits[layer.name] = bad, _bad_input(_input(args, kwargs))
+        elif looking.device_readable(tensor) and layer.name not in self._tops:
+            given = _input(args, kwargs)
+            seen = [tensor] if given is None else [tensor, given]
+            tops = [top(each) for each in seen if looking.device_readable(each)]
+            self._tops[layer.name] = tops, _bad_input(given)
 
     # -- at the optimizer's step -----------------------------------------------------------------
 
@@ -314,51 +289,39 @@ class Forward:
         self.backward()
         due = self._plan.due
         if self._graphing is not None and due:
-            info = self._graphing.publish(found.step)
-            if info and info != self._info:
-                self._info = info
+            if info := self._graphing.publish(found.step):
                 self._recorder.note(info)
             self._learn(self._graphing)
         if self._acts is not None:
             self._put_activations(found, self._acts.counted())
-        changed = self._read_modes(found)
+            self._acts = None
+        roots = [layer.training for layer in self._layers if layer.root]
+        if roots and due:
+            found.scalars["training_mode"] = float(all(roots))
         if self.probing:
-            self._put_probe(found, everything=changed or not due.isdisjoint(_WITH_ALL))
-            self._closely = max(self._closely - 1, 0)
+            self._put_probe(found, everything=not due.isdisjoint(_WITH_ALL))
         if self._feeding:
             self.batches.collect(found)
 
     def skipped(self, found: Found) -> None:
         """The scaler has left the step out; known when the forward of the next has run."""
         self._try(self._put_probe, found)
-        if self._feeding:
-            self._try(self.batches.skipped, found)
 
     def _learn(self, graphing: LayerGraph) -> None:
         """The graph is known, or more of it."""
         if graphing.graph is not None and graphing.graph != self.graph:
             self.graph, self._ids = graphing.graph, {}
-            self.order.update(graphing.graph.order)
+            if self.graph.assumed and not self._off:
+                self._not_recorded("no forward of a module was seen")
         if graphing.done:
             self._graphing, self.closer = None, False
 
-    def _put_activations(self, found: Found, calls: list[activations.LayerCall]) -> None:
-        if not calls:
-            self._silent += 1
-            if self._silent == _PATIENCE:
-                self._not_recorded("compiled" if self._stays else "no forward of a module was seen")
-            return
+    def _put_activations(self, found: Found, calls: list[LayerCall]) -> None:
+        def finish(numbers: Parts) -> Found:
+            return Found(found.step, [self._rows(Family.ACT, found.step, rows_of(calls, numbers))])
 
-        def finish(numbers: list[NDArray[np.float64]]) -> Found:
-            activations.arrived(calls, numbers)
-            return Found(
-                found.step, [self._rows(Family.ACT, found.step, *activations.rows_of(calls))]
-            )
-
-        if parts := [part for call in calls for part in call.late()]:
-            found.late.append(Late(Transfer(parts), finish))
-        else:
-            found.rows += finish([]).rows
+        if calls:
+            _put(found, [call.sample for call in calls if call.sample is not None], finish)
 
     def _not_recorded(self, why: str) -> None:
         if why not in self._told:
@@ -366,89 +329,68 @@ class Forward:
             text, step = f"activations are not recorded: {why}", self._plan.step
             self._recorder.event(Event(step, EventKind.NOT_RECORDED, text, data={"why": why}))
 
-    def _read_modes(self, found: Found) -> bool:
-        """Note the modes; whether that of a norm or dropout layer has changed."""
-        roots = [layer.training for layer in self._layers if layer.root]
-        if roots and self._plan.due:
-            found.scalars["training_mode"] = float(all(roots))
-        changed = [one for one in self._modal if one.training is not self._modes[one.name]]
-        if changed:
-            names, training = [layer.name for layer in changed], changed[0].training
-            self._modes |= {layer.name: layer.training for layer in changed}
-            mode, first = "training" if training else "evaluation", names[0] or "the model"
-            text = f"{len(names)} norm or dropout layers changed mode, first {first}: {mode}"
-            data = {"layers": names, "training": training}
-            self._recorder.event(Event(found.step, EventKind.MODE_CHANGED, text, names[0], data))
-        return bool(changed)
-
     def _put_probe(self, found: Found, *, everything: bool = False) -> None:
         """Rows of the layers with something to say, or of all of them."""
         hits, self._settled = self._settled, {}
-        tops, self._tops = self._tops, []
-        met, self._met = self._met, set()
+        tops, self._tops = self._tops, {}
         if not (everything or hits or tops):
             return
-        layers = [layer for layer in self._layers if layer.probed]
-        others = [layer for layer in self._modal if not layer.probed] if everything else []
         # The modes of this step: a model may be in evaluation when numbers of a device arrive.
-        modes = {layer.name: layer.training for layer in [*layers, *others]}
+        modes = {one: one.training for one in self._layers if one.probed or one.drops}
 
-        def put(into: Found, of: Sequence[Layer], hits: Hits, state: State) -> None:
-            told = [layer for layer in of if everything or layer.name in hits]
+        def finish(numbers: Parts) -> Found:
+            late, coming = Found(found.step), iter(numbers)
+            for name, (seen, unread) in tops.items():
+                bad, *given = [not np.isfinite(next(coming)).all() for _ in seen]
+                if bad:
+                    hits.setdefault(name, (1, int(given[0]) if given else unread))
+            told = [layer for layer in modes if everything or layer.name in hits]
             rows = np.zeros(len(told), row_dtype(Family.PROBE))
-            rows["probe_training"] = [modes[layer.name] for layer in told]
-            bad = [hits.get(layer.name, (0, 0)) for layer in told]
-            rows["probe_nonfinite"] = [of_output for of_output, _ in bad]
-            rows["probe_input_nonfinite"] = [max(of_input, 0) for _, of_input in bad]
+            rows["probe_training"] = [modes[layer] for layer in told]
+            counts = [hits.get(layer.name, (0, 0)) for layer in told]
+            rows["probe_nonfinite"] = [of_output for of_output, _ in counts]
+            rows["probe_input_nonfinite"] = [max(of_input, 0) for _, of_input in counts]
+            states = [State.SAMPLED if one.name in tops else State.MEASURED for one in told]
             if told:
-                into.rows.append(
-                    self._rows(Family.PROBE, found.step, told, rows, [state] * len(told))
-                )
+                late.rows.append(self._rows(Family.PROBE, found.step, (told, rows, states)))
             if hits and next(iter(hits.values()))[1] == _UNREAD:
-                into.scalars["probe_input_unread"] = 1.0
-
-        def finish(numbers: list[NDArray[np.float64]]) -> Found:
-            late, bad, coming = Found(found.step), Hits(), iter(numbers)
-            for name, seen, unread in tops:
-                finite = [bool(np.isfinite(next(coming)).all()) for _ in seen]
-                if not finite[0]:
-                    bad.setdefault(name, (1, unread if len(seen) < 2 else int(not finite[1])))
-            if bad:
-                self._closely = _CLOSELY
-            put(late, [layer for layer in layers if layer.name in met], bad, State.SAMPLED)
+                late.scalars["probe_input_unread"] = 1.0
             return late
 
-        here = [layer for layer in [*layers, *others] if layer.name not in met]
-        put(found, here, hits, State.MEASURED)
-        if tops:
-            found.late.append(Late(Transfer([one for _, seen, _ in tops for one in seen]), finish))
+        _put(found, [one for seen, _ in tops.values() for one in seen], finish)
 
-    def _rows(
-        self,
-        family: Family,
-        step: int,
-        layers: Sequence[Layer],
-        rows: NDArray[np.void],
-        states: Sequence[State],
-    ) -> StepRows:
-        fresh = [layer for layer in layers if layer.name not in self._ids]
-        if fresh:
+    def _rows(self, family: Family, step: int, seen: LayerRows) -> StepRows:
+        layers, rows, states = seen
+        if any(layer.name not in self._ids for layer in layers):
+            order = self.graph.order if self.graph is not None else {}
             subjects = [
-                Subject(
-                    Kind.LAYER, one.name, one.name, order=self.order.get(one.name), module=one.kind
-                )
-                for one in fresh
+                Subject(Kind.LAYER, one.name, one.name, order=order.get(one.name), module=one.kind)
+                for one in layers
             ]
             ids = self._recorder.declare(subjects).tolist()
-            self._ids.update(zip((layer.name for layer in fresh), ids, strict=True))
+            self._ids |= {layer.name: number for layer, number in zip(layers, ids, strict=True)}
         known = np.array([self._ids[layer.name] for layer in layers], np.uint32)
         return StepRows(family, step, known, rows, np.array(states, np.uint8))
 
 
-def _bad_inputs(given: Any) -> int:
-    """Non-finite elements of a layer's first input; whole numbers are always finite."""
-    values = [looking.stored(tensor) for tensor in looking.tensors_in(given)]
-    floats = [tensor for tensor in values if tensor.is_floating_point()]
-    if not floats:
-        return 0 if values else _UNREAD
-    return looking.nonfinite(floats[0], whole=True) if readable(floats[0]) else _UNREAD
+def _put(found: Found, sent: list[Tensor], finish: Callable[[Parts], Found]) -> None:
+    """Into `found` what needs the numbers of these tensors: later where there are any."""
+    if sent:
+        found.late.append(Late(Transfer(sent), finish))
+        return
+    now = finish([])
+    found.rows += now.rows
+    found.scalars |= now.scalars
+
+
+def _input(args: Any, kwargs: Any) -> Tensor | None:
+    """What a layer is given: the first tensor of floating point numbers, or else the first."""
+    given = [looking.stored(tensor) for tensor in looking.tensors_in((args, kwargs))]
+    return next((each for each in given if each.is_floating_point()), given[0] if given else None)
+
+
+def _bad_input(given: Tensor | None) -> int:
+    """Its non-finite elements; whole numbers are always finite."""
+    if given is None or (given.is_floating_point() and not readable(given)):
+        return _UNREAD
+    return looking.nonfinite(given, whole=True) if given.is_floating_point() else 0

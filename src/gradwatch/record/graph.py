@@ -5,13 +5,13 @@ all its activations.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 import gradwatch.graph
 from gradwatch.graph import Graph
@@ -39,14 +39,14 @@ class AutogradWalker:
 
     Reads names and edges only. `joined(sources, layers)` is called where an operation takes
     parameters of layers that no hook has seen; `passed(node, sources)` for every other new node.
-    Both may say what the sources of everything behind the node are.
+    Both say what the sources of everything behind the node are.
     """
 
     def __init__(
         self,
         owners: Mapping[int, str],
-        joined: Callable[[Sources, Sources], Sources] | None = None,
-        passed: Callable[[Node, Sources], Sources | None] | None = None,
+        joined: Callable[[Sources, Sources], Sources],
+        passed: Callable[[Node, Sources], Sources],
     ) -> None:
         self._owners, self._joined, self._passed = owners, joined, passed
         self._sources: dict[int, Sources] = {}
@@ -66,11 +66,11 @@ class AutogradWalker:
 
     def sources(self, nodes: Iterable[Node]) -> Sources:
         """The layers the nodes' data come from, nearest first in order of arguments."""
-        layers: dict[str, None] = {}
+        nodes = list(nodes)
         for node in nodes:
             self._visit(node)
-            layers.update(dict.fromkeys(self._sources.get(node._sequence_nr(), ())))
-        return tuple(layers)
+        known = [self._sources.get(node._sequence_nr(), ()) for node in nodes]
+        return tuple(dict.fromkeys(chain.from_iterable(known)))
 
     def _visit(self, start: Node) -> None:
         """Depth first, inputs before the nodes they feed.
@@ -101,16 +101,10 @@ class AutogradWalker:
         if children and None not in layers:
             self._parameter_layers[number] = unseen[0]
             return
-        feeding: dict[str, None] = {}
-        for child in children:
-            if child is not None:
-                feeding.update(dict.fromkeys(self._sources.get(child._sequence_nr(), ())))
-        sources = tuple(feeding)
-        if unseen:
-            sources = self._joined(sources, unseen) if self._joined is not None else unseen[-1:]
-        elif self._passed is not None:
-            sources = self._passed(node, sources) or sources
-        self._sources[number] = sources
+        sources = self.sources(child for child in children if child is not None)
+        self._sources[number] = (
+            self._joined(sources, unseen) if unseen else self._passed(node, sources)
+        )
 
     def _layer(self, node: Node) -> str | None:
         """The layer of a parameter, or of one that was only reshaped; None for data."""
@@ -156,73 +150,57 @@ class LayerGraph:
         self.graph: Graph | None = None
         self.done = False
         self._inputs = InputUse()
-        self._walker = AutogradWalker({})
-        self._layers: dict[str, Layer] = {}
         self._called: dict[str, None] = {}
         """Layers in the order of their first call."""
         self._placed: set[str] = set()
         """Layers that are in the graph."""
         self._edges: dict[tuple[str, str], None] = {}
         self._opaque: set[str] = set()
-        self._unchanged: set[str] = set()
-        self._ran_without_gradients: list[str] = []
-        self._made: dict[int, tuple[ref[Tensor], str]] = {}
-        """Outputs that have no autograd node, by identity, and the layers that gave them."""
-        self._last_made: Sources = ()
-        self._guesses: list[tuple[str, set[int], list[str], Sources]] = []
-        """Layers to which nothing leads back, the floats they were given, and what ran before."""
         self._looks = 0
+        self.arm((), {})
 
     def arm(self, layers: Sequence[Layer], owners: Mapping[int, str]) -> None:
         """A step comes on which calls are told."""
-        self._layers = {layer.name: layer for layer in layers if layer.is_layer}
-        self._walker = AutogradWalker(owners, joined=self._found_inside, passed=self._passed)
+        self._kinds = {layer.name: layer.kind for layer in layers if layer.is_layer}
+        self._walker = AutogradWalker(owners, self._found_inside, self._passed)
         self._forget()
 
     def _forget(self) -> None:
-        self._ran_without_gradients, self._guesses, self._inputs.calls = [], [], []
-        self._made, self._last_made = {}, ()
+        self._inputs.calls = []
+        self._without_node: Any = WeakTensorKeyDictionary()
+        """Outputs that have no autograd node, of frozen layers say, and the layers they are of."""
+        self._unplaced: list[str] = []
+        """Layers that ran since one whose output has a node, or the last that is frozen."""
+        self._guesses: list[tuple[str, set[int], list[str]]] = []
+        """Layers to which nothing leads back, the floats they were given, and what ran before."""
 
     # -- in the forward --------------------------------------------------------------------------
 
     def look(self, layer: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """A layer has run."""
-        if torch._C._current_graph_task_id() != -1:
-            return  # a checkpoint runs its part again: nothing new
         given, made = list(tensors_in((args, kwargs))), list(tensors_in(output))
-        unknown = {id(tensor) for tensor in given if self._is_unknown(tensor)}
-        self._inputs.layer(layer, module, given, made, unknown)
+        self._called.setdefault(layer)
+        self._inputs.layer(layer, module, given, made, self._without_node)
         if not torch.is_grad_enabled():
             # A reentrant checkpoint runs its part so, and later shows as one node of the graph.
-            self._called.setdefault(layer)
-            self._ran_without_gradients.append(layer)
+            self._unplaced.append(layer)
             return
-        changed = nodes_of(made)
-        if made and all(any(out is tensor for tensor in given) for out in made):
-            changed = [node for node in changed if not self._walker.has_seen(node)]
-            if not changed:
-                self._unchanged.add(layer)  # an identity, such as a dropout that drops nothing
-                return
-        sources = dict.fromkeys(self._walker.sources(_entering(nodes_of(given), changed)))
-        sources.update(dict.fromkeys(self._without_gradient(given)))
-        if not sources and layer not in self._ran_without_gradients:
+        changed = [node for node in nodes_of(made) if not self._walker.has_seen(node)]
+        if made and not changed and all(any(out is tensor for tensor in given) for out in made):
+            return  # an identity, such as a dropout that drops nothing
+        known = [self._without_node[tensor] for tensor in given if tensor in self._without_node]
+        sources = (*self._walker.sources(_entering(nodes_of(given), changed)), *known)
+        if not sources and self._unplaced and layer not in self._unplaced:
             floats = {id(tensor) for tensor in given if tensor.is_floating_point()}
-            chain = list(dict.fromkeys(self._ran_without_gradients))
-            if chain or self._last_made:
-                self._guesses.append((layer, floats, chain, self._last_made))
+            self._guesses.append((layer, floats, self._unplaced))
         self._join(sources, layer)
-        self._ran_without_gradients = []
         self._walker.mark(changed, layer)
-        for tensor in made:
-            if tensor.grad_fn is None:
-                # By identity, checked through a weak reference: the id of a freed tensor is reused.
-                self._made[id(tensor)] = ref(tensor), layer
-                self._last_made = (layer,)
+        plain = [tensor for tensor in made if tensor.grad_fn is None]
+        self._without_node.update(dict.fromkeys(plain, layer))
+        self._unplaced = [layer] if plain else []
 
     def ended(self, model: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """The model has run: what its output passed after the last layer may be a layer too."""
-        if torch._C._current_graph_task_id() != -1:
-            return
         if torch.is_grad_enabled():
             made = list(tensors_in(output))
             self._walker.sources(nodes_of(made))
@@ -235,22 +213,9 @@ class LayerGraph:
 
     def _guess(self, fed: set[int]) -> None:
         """Where nothing leads back, what ran without gradients is assumed to feed a layer."""
-        for layer, floats, chain, last in self._guesses:
+        for layer, floats, before in self._guesses:
             if floats - fed:
-                self._join(self._chain((), chain) or last, layer)
-                self._opaque |= set() if chain else {layer}
-
-    def _without_gradient(self, given: Iterable[Tensor]) -> Iterator[str]:
-        """Layers whose outputs need no gradient, frozen ones say, known by the tensor itself."""
-        for tensor in given:
-            reference, layer = self._made.get(id(tensor), (None, ""))
-            if reference is not None and reference() is tensor:
-                yield layer
-
-    def _is_unknown(self, tensor: Tensor) -> bool:
-        """Whether nothing tells where a tensor comes from, unless it is an input."""
-        plain = tensor.grad_fn is None and not tensor.requires_grad
-        return plain and not any(self._without_gradient([tensor]))
+                self._join(self._chain((), before), layer)
 
     def _join(self, sources: Iterable[str], layer: str) -> None:
         self._called.setdefault(layer)
@@ -259,21 +224,20 @@ class LayerGraph:
 
     def _found_inside(self, sources: Sources, inside: Sources) -> Sources:
         """An operation takes parameters of these layers; several in one, and it is compiled."""
-        if len(inside) == 1:
-            self._join(sources, inside[0])
-            return inside
-        place = {name: index for index, name in enumerate(self._layers)}
-        return self._chain(sources, sorted(inside, key=lambda name: place.get(name, len(place))))
+        if len(inside) > 1:
+            return self._chain(sources, [name for name in self._kinds if name in inside])
+        self._join(sources, inside[0])
+        return inside
 
-    def _passed(self, node: Node, sources: Sources) -> Sources | None:
+    def _passed(self, node: Node, sources: Sources) -> Sources:
         """A part that cannot be looked into stands for the layers in it, one after the other."""
-        if node.name() != _REENTRANT or not self._ran_without_gradients:
-            return None
-        inside, self._ran_without_gradients = self._ran_without_gradients, []
-        return self._chain(sources, dict.fromkeys(inside))
+        if node.name() != _REENTRANT:
+            return sources
+        inside, self._unplaced = self._unplaced, []
+        return self._chain(sources, inside)
 
     def _chain(self, sources: Sources, inside: Iterable[str]) -> Sources:
-        for layer in inside:
+        for layer in dict.fromkeys(inside):
             self._join(sources, layer)
             self._opaque.add(layer)
             sources = (layer,)
@@ -286,35 +250,29 @@ class LayerGraph:
         self._guess(set())  # of networks that no model calls
         self._forget()
         self._looks += 1
-        if not self._placed:
-            if self._looks >= _LOOKS:
-                self.assume()
-            return {}
-        nodes = tuple(self._node(name) for name in self._called if name in self._placed)
-        self.graph = Graph(nodes, tuple(self._edges))
-        complete = self._layers.keys() <= self._placed | self._unchanged
-        followed = self._looks >= _LOOKS or not self._inputs.several
-        self.done = step >= _LAST_STEP or (complete and followed)
-        return self._inputs.info() if self._looks >= _LOOKS else {}
+        seen = self._looks >= _LOOKS
+        if self._placed:
+            names = [name for name in self._called if name in self._placed]
+            kinds = [self._kinds.get(name, "") for name in names]
+            opaque = [name in self._opaque for name in names]
+            nodes = map(gradwatch.graph.Node, names, kinds, opaque)
+            self.graph = Graph(tuple(nodes), tuple(self._edges))
+            self.done = step >= _LAST_STEP or (seen and self._kinds.keys() <= self._called.keys())
+        elif seen:
+            self.assume()
+        return self._inputs.info() if seen else {}
 
     def assume(self) -> None:
         """Where no forward was seen: the order of registration, and the graph says so."""
-        if self.graph is None and self._layers:
-            edges = Graph.chain(self._layers).edges
-            self.graph = Graph(tuple(map(self._node, self._layers)), edges, assumed=True)
-            self.done = True
-
-    def _node(self, name: str) -> gradwatch.graph.Node:
-        kind = self._layers[name].kind if name in self._layers else ""
-        return gradwatch.graph.Node(name, kind, opaque=name in self._opaque)
+        if self.graph is None and self._kinds:
+            self.graph, self.done = Graph.chain(self._kinds), True
 
 
 def _entering(given: list[Node], made: list[Node]) -> list[Node]:
     """The nodes before the layer. One that works in place has given its input its own node."""
     before: list[Node] = []
     for node in given:
-        inside = any(node is output for output in made)
-        before += [child for child, _ in node.next_functions if child] if inside else [node]
+        before += [child for child, _ in node.next_functions if child] if node in made else [node]
     return before
 
 
@@ -324,79 +282,60 @@ def _entering(given: list[Node], made: list[Node]) -> list[Node]:
 class InputUse:
     """Follows the float tensors among a model's arguments through one forward after the other.
 
-    An input is known by its place among the arguments. It is used by the layers that are called
-    with it; a layer without parameters that gives nothing but zeros passes nothing on. Operations
+    An input is known by the name of the argument. It is used by the layers that are called with
+    it; a layer without parameters that gives nothing but zeros passes nothing on. Operations
     outside of layers show only that they took some tensor without a gradient: then no verdict is
-    sure, since an input that no layer is called with may have gone there.
+    sure, since an input that no layer is called with may have gone there. So it is with modules of
+    the user's, which may reach an input by another way than their arguments.
     """
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, set[int], set[int], bool]] = []
-        """Layers of this forward, the tensors they were given, those of them that nobody knows, and
-        whether nothing was passed on. By identity: the model's inputs live until it has ended."""
-        self._unseen = False
-        self._names: dict[int, str] = {}
-        self._takers: dict[int, set[str]] = {}
-        self._blocking: dict[int, set[str]] = {}
-
-    @property
-    def several(self) -> bool:
-        """Whether there are inputs to tell apart."""
-        return len(self._names) > 1
+        self.calls: list[tuple[str, str, set[int], set[int]]] = []
+        """Layers of this forward, whether they pass on what they take, the tensors they were given,
+        and those of them that nobody knows: by identity, since the model's inputs live until it has
+        ended."""
+        self._sure = True
+        self._found: dict[int, dict[str, Any]] = {}
 
     def layer(
-        self, name: str, module: nn.Module, given: list[Tensor], made: list[Tensor], odd: set[int]
+        self, name: str, module: nn.Module, given: list[Tensor], made: list[Tensor], known: Any
     ) -> None:
-        """A layer was called with `given`."""
+        """A layer was called with `given`; the tensors of `known` come from layers."""
         alone = len(given) == 1 and next(module.parameters(), None) is None
         blocks = alone and bool(made) and _is_zero(made) and not _is_zero(given)
-        # A module of the user's may reach an input by another way than its arguments.
-        self._unseen |= not type(module).__module__.startswith("torch.")
-        self.calls.append((name, {id(tensor) for tensor in given}, odd, blocks))
+        role = "blocked_by" if blocks else "layers"
+        unknown = {id(one) for one in given if not one.requires_grad and one not in known}
+        self.calls.append((name, role, set(map(id, given)), unknown))
+        self._sure &= type(module).__module__.startswith("torch.")
 
     def ended(self, model: nn.Module, args: Any, kwargs: Any, fed: set[int], unseen: bool) -> None:
         """The model was called with these; something may have gone by `unseen`."""
-        names = _argument_names(model)
-        names += [name for name in kwargs if name not in names]
-        given = [*enumerate(args), *((names.index(name), kwargs[name]) for name in kwargs)]
-        places = {
-            id(value): place
-            for place, value in given
-            if isinstance(value, Tensor) and value.is_floating_point()
-            if value.numel() > 1 and not value.requires_grad
-        }
-        for place in places.values():
-            self._names.setdefault(place, names[place] if place < len(names) else "")
-        self._unseen |= unseen or any(odd - fed for _, _, odd, _ in self.calls)
-        for name, tensors, _, blocks in self.calls:
-            for place in {places[tensor] for tensor in tensors & places.keys()}:
-                (self._blocking if blocks else self._takers).setdefault(place, set()).add(name)
+        self._sure &= not unseen and not any(unknown - fed for *_, unknown in self.calls)
+        for place, (name, value) in enumerate(_arguments(model, args, kwargs)):
+            if not isinstance(value, Tensor) or value.numel() < 2:
+                continue
+            if value.requires_grad or not value.is_floating_point():
+                continue
+            blank: dict[str, Any] = {"number": place + 1, "name": name}
+            entry = self._found.setdefault(place, blank | {"layers": [], "blocked_by": []})
+            for layer, role, given, _ in self.calls:
+                if id(value) in given and layer not in entry[role]:
+                    entry[role].append(layer)
 
     def info(self) -> dict[str, Any]:
         """Keys for `run.info`: the inputs that may be unused, and the layers that take each."""
-        entries = [
-            {
-                "number": place + 1,
-                "name": name,
-                "layers": sorted(self._takers.get(place, ())),
-                "blocked_by": sorted(self._blocking.get(place, ())),
-                "sure": not self._unseen,
-            }
-            for place, name in sorted(self._names.items())
-        ]
-        return {"inputs": entries} if self.several else {}
+        entries = [self._found[place] | {"sure": self._sure} for place in sorted(self._found)]
+        return {"inputs": entries} if len(entries) > 1 else {}
 
 
-def _argument_names(model: nn.Module) -> list[str]:
-    """The names of the forward's arguments, up to the first that takes any number of them."""
+def _arguments(model: nn.Module, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+    """The forward's arguments by name; those it takes any number of are not told apart."""
     try:
-        parameters = list(inspect.signature(model.forward).parameters.values())
+        signature = inspect.signature(model.forward)
+        given = signature.bind(*args, **kwargs).arguments
     except (TypeError, ValueError):  # not written in Python
         return []
-    single = takewhile(
-        lambda one: one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD), parameters
-    )
-    return [parameter.name for parameter in single]
+    return [(name, given.get(name)) for name in signature.parameters]
 
 
 def _is_zero(tensors: Iterable[Tensor]) -> bool:

@@ -10,6 +10,9 @@ import torch
 
 log = logging.getLogger("gradwatch")
 
+_CUDA = torch.backends.cuda.is_built()
+"""Of a torch without it nobody needs to ask what a stream does."""
+
 
 class Overhead(float):
     """The share of a run's time that was spent inside our code; as text, in its two parts.
@@ -22,7 +25,7 @@ class Overhead(float):
     after: float
     """The share of the time since they were used up."""
 
-    def __new__(cls, spent: float, wall: float, *, allowance: float, charged: float) -> "Overhead":
+    def __new__(cls, spent: float, wall: float, allowance: float, charged: float) -> "Overhead":
         """`charged` is for how many seconds by now the budget holds."""
         self = super().__new__(cls, spent / wall if wall > 0 else 0.0)
         self.free = min(spent, allowance)
@@ -64,14 +67,13 @@ class ErrorGuard:
 
     def run(self, action: Callable[..., Any], *args: Any) -> Any:
         """Call `action` and time it; None where it failed or recording is off."""
-        if self.off or capturing():
+        if self.off or (_CUDA and capturing()):
             return None
         start = time.perf_counter()
         try:
             return action(*args)
         except Exception as error:
             self.fail(error)
-            return None
         finally:
             self.timer.spent += time.perf_counter() - start
 
@@ -87,7 +89,9 @@ class ErrorGuard:
         self.error = error
         # The last line of defence: where even this fails, there is nowhere left to report to.
         with contextlib.suppress(Exception):
-            _log(error)
+            said = "gradwatch stopped recording; the training goes on unchanged (%s: %s)"
+            log.warning(said, type(error).__name__, error)
+            log.debug("gradwatch: where it happened", exc_info=error)
         with contextlib.suppress(Exception):
             self._on_failure()
 
@@ -95,9 +99,3 @@ class ErrorGuard:
 def capturing() -> bool:
     """Whether a CUDA graph is being captured on the present stream."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def _log(error: Exception) -> None:
-    said = "gradwatch stopped recording; the training goes on unchanged (%s: %s)"
-    log.warning(said, type(error).__name__, error)
-    log.debug("gradwatch: where it happened", exc_info=error)

@@ -1,7 +1,7 @@
 """The layers of a model, which of them run compiled, and which act otherwise in evaluation."""
 
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from weakref import ref
 
@@ -35,6 +35,8 @@ class Layer:
     """Nobody left it out."""
     probed: bool = False
     """It can make a NaN, and nobody left it out."""
+    drops: bool = False
+    """It is a dropout layer of a part that is trained."""
     root: bool = False
     """Its calls are calls of the model, or of one of several networks."""
     is_layer: bool = True
@@ -54,7 +56,7 @@ def layers_of(
     Where `watched` names layers, others that have parameters are not watched. A module registered
     twice is one layer, under its first name. Roots that are no layers come last.
     """
-    compiled = _compiled_modules(model)
+    compiled, resting = _compiled_modules(model), _resting(model)
     found: dict[int, Layer] = {}
     for name, module in bare_modules(model):
         if id(module) in found or _REPARAMETRIZED in f".{name}.":
@@ -66,8 +68,10 @@ def layers_of(
             continue
         layer = Layer(name, type(module).__name__.removeprefix("Parametrized"), ref(module))
         layer.composite, layer.hidden = composite, id(module) in compiled
-        taken = not watched or name in watched or next(module.parameters(), None) is None
-        layer.watched, layer.probed = taken, taken and not isinstance(module, _HARMLESS)
+        free = next(module.parameters(), None) is None
+        layer.watched = free or not watched or name in watched
+        layer.probed = layer.watched and not isinstance(module, _HARMLESS)
+        layer.drops = free and drops(module) and id(module) not in resting
         found[id(module)] = layer
     for module in roots:
         blank = Layer("", type(module).__name__, ref(module), watched=False, is_layer=False)
@@ -97,22 +101,13 @@ def compiles() -> bool:
 
 def _compiled_modules(model: nn.Module) -> set[int]:
     """The modules that run compiled, by identity; the wrapper that compile returns does not."""
-    return {
-        id(inner)
-        for module in model.modules()
-        if _runs_compiled(module)
-        for inner in module.modules()
-        if inner is not module or _compiled_in_place(module)
-    }
-
-
-def _runs_compiled(module: nn.Module) -> bool:
-    # `torch.compile(model)` wraps it; `model.compile()` works in place and leaves no wrapper.
-    return _compiled_in_place(module) or "_orig_mod" in module._modules
-
-
-def _compiled_in_place(module: nn.Module) -> bool:
-    return getattr(module, "_compiled_call_impl", None) is not None
+    hidden: set[int] = set()
+    for module in model.modules():
+        # `model.compile()` works in place; `torch.compile(model)` returns a wrapper.
+        in_place = getattr(module, "_compiled_call_impl", None) is not None
+        if in_place or "_orig_mod" in module._modules:
+            hidden |= {id(inner) for inner in module.modules() if in_place or inner is not module}
+    return hidden
 
 
 # -- modes ---------------------------------------------------------------------------------------
@@ -128,21 +123,12 @@ def drops(module: nn.Module) -> bool:
     return any(isinstance(rate, int | float) and rate > 0 for rate in rates)
 
 
-def trainable_dropouts(model: nn.Module) -> Iterator[Layer]:
-    """The dropout layers of parts that are trained; those of a frozen part rest on purpose."""
-    modules = dict(bare_modules(model))
-    for name, module in modules.items():
-        if drops(module) and next(module.parameters(), None) is None:
-            around = _around(name, modules)
-            if around is None or any(p.requires_grad for p in around.parameters()):
-                yield Layer(name, type(module).__name__, ref(module))
-
-
-def _around(name: str, modules: dict[str, nn.Module]) -> nn.Module | None:
-    """The smallest module that holds this one and has parameters."""
-    while name:
-        name = name.rpartition(".")[0]
-        module = modules.get(name)
-        if module is not None and next(module.parameters(), None) is not None:
-            return module
-    return None
+def _resting(model: nn.Module) -> set[int]:
+    """The modules inside parts whose parameters are all frozen: dropouts there rest on purpose."""
+    return {
+        id(inner)
+        for module in model.modules()
+        if not any(parameter.requires_grad for parameter in module.parameters())
+        if next(module.parameters(), None) is not None
+        for inner in module.modules()
+    }

@@ -1,13 +1,12 @@
 """What the user logs: numbers, put to the step they belong to, and the batch ids of a step."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from math import isfinite
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from gradwatch.checks.logged import losses
@@ -60,7 +59,7 @@ class Logs:
         self._refused: set[str] = set()
         self._kept: list[LoggedNumber] = []
         self._since = 0.0
-        self.batches = Batches()
+        self.samples = SampleIds()
 
     def keep(self, values: Mapping[str, Any]) -> bool:
         """Keep the values; False where they have to go the long way, through `log`.
@@ -120,7 +119,7 @@ class Logs:
                     self._early.add(given)
             step = coming if given in self._early else made
             if given == BATCH:
-                self.batches.keep(step, value)
+                self.samples.keep(step, value)
             elif not is_number(value):
                 self._refuse(given, value, made)
             elif on_accelerator(value):
@@ -130,11 +129,10 @@ class Logs:
                 if name == given:
                     self._plain.add(name)
         of_training = losses([name for _, name, _ in numbers])
-        bad = {step for step, name, v in numbers if name in of_training and not isfinite(v)}
-        for step in bad:
+        for step in {at for at, name, v in numbers if name in of_training and not isfinite(v)}:
             numbers.append((step, "loss_nonfinite", 1.0))
-            if found := self.batches.mark(step):
-                self._recorder.note(found)
+            if self.samples.mark(step):
+                self._recorder.note(self.samples.info())
         self._logged(numbers)
         self._recorder.numbers(numbers)
 
@@ -168,53 +166,49 @@ KEPT = 64
 _MOST = 1024
 
 
-class Batches:
-    """The ids of the last 64 steps, each with at most 1,024 of them."""
+class SampleIds:
+    """The ids of the samples of the last 64 steps, at most 1,024 of each."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[int, list[int | str]]] = deque(maxlen=KEPT)
-        self._bad: tuple[int, list[int | str]] | None = None
+        self._kept: dict[int, list[int | str]] = {}
+        self._bad: dict[str, Any] = {}
 
     def keep(self, step: int, ids: Any) -> None:
         """Remember what the step was fed with; a step of several batches has all of theirs."""
-        samples = plain_ids(ids)
-        if self._kept and self._kept[-1][0] == step:
-            samples = [*self._kept.pop()[1], *samples][:_MOST]
-        self._kept.append((step, samples))
+        kept = self._kept.setdefault(step, [])
+        kept += plain_ids(ids)[: _MOST - len(kept)]
+        if len(self._kept) > KEPT:
+            del self._kept[min(self._kept)]
 
-    def mark(self, step: int) -> dict[str, Any]:
-        """The loss of this step is not finite: what to note, the first time it happens."""
-        if self._bad is not None or not self._kept:
-            return {}
-        self._bad = next((batch for batch in self._kept if batch[0] == step), self._kept[-1])
-        return self.info()
+    def mark(self, step: int) -> bool:
+        """The loss of this step is not finite: whether that is the first time it happens."""
+        if self._bad or not self._kept:
+            return False
+        step = step if step in self._kept else max(self._kept)
+        self._bad = {"step": step, "ids": self._kept[step]}
+        return True
 
     def info(self) -> dict[str, Any]:
         """For `run.info`: `batches` ([step, ids] of the last steps) and the first `bad_batch`."""
-        if not self._kept:
-            return {}
-        info: dict[str, Any] = {"batches": [[step, ids] for step, ids in self._kept]}
-        if self._bad is not None:
-            info["bad_batch"] = {"step": self._bad[0], "ids": self._bad[1]}
-        return info
+        batches = [[step, ids] for step, ids in self._kept.items()]
+        named = {"batches": batches, "bad_batch": self._bad}
+        return {name: noted for name, noted in named.items() if noted}
 
 
 def plain_ids(ids: Any) -> list[int | str]:
-    """Whole numbers and words out of a tensor, an array, a list or a single id."""
-    if isinstance(ids, torch.Tensor):
-        if not ids.is_cpu:
-            return []  # reading it would wait for the device
-        ids = ids.detach().numpy()
-    if isinstance(ids, np.ndarray):
+    """Whole numbers and words out of a tensor, an array, a list or a single id.
+
+    Nothing of what lies on a device: reading it would wait for it.
+    """
+    if isinstance(ids, np.ndarray) or (isinstance(ids, Tensor) and ids.is_cpu):
         ids = ids.reshape(-1)[:_MOST].tolist()
-    if isinstance(ids, (str, int)) or not isinstance(ids, Iterable):
+    if isinstance(ids, str | Tensor) or not isinstance(ids, Iterable):
         ids = [ids]
-    return [_plain(sample) for sample in list(ids)[:_MOST]]
+    return [_plain(one) for one in islice(ids, _MOST) if not on_accelerator(one)]
 
 
-def _plain(sample: Any) -> int | str:
-    if isinstance(sample, torch.Tensor) and sample.is_cpu and sample.numel() == 1:
-        sample = sample.detach().numpy().reshape(()).item()
-    if isinstance(sample, (int, np.integer)) or (isinstance(sample, float) and sample.is_integer()):
-        return int(sample)
-    return str(sample)[:200]
+def _plain(one: Any) -> int | str:
+    if isinstance(one, Tensor) and one.is_cpu and one.numel() == 1:
+        one = one.item()
+    is_whole = isinstance(one, int | np.integer) or (isinstance(one, float) and one.is_integer())
+    return int(one) if is_whole else str(one)[:200]

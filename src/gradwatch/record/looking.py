@@ -26,32 +26,19 @@ PLAIN: tuple[type[Tensor], ...] = (Tensor, torch.nn.Parameter)
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
-def observable() -> bool:
-    """Whether an eager forward is running whose tensors hold real numbers.
-
-    Under a transform, a trace or a dispatch mode a look at a tensor would become part of the
-    computation: selective checkpointing, for one, counts every operation it sees.
-    """
-    return not (
-        torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._get_tracing_state()
-    )
-
-
 def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[Tensor]:
     """The tensors in arguments or an output: tuples, lists, dicts, mappings, dataclasses."""
     if isinstance(value, Tensor):
         yield value
-    elif depth:
-        items: Any = ()
-        if isinstance(value, (tuple, list)):
-            items = value
-        elif isinstance(value, Mapping):
-            items = value.values()
-        elif is_dataclass(value):
-            items = vars(value).values()
-        for item in items:
+        return
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif is_dataclass(value):
+        value = getattr(value, "__dict__", {}).values()
+    elif not isinstance(value, (tuple, list)):
+        return
+    if depth:
+        for item in value:
             yield from tensors_in(item, depth - 1)
 
 
@@ -78,14 +65,14 @@ def device_readable(tensor: Tensor) -> bool:
 
     While a CUDA graph is captured they may not: they would become part of the graph.
     """
-    ordinary = on_accelerator(tensor) and _is_ordinary(tensor) and tensor.numel() > 0
-    return ordinary and observable() and not capturing()
+    return (
+        on_accelerator(tensor) and _is_ordinary(tensor) and bool(tensor.numel()) and not capturing()
+    )
 
 
 def _is_ordinary(tensor: Tensor) -> bool:
-    return (
-        type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.dtype in KERNEL_DTYPES
-    )
+    plain, strided = type(tensor) in PLAIN, tensor.layout is torch.strided
+    return plain and strided and tensor.dtype in KERNEL_DTYPES
 
 
 def moments(tensor: Tensor) -> NDArray[np.void]:
@@ -99,9 +86,6 @@ def nonfinite(tensor: Tensor, *, whole: bool = False) -> int:
     """How many of at most 4,096 evenly spread elements (`whole`: of all) are NaN or infinite."""
     size = tensor.numel()
     stride = 1 if whole or size <= PROBED else stride_of(size)
-    # By address, since this runs between the layers: two views would cost more than the look.
-    if tensor.is_contiguous() and (address := tensor.data_ptr()):
-        return kernel.nonfinite(address, size, KERNEL_DTYPES[tensor.dtype], stride)
     flat = in_one_piece(tensor)  # named, so that a copy's memory lives through the call
     address = flat.data_ptr()  # 0 where there is no element, or where the storage was freed
     return kernel.nonfinite(address, size, KERNEL_DTYPES[flat.dtype], stride) if address else 0

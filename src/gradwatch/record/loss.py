@@ -14,23 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradwatch.record.graph import Node, saved_dim, saved_tensor
+from gradwatch.record.graph import Node, saved_dim
 
 _KINDS = {
-    "BinaryCrossEntropyBackward0": "bce",
-    "BinaryCrossEntropyWithLogitsBackward0": "bce_logits",
-    "MseLossBackward0": "mse",
-    "SmoothL1LossBackward0": "smooth_l1",
-    "HuberLossBackward0": "huber",
-    "CtcLossBackward0": "ctc",
-    "SoftMarginLossBackward0": "soft_margin",
-    "MultiMarginLossBackward0": "multi_margin",
-    "LogSoftmaxBackward0": "cross_entropy",
+    "BinaryCrossEntropy": "bce",
+    "BinaryCrossEntropyWithLogits": "bce_logits",
+    "SmoothL1Loss": "smooth_l1",
+    "LogSoftmax": "cross_entropy",
 }
+"""Others are called what torch calls them: `mse`, `huber`, `ctc`."""
 _DIFFERENCES = ("mse", "smooth_l1", "huber")
-_NLL = ("NllLossBackward0", "NllLoss2DBackward0")
-_LOG_SOFTMAX = "LogSoftmaxBackward0"
-_SOFTMAX = ("SoftmaxBackward0", "SafeSoftmaxBackward0")
+_NLL = ("NllLoss", "NllLoss2D")
+_SOFTMAX = ("Softmax", "SafeSoftmax")
 _KEEPING = {
     *("View", "UnsafeView", "Reshape", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze"),
     *("Alias", "Clone", "ToCopy"),
@@ -56,26 +51,23 @@ def describe_loss(loss: Any) -> dict[str, Any]:
         return {}
     arithmetic = list(islice(_nodes(loss.grad_fn, _passes), _MOST_OF_LOSS))
     losses = [node for node in arithmetic if _kind(node) is not None]
-    if any(node.name() in _NLL for node in losses):
+    if any(_stem(node) in _NLL for node in losses):
         # label smoothing shows the log-softmax itself beside the loss
-        losses = [node for node in losses if node.name() != _LOG_SOFTMAX]
+        losses = [node for node in losses if _stem(node) != "LogSoftmax"]
     if not losses:
         return _written_out(arithmetic[:6])
     if len({_kind(node) for node in losses}) > 1:
         return {"loss_kind": "sum"}
-    return _details(losses[0], _factor(loss.grad_fn, losses[0]))
+    return _details(losses[0], scaled=_is_scaled(loss.grad_fn))
 
 
-def _details(node: Node, factor: float | None) -> dict[str, Any]:
-    kind, inner, classes = _kind(node), node, None
+def _details(node: Node, *, scaled: bool) -> dict[str, Any]:
+    kind, inner = _kind(node), node
     details: dict[str, Any] = {"loss_kind": kind}
+    classes = _channel(node) if kind == "nll" else 2 if kind in ("bce", "bce_logits") else None
     if kind == "cross_entropy":
-        inner = node if node.name() == _LOG_SOFTMAX else _below(node, _LOG_SOFTMAX)
+        inner = node if _stem(node) == "LogSoftmax" else _below(node, "LogSoftmax") or node
         classes = _classes(inner)
-    elif kind == "nll":
-        classes = _channel(node)
-    elif kind in ("bce", "bce_logits"):
-        classes = 2
     over = _normalised_over(node)
     if over is not None and over != (chosen := _channel(node)):
         classes = chosen
@@ -83,7 +75,7 @@ def _details(node: Node, factor: float | None) -> dict[str, Any]:
     if classes is not None:
         details["classes"] = classes
     if kind in ("cross_entropy", "bce_logits"):
-        squashed = _below(inner, *_SOFTMAX, "SigmoidBackward0") is not None
+        squashed = _below(inner, *_SOFTMAX, "Sigmoid") is not None
         details["loss_fed_with"] = "probabilities" if squashed else "logits"
     averaged = getattr(node, "_saved_reduction", 1) != _SUM
     if not averaged:
@@ -92,15 +84,16 @@ def _details(node: Node, factor: float | None) -> dict[str, Any]:
         details |= _compared(node)
     if kind == "cross_entropy" and _among_themselves(inner):
         details["classes_are_samples"] = True
-    elif classes is not None and classes >= 2 and averaged and factor is not None:
-        details["chance"] = math.log(classes) * factor
+    elif classes is not None and classes >= 2 and averaged and not scaled:
+        details["chance"] = math.log(classes)
     return details
 
 
 def _kind(node: Node) -> str | None:
-    if node.name() in _NLL:
-        return "nll" if _below(node, _LOG_SOFTMAX) is None else "cross_entropy"
-    return _KINDS.get(node.name())
+    stem = _stem(node)
+    if stem in _NLL:
+        return "nll" if _below(node, "LogSoftmax") is None else "cross_entropy"
+    return _KINDS.get(stem, stem.removesuffix("Loss").lower() if stem.endswith("Loss") else None)
 
 
 def _compared(node: Node) -> dict[str, Any]:
@@ -114,12 +107,11 @@ def _compared(node: Node) -> dict[str, Any]:
         return {}
     expanded = _stem(children[0]) == "Expand"
     both = _shape(children[0] if expanded else node)
-    child = next(iter(_children(children[0])), None) if expanded else children[0]
-    if child is None or _stem(child) == "Unsqueeze":
-        return {}
+    child = _child(children[0]) if expanded else children[0]
     given = _shape(child)
     count = math.prod(given)
-    pairs = count > 1 and 1 <= len(given) <= 2 and both == (count, count) != given
+    pairs = count > 1 and len(given) <= 2 and both == (count, count) != given
+    pairs = pairs and _stem(child) != "Unsqueeze"
     return {"compared": [list(given), list(both)]} if pairs else {}
 
 
@@ -133,14 +125,12 @@ def _classes(node: Node) -> int | None:
 def _among_themselves(node: Node) -> bool:
     """Whether the classes are the samples of the batch (contrastive): chance grows with it."""
     shape = _shape(node)
-    made = last_operation(node.next_functions[0][0]) if node.next_functions else ""
-    return len(shape) == 2 and shape[0] == shape[1] and made != "Addmm"
+    return len(shape) == 2 and shape[0] == shape[1] and last_operation(_child(node)) != "Addmm"
 
 
 def _channel(node: Node) -> int | None:
     """The classes a negative log-likelihood chooses from: the channel of what it was given."""
-    child = node.next_functions[0][0] if node.next_functions else None
-    shape = _shape(child) if child is not None else ()
+    shape = _shape(_child(node))
     return int(shape[min(1, len(shape) - 1)]) if shape else None
 
 
@@ -149,44 +139,19 @@ def _normalised_over(node: Node) -> int | None:
 
     Nothing may have been cut out of them on the way.
     """
-    if node.name() not in _NLL:
+    if _stem(node) not in _NLL:
         return None
-    made = _below(node, _LOG_SOFTMAX, through=_KEEPING)
-    if made is None and (log := _below(node, "LogBackward0", through=_KEEPING)) is not None:
+    made = _below(node, "LogSoftmax", through=_KEEPING)
+    if made is None and (log := _below(node, "Log", through=_KEEPING)) is not None:
         made = _below(log, *_SOFTMAX, through=_KEEPING)
     return None if made is None else _classes(made)
 
 
-def _factor(start: Node, loss: Node) -> float | None:
-    """What the loss was multiplied by before it was logged; None where that cannot be read."""
-    node, factor = start, 1.0
-    for _ in range(16):
-        if node is loss:
-            return factor
-        stem, children = _stem(node), _children(node)
-        if stem == "Div" and children and _stem(children[0]) == "Neg":
-            return factor  # soft targets: the mean over the batch
-        if stem in ("Mul", "Div") and len(children) == 1:
-            if not (number := _number(node)):
-                return None
-            factor = factor * number if stem == "Mul" else factor / number
-        elif stem not in _RESHAPING | {"Mean"}:
-            return factor  # sums of parts, as label smoothing has them, keep the scale
-        if not children:
-            return None
-        node = children[0]
-    return None
-
-
-def _number(node: Node) -> float | None:
-    """The number a node multiplied or divided by, where autograd kept it in plain sight."""
-    try:
-        value = saved_tensor(node, "other")
-    except RuntimeError:  # freed by the backward
-        return None
-    if value is not None and value.is_cpu and value.numel() == 1:
-        return float(value.detach().numpy().reshape(()))
-    return None
+def _is_scaled(start: Node) -> bool:
+    """Whether a loss was multiplied before it was logged: by what, the graph does not say."""
+    last = list(_line(start, _RESHAPING | {"Mean"}))[-1]
+    # Of soft targets the mean over the batch divides the negated sum.
+    return _stem(last) in ("Mul", "Div") and _stem(_child(last)) != "Neg"
 
 
 def _written_out(nodes: list[Node]) -> dict[str, Any]:
@@ -221,14 +186,8 @@ def parts_reached(loss: Tensor, model: nn.Module) -> list[str]:
 
 def last_operation(node: Node | None) -> str:
     """What made a tensor, but for reshaping and casts: `Sigmoid`, `Addmm`, or nothing."""
-    for _ in range(8):
-        if node is None:
-            return ""
-        stem = _stem(node)
-        if stem not in _KEEPING:
-            return stem.removeprefix("Safe")
-        node = next(iter(_children(node)), None)
-    return ""
+    made = (stem for one in _line(node, _KEEPING) if (stem := _stem(one)) not in _KEEPING)
+    return next(made, "").removeprefix("Safe")
 
 
 def _nodes(start: Node, passes: Callable[[Node], bool]) -> Iterator[Node]:
@@ -248,32 +207,35 @@ def _children(node: Node) -> list[Node]:
     return [child for child, _ in node.next_functions if child is not None]
 
 
-def _shape(node: Node) -> tuple[int, ...]:
+def _child(node: Node) -> Node | None:
+    return next(iter(_children(node)), None)
+
+
+def _shape(node: Node | None) -> tuple[int, ...]:
     metadata = getattr(node, "_input_metadata", None)
     return tuple(metadata[0].shape) if metadata else ()
 
 
-def _stem(node: Node) -> str:
-    return str(node.name()).rstrip("0123456789").removesuffix("Backward")
+def _stem(node: Node | None) -> str:
+    return "" if node is None else node.name().rstrip("0123456789").removesuffix("Backward")
 
 
 def _passes(node: Node) -> bool:
     """Whether the arithmetic of a loss goes on behind the node."""
-    return _stem(node) in _RESHAPING | _ARITHMETIC or node.name() in _NLL
+    return _stem(node) in _RESHAPING | _ARITHMETIC or _stem(node) in _NLL
 
 
-def _below(node: Node, *names: str, through: Container[str] = _RESHAPING) -> Node | None:
+def _line(node: Node | None, through: Container[str]) -> Iterator[Node]:
+    """The node and the first children behind it, up to one that is not to be passed."""
+    for _ in range(16):
+        if node is not None:
+            yield node
+            node = _child(node) if _stem(node) in through else None
+
+
+def _below(node: Node, *stems: str, through: Container[str] = _RESHAPING) -> Node | None:
     """The first of these nodes right under `node`, but for reshaping and casts."""
-    for _ in range(8):
-        children = _children(node)
-        if not children:
-            return None
-        node = children[0]
-        if node.name() in names:
-            return node
-        if _stem(node) not in through:
-            return None
-    return None
+    return next((one for one in _line(_child(node), through) if _stem(one) in stems), None)
 
 
 # -- where only a number is logged ---------------------------------------------------------------
@@ -291,13 +253,12 @@ def guess(rows: Floats, gradient: Floats) -> dict[str, Any]:
     classes = rows.shape[-1]
     if classes < 2 or rows.shape != gradient.shape or not np.isfinite([rows, gradient]).all():
         return {}
-    used = np.abs(gradient).max(axis=1) > 0  # ignored rows have no gradient
+    used = gradient.any(axis=1)  # ignored rows have no gradient
     rows, gradient = rows[used], gradient[used]
-    if len(rows) < 2 or ((gradient < 0).sum(axis=1) != 1).any():
+    target = gradient < 0
+    if len(rows) < 2 or (target.sum(axis=1) != 1).any():
         return {}
-    target = np.arange(len(rows)), gradient.argmin(axis=1)
-    others = np.ones(rows.shape, bool)
-    others[target] = False
+    others = ~target
     known = {"classes": classes, "chance": math.log(classes)}
     if not gradient[others].any():
         return {"loss_kind": "nll", **known} if _equal(np.exp(rows).sum(axis=1), 1.0) else {}

@@ -1,8 +1,7 @@
 """What is noted of the whole run: the loss, the optimizers, passes that no step answers."""
 
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,11 +12,7 @@ from gradwatch.checks.logged import HELD_OUT, is_loss, losses, words
 from gradwatch.record.guard import log
 from gradwatch.record.logs import LoggedNumber
 from gradwatch.record.loss import describe_loss, parts_reached
-from gradwatch.record.parameters import (
-    TrackedParameters,
-    named_parameters,
-    parameter_ids,
-)
+from gradwatch.record.parameters import TrackedParameters, named_parameters, parameter_ids
 from gradwatch.record.recorder import Recorder
 from gradwatch.record.tensors import as_array, number, readable_here, spread
 from gradwatch.run import Event, EventKind
@@ -41,27 +36,25 @@ class LossNotes:
         self.looks = LOOKS
         self.logged = False
         """Whether any loss was."""
-        self.known = False
+        self._known = False
 
     def look(self, values: Mapping[str, Any]) -> None:
         """Numbers were logged, maybe as tensors with a graph."""
         self.logged = self.logged or any(map(is_loss, values))
-        loss = values.get("loss")
-        if self.looks and isinstance(loss, Tensor) and loss.grad_fn is not None:
-            self.looks = 0 if self.known else self.looks - 1
-            if not self.known:
-                self.note(describe_loss(loss))
+        if self.looks and _has_graph(loss := values.get("loss")):
+            self.looks -= 1
+            self.note(describe_loss(loss))
+        model = self._parameters.model
         for name in losses(set(values) - {"loss"} - self._reached.keys()):
             self._reached[name] = []
-            loss, model = values[name], self._parameters.model
-            if isinstance(loss, Tensor) and loss.grad_fn is not None and model is not None:
-                self._reached[name] = parts_reached(loss, model)
+            if model is not None and _has_graph(values[name]):
+                self._reached[name] = parts_reached(values[name], model)
                 self._recorder.note({"loss_reaches": dict(self._reached)})
 
     def note(self, kind: Mapping[str, Any]) -> None:
         """The kind of the loss is known, if this says anything; the first word counts."""
-        if kind and not self.known:
-            self.known = True
+        if kind and not self._known:
+            self._known, self.looks = True, 0
             self._recorder.note(dict(kind))
 
     def ask_for_a_loss(self, step: int) -> None:
@@ -71,14 +64,17 @@ class LossNotes:
             self._recorder.event(Event(step, EventKind.AUDIT, text))
 
 
+def _has_graph(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.grad_fn is not None
+
+
 # -- optimizers ----------------------------------------------------------------------------------
 
-_SENTENCES = {
-    "unknown_to_optimizers": "{n} trainable parameters are in no optimizer and will never change: "
-    "{names}",
-    "in_no_watched_module": "{n} parameters of the optimizer are in no watched module: {names}. "
-    "Was the model copied or rebuilt after the optimizer was made?",
-    "frozen_but_handed_over": "{n} parameters are frozen but were handed to an optimizer: {names}",
+_TROUBLE = {
+    "unknown_to_optimizers": "trainable parameters are in no optimizer and will never change",
+    "in_no_watched_module": "parameters of the optimizer are in no watched module (was the model "
+    "copied or rebuilt after the optimizer was made?)",
+    "frozen_but_handed_over": "parameters are frozen but were handed to an optimizer",
 }
 _FOREIGN = (
     "gradwatch: %s (optimizer %d of %d) holds no parameter of the watched model: its steps change "
@@ -92,7 +88,6 @@ class OptimizerNotes:
     def __init__(self, recorder: Recorder, parameters: TrackedParameters) -> None:
         self._recorder = recorder
         self._parameters = parameters
-        self._described: list[dict[str, Any]] = []
         self._silent: list[dict[str, Any]] = []
 
     def audit(self, step: int, optimizers: Sequence[Optimizer]) -> None:
@@ -103,19 +98,31 @@ class OptimizerNotes:
         report = audit(model, optimizers)
         self._recorder.note({"audit": report})
         self.describe()
-        for event in audit_events(report, step):
-            self._recorder.event(event)
+        for kind, names in report.items():
+            if names:
+                more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+                shown = ", ".join(names[:_SHOWN]) + more
+                text = f"{len(names)} {_TROUBLE[kind]}: {shown}"
+                data: dict[str, Any] = {"what": kind, "names": names}
+                self._recorder.event(Event(step, EventKind.AUDIT, text, data=data))
 
     def describe(self) -> None:
         """What each optimizer is and holds; of one that holds nothing of the model, at once."""
-        described = describe_optimizers(self._parameters)
-        if described == self._described:
-            return
-        self._described = described
+        model, described = self._parameters.model, list[dict[str, Any]]()
+        ours = {id(n.ref()) for n in named_parameters(model)} if model is not None else set()
+        for tracked in self._parameters.optimizers:
+            if (optimizer := tracked.optimizer) is None:
+                continue
+            held, decay = parameter_ids(optimizer), []
+            for place, group in zip(tracked.groups, optimizer.param_groups, strict=False):
+                rate = number(group.get("weight_decay", 0.0))
+                decay.append({"group": place, "weight_decay": rate})
+            holds = {"parameters": len(held), "foreign": len(set(held) - ours)}
+            described.append({"optimizer": type(optimizer).__name__, **holds, "groups": decay})
         self._recorder.note({"optimizers": described})
-        trainable = [p for p in self._parameters.unowned.tensors() if p is not None]
+        unowned = [p for p in self._parameters.unowned.tensors() if p is not None]
         # an optimizer of 16-bit weights may hold copies of them with more bits
-        if not any(p.requires_grad and p.element_size() > 2 for p in trainable):
+        if not any(p.requires_grad and p.element_size() > 2 for p in unowned):
             return
         for place, entry in enumerate(described, 1):
             if 0 < entry["parameters"] <= entry["foreign"]:
@@ -123,85 +130,35 @@ class OptimizerNotes:
 
     def look_for_silent(self) -> None:
         """Those of several that have never stepped although their parameters get gradients."""
-        optimizers = self._parameters.optimizers
-        silent = [
-            {
-                "optimizer": type(optimizer).__name__,
-                "position": position,
-                "of": len(optimizers),
-                "backwards": tracked.sampler.passes,
-                "parameters": [info.name for info in tracked.parameters],
-            }
-            for position, tracked in enumerate(optimizers, 1)
-            if not tracked.has_stepped
-            and (optimizer := tracked.optimizer) is not None
-            and tracked.sampler.passes >= LEAST
-        ]
+        silent = []
+        for position, tracked in enumerate(self._parameters.optimizers, 1):
+            passes, kinds = tracked.sampler.passes, _kinds([tracked.optimizer])
+            if kinds and passes >= LEAST and not tracked.has_stepped:
+                place = {"position": position, "of": len(self._parameters.optimizers)}
+                held = [info.name for info in tracked.parameters]
+                told = {"optimizer": kinds[0], "backwards": passes, "parameters": held}
+                silent.append({**told, **place})
         if silent != self._silent:
             self._silent = silent
             self._recorder.note({"silent_optimizers": silent})
 
 
-def describe_optimizers(parameters: TrackedParameters) -> list[dict[str, Any]]:
-    """Of each optimizer: its class, how many parameters it holds, how many are of no watched model.
-
-    And of its groups: the run's number of each, and its weight decay.
-    """
-    model = parameters.model
-    ours = {id(n.ref()) for n in named_parameters(model)} if model is not None else set()
-    described = []
-    for tracked in parameters.optimizers:
-        if (optimizer := tracked.optimizer) is None:
-            continue
-        held = parameter_ids(optimizer)
-        described.append(
-            {
-                "optimizer": type(optimizer).__name__,
-                "parameters": len(held),
-                "foreign": len([key for key in held if key not in ours]),
-                "groups": [
-                    {"group": place, "weight_decay": number(group.get("weight_decay", 0.0))}
-                    for place, group in zip(tracked.groups, optimizer.param_groups, strict=False)
-                ],
-            }
-        )
-    return described
-
-
 def audit(model: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, list[str]]:
     """Parameters no optimizer knows, optimizer parameters of no watched module, frozen ones."""
+    report: dict[str, list[str]] = {kind: [] for kind in _TROUBLE}
     held = {
         id(p): f"group {number}, parameter {place} {'(lazy)' if is_lazy(p) else tuple(p.shape)}"
         for optimizer in optimizers
         for number, group in enumerate(optimizer.param_groups)
         for place, p in enumerate(group["params"])
     }
-    names = {
-        id(tensor): (named.name, tensor.requires_grad)
-        for named in named_parameters(model)
-        if (tensor := named.ref()) is not None
-    }
-    return {
-        "unknown_to_optimizers": [
-            name for key, (name, trainable) in names.items() if trainable and key not in held
-        ],
-        "in_no_watched_module": [text for key, text in held.items() if key not in names],
-        "frozen_but_handed_over": [
-            name for key, (name, trainable) in names.items() if not trainable and key in held
-        ],
-    }
-
-
-def audit_events(report: dict[str, list[str]], step: int) -> list[Event]:
-    """One event for each kind of trouble in the report."""
-    events = []
-    for key, sentence in _SENTENCES.items():
-        if names := report.get(key):
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            text = sentence.format(n=len(names), names=", ".join(names[:_SHOWN]) + more)
-            data: dict[str, Any] = {"what": key, "names": names}
-            events.append(Event(step, EventKind.AUDIT, text, data=data))
-    return events
+    for named in named_parameters(model):
+        is_held = held.pop(id(tensor := named.ref()), None) is not None
+        if tensor is not None and tensor.requires_grad is not is_held:
+            kind = "frozen_but_handed_over" if is_held else "unknown_to_optimizers"
+            report[kind].append(named.name)
+    report["in_no_watched_module"] += held.values()
+    return report
 
 
 # -- passes without a step -----------------------------------------------------------------------
@@ -220,19 +177,13 @@ class UnansweredPasses:
         self._next = LEAST
         self._losses: dict[str, list[float]] = {}
         """By name: how many, the first and the last."""
-        self._weights: list[tuple[weakref.ref[Tensor], bytes]] | None = None
+        self._weights: list[bytes] = []
         """Some elements as they were at first: they move where somebody steps unseen."""
         self._noted = False
 
     def backward(self) -> None:
         """A sampled parameter has got its gradient."""
-        if self._weights is None:
-            self._weights = [
-                (weakref.ref(parameter), bits)
-                for tracked in self._parameters.all
-                for parameter in tracked.tensors()[:_COMPARED]
-                if parameter is not None and (bits := _bits(parameter))
-            ]
+        self._weights = self._weights or self._sample()
         self._look()
 
     def logged(self, items: Iterable[LoggedNumber]) -> None:
@@ -243,12 +194,6 @@ class UnansweredPasses:
                 seen[0] += 1
                 seen[2] = value
         self._look()
-
-    def _look(self) -> None:
-        count = max([self._passes(), *(int(seen[0]) for seen in self._losses.values())])
-        if count >= self._next:
-            self._next = 2 * count
-            self.note()
 
     def answered(self) -> None:
         """An optimizer steps, or the user says so: nothing was wrong."""
@@ -264,18 +209,19 @@ class UnansweredPasses:
             text = "backward ran, but no optimizer step was seen: call watcher.step() after each"
             self._recorder.event(Event(step, EventKind.NOT_RECORDED, text))
             self._recorder.numbers([(step, "backwards", float(passes))])
-        self.note(strangers)
+        self._next = LEAST
+        self._look(strangers)
 
-    def note(self, strangers: Iterable[Optimizer] = ()) -> None:
-        """Keep what was counted, if it is worth it."""
+    def _look(self, strangers: Iterable[Optimizer] = ()) -> None:
+        """Note what was counted, if there is much more of it than the last time."""
         name = max(self._losses, key=lambda name: self._losses[name][0], default="")
-        count, first, last = self._losses.get(name, [0.0, 0.0, 0.0])
-        if max(count, self._passes()) < LEAST:
+        count, first, last = self._losses.get(name, [0.0, nan, nan])
+        passes = self._passes()
+        if max(count, passes) < self._next:
             return
-        moved = any(
-            (parameter := ref()) is not None and _bits(parameter) not in (was, b"")
-            for ref, was in self._weights or ()
-        )
+        self._next = 2 * int(max(count, passes))
+        pairs = zip(self._weights, self._sample(), strict=False)
+        moved = any(was and now and was != now for was, now in pairs)
         if moved and not self._noted:
             log.warning(
                 "gradwatch: the weights change, but no step was seen; call watcher.step() after "
@@ -283,24 +229,28 @@ class UnansweredPasses:
             )
         self._noted = True
         found: dict[str, Any] = {
-            "backwards": self._passes(),
+            "backwards": passes,
             "discarded": max(tracked.sampler.discarded for tracked in self._parameters.all),
             "losses": int(count),
             "moved": moved,
             "optimizers": _kinds(tracked.optimizer for tracked in self._parameters.optimizers),
             "strangers": _kinds(strangers),
         }
-        if isfinite(first) and isfinite(last) and count:
+        if isfinite(first) and isfinite(last):
             found |= {"loss": name, "first_loss": first, "last_loss": last}
         self._recorder.note({"without_step": found})
+
+    def _sample(self) -> list[bytes]:
+        tensors = [tracked.tensors()[:_COMPARED] for tracked in self._parameters.all]
+        return [_bits(parameter) for some in tensors for parameter in some]
 
     def _passes(self) -> int:
         return max(tracked.sampler.passes for tracked in self._parameters.all)
 
 
-def _bits(parameter: Tensor) -> bytes:
+def _bits(parameter: Tensor | None) -> bytes:
     """Of some elements; nothing where they are not in this process' memory."""
-    values = readable_here(spread(parameter, 64)) if parameter.is_cpu else None
+    values = None if parameter is None else readable_here(spread(parameter, 64))
     return b"" if values is None else as_array(values).tobytes()
 
 

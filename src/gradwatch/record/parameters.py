@@ -1,10 +1,12 @@
 """Which parameters are recorded, what they are called, and which optimizer steps each of them."""
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Module
@@ -60,10 +62,7 @@ def networks_of(model: Module) -> list[Module]:
 
 def unwrap(model: Module) -> Module:
     """The user's own model inside compile, data-parallel and checkpoint wrappers."""
-    while (inside := _wrapped(model)) is not None:
-        child = model._modules.get(inside)
-        if child is None:
-            return model
+    while (child := model._modules.get(_wrapped(model) or "")) is not None:
         model = child
     return model
 
@@ -73,22 +72,23 @@ def bare_modules(model: Module) -> Iterator[tuple[str, Module]]:
 
     Walks with a stack of its own: a model may be deeper than Python's recursion and hold cycles.
     """
-    seen: set[int] = set()
-    stack: list[tuple[str, Module, tuple[object, ...] | None]] = [("", model, None)]
+    above: set[int] = set()
+    """The modules around the present one: within itself none is listed again."""
+    stack = [("", model, False)]
     while stack:
-        path, module, above = stack.pop()
-        if id(module) in seen and _is_above(module, above):
-            continue
-        seen.add(id(module))
-        inside = _wrapped(module)
-        if inside is None:  # a wrapper is no layer of the user's
-            yield path, module
-        children = [
-            (path if name == inside else _join(path, name), child, (module, above))
-            for name, child in module._modules.items()
-            if child is not None
-        ]
-        stack.extend(reversed(children))
+        path, module, ends = stack.pop()
+        if ends:
+            above.remove(id(module))
+        elif id(module) not in above:
+            above.add(id(module))
+            stack.append((path, module, True))
+            inside = _wrapped(module)
+            if inside is None:  # a wrapper is no layer of the user's
+                yield path, module
+            for name, child in reversed(list(module._modules.items())):
+                if child is not None:
+                    below = path if name == inside else _join(path, name)
+                    stack.append((below, child, False))
 
 
 def named_parameters(model: Module) -> list[ParameterInfo]:
@@ -119,18 +119,8 @@ def _served(path: str, kind: str, kinds: dict[str, str]) -> tuple[str, str]:
 
 
 def _wrapped(module: Module) -> str | None:
-    for kind in type(module).__mro__:
-        if kind.__name__ in WRAPPERS:
-            return WRAPPERS[kind.__name__]
-    return None
-
-
-def _is_above(module: Module, above: tuple[object, ...] | None) -> bool:
-    while above is not None:
-        if above[0] is module:
-            return True
-        above = above[1]  # type: ignore[assignment]
-    return False
+    kinds = (kind.__name__ for kind in type(module).__mro__)
+    return next((WRAPPERS[kind] for kind in kinds if kind in WRAPPERS), None)
 
 
 def _join(path: str, name: str) -> str:
@@ -166,15 +156,13 @@ class TrackedOptimizer:
         self.group_ids = np.zeros(0, np.uint32)
         self.parameters: tuple[ParameterInfo, ...] = ()
         self.refs: list[Callable[[], Tensor | None]] = []
-        self.is_whole = True
-        """Whether no parameter has died since they were taken over."""
         # One entry per parameter, in the same order:
         self.ids = np.zeros(0, np.uint32)
         self.rows: list[int] = []
         """Rows (dimension 0) of each; 0 for one that is no matrix."""
         self.offsets = np.zeros(0, np.int64)
         """Where this rank's piece begins in the flattened whole."""
-        self._sizes: list[int] = []
+        self._layout: list[Any] = []
         self.meter = make_meter(self)
 
     @property
@@ -190,40 +178,33 @@ class TrackedOptimizer:
         """Their gradients now; None where there is none."""
         return [None if (p := ref()) is None else p.grad for ref in self.refs]
 
-    def take_over(self, parameters: Sequence[ParameterInfo], ids: Sequence[int]) -> None:
-        """From now on these; what is remembered of them is kept where nothing has changed."""
-        tensors = [None if (p := i.ref()) is None or is_lazy(p) else p for i in parameters]
-        self.is_whole = True
-        rows = [0 if t is None else _rows(local(t)) for t in tensors]
-        sizes = [0 if t is None else local(t).numel() for t in tensors]
-        same = (list(ids), rows, sizes) == (self.ids.tolist(), self.rows, self._sizes)
-        same = same and all(ref() is t for ref, t in zip(self.refs, tensors, strict=True))
+    def take_over(self, parameters: Sequence[ParameterInfo], ids: NDArray[np.uint32]) -> None:
+        """From now on these; what the meter remembers is kept where they lie as they did."""
         self.parameters = tuple(parameters)
-        if same:
+        tensors = [None if (p := i.ref()) is None or is_lazy(p) else p for i in parameters]
+        layout = [None if t is None else (id(t), t.device, local(t).shape) for t in tensors]
+        # By the tensor as well: another one may have come to lie where one that is gone has been.
+        alive = all(r() is t for r, t in zip(self.refs, tensors, strict=False))
+        if alive and layout == self._layout and np.array_equal(ids, self.ids):
             return
-        self.refs = [_gone if t is None else weakref.ref(t, self._lose) for t in tensors]
-        self.ids, self.rows, self._sizes = np.array(ids, np.uint32), rows, sizes
-        self.offsets = np.array(
-            [0 if t is None else flat_offset(placement(t)) for t in tensors], np.int64
-        )
+        self.refs = [_gone if t is None else weakref.ref(t) for t in tensors]
+        self.ids, self._layout = ids, layout
+        pieces = [None if t is None else local(t) for t in tensors]
+        self.rows = [len(t) if t is not None and t.dim() > 1 and t.numel() else 0 for t in pieces]
+        offsets = [0 if t is None else flat_offset(placement(t)) for t in tensors]
+        self.offsets = np.array(offsets, np.int64)
         self.meter = self._make_meter(self)
-
-    def _lose(self, _: object) -> None:
-        self.is_whole = False
-
-    def number_groups(self, count: int) -> int:
-        """Number its new parameter groups, from `count` on; the number after the last."""
-        groups = len(self.optimizer.param_groups) if self.optimizer is not None else 0
-        self.groups += range(count, count + groups - len(self.groups))
-        return max([count, *(number + 1 for number in self.groups)])
 
 
 def _gone() -> None:
     """Stands for the reference to a tensor that is not there."""
 
 
-def _rows(tensor: Tensor) -> int:
-    return tensor.shape[0] if tensor.dim() > 1 and tensor.numel() else 0
+State = tuple[int, bool, torch.dtype, torch.device, tuple[int, ...] | None]
+"""What a scan looks at in a parameter: identity, whether it is trained, type, device, and shape
+(None where it has none yet, in a lazy module). Where nothing differs, nothing is to be done."""
+Owners = dict[int, tuple[TrackedOptimizer, int]]
+"""By the identity of a parameter: who steps it, in which of the run's parameter groups."""
 
 
 class TrackedParameters:
@@ -244,13 +225,12 @@ class TrackedParameters:
         self._track = track
         self._declare = declare
         self._groups = 0
-        self._seen: dict[str, tuple[int, bool]] = {}
+        self._states: dict[str, State] = {}
+        self._owners: Owners | None = None
+        """None where the next scan, soon, has to take everything over anew."""
         self._order: Mapping[str, int] = {}
-        self._last: Hashable = None
         self._next_scan = 0
-        self._held: list[int] = []
-        """How many parameters each group of each optimizer had."""
-        self._by_id: dict[int, TrackedOptimizer] = {}
+        self._tracked = weakref.WeakKeyDictionary[Optimizer, TrackedOptimizer]()
         self.optimizers: list[TrackedOptimizer] = []
         self.has_lazy = False
         """Whether some are still without a shape."""
@@ -269,8 +249,7 @@ class TrackedParameters:
 
     def find(self, optimizer: Optimizer) -> TrackedOptimizer | None:
         """The parameters of this optimizer; None for one that is not tracked."""
-        tracked = self._by_id.get(id(optimizer))
-        return tracked if tracked is not None and tracked.optimizer is optimizer else None
+        return self._tracked.get(optimizer)
 
     def are_stepped_by(self, optimizer: Optimizer) -> bool:
         """Whether this optimizer steps a parameter of the model."""
@@ -279,38 +258,30 @@ class TrackedParameters:
 
     def add(self, optimizer: Optimizer) -> tuple[TrackedOptimizer, list[TrackedOptimizer]]:
         """Track this optimizer; also gives those it takes the place of."""
-        mine = set(parameter_ids(optimizer))
-        replaced = [
-            tracked
-            for tracked in self.optimizers
-            if (other := tracked.optimizer) is None or set(parameter_ids(other)) <= mine
-        ]
-        for old in replaced:
-            self._remove(old)
-        tracked = self._track(optimizer)
-        tracked.groups = [number for old in replaced for number in old.groups]
+        mine, replaced = set(parameter_ids(optimizer)), []
+        tracked = self._tracked[optimizer] = self._track(optimizer)
+        for old in list(self.optimizers):
+            other = old.optimizer
+            if other is None or set(parameter_ids(other)) <= mine:
+                self._remove(old)
+                replaced.append(old)
+                tracked.groups += old.groups
         self.optimizers.append(tracked)
-        self._by_id[id(optimizer)] = tracked
         return tracked, replaced
 
     def learn_order(self, order: Mapping[str, int]) -> None:
         """Forward order of the layers; the next scan, soon, stores it with the parameters."""
-        self._order, self._next_scan = dict(order), 0
+        self._order, self._owners = dict(order), None
 
     def refresh(self, step: int) -> list[Event]:
         """Look at the model again, if the last time was long ago.
 
-        And where something must have changed: a parameter has died, has got its shape, or was handed
-        to an optimizer.
+        And where something must have changed: a parameter has died or has got its shape, or an
+        optimizer was handed one.
         """
-        held = [
-            len(group["params"])
-            for tracked in self.optimizers
-            if (optimizer := tracked.optimizer) is not None
-            for group in optimizer.param_groups
-        ]
-        changed = held != self._held or self.has_lazy or not all(t.is_whole for t in self.all)
-        self._held = held
+        if any(tensor is None for tracked in self.all for tensor in tracked.tensors()):
+            self._owners = None
+        changed = self._find_owners() != self._owners
         return self.scan(step) if changed or step >= self._next_scan else []
 
     def scan(self, step: int) -> list[Event]:
@@ -320,13 +291,14 @@ class TrackedParameters:
             return []
         self._next_scan = step + _SCAN
         infos = [info for info in named_parameters(model) if self._wanted(info.name)]
-        events: list[Event] = []
-        signature = self._signature(infos)
-        if signature != self._last:
-            self._last = signature
-            events = self._changes(step, infos)
-            self._take_over(infos)
-        self.has_lazy = any((p := info.ref()) is not None and is_lazy(p) for info in infos)
+        states = {info.name: _state(p) for info in infos if (p := info.ref()) is not None}
+        owners = self._find_owners()
+        if states == self._states and owners == self._owners:
+            return []
+        events = _changes(step, self._states, states) if self._states else []
+        self._states, self._owners = states, owners
+        self.has_lazy = any(state[-1] is None for state in states.values())
+        self._take_over(infos, owners)
         return events
 
     def settle(self, tracked: TrackedOptimizer, *, with_gradient: bool = False) -> None:
@@ -340,110 +312,74 @@ class TrackedParameters:
             tensors = [None if p is None or p.grad is None else p for p in tensors]
         tracked.sampler.choose(tensors, getattr(tracked.meter, "kernel", None))
 
-    def _take_over(self, infos: list[ParameterInfo]) -> None:
-        """Hand every parameter to the optimizers that step it."""
-        owners_by_id = self._owners()
-        shares: dict[int, list[int]] = {id(tracked): [] for tracked in self.all}
-        groups: list[int | None] = []
-        for index, info in enumerate(infos):
-            owners = owners_by_id.get(id(info.ref()), [])
-            # One that several optimizers step is measured with the last of them.
-            tracked, group = owners[-1] if owners else (self.unowned, None)
-            groups.append(group)
-            shares[id(tracked)].append(index)
-        ids = self._declare([self._subject(i, g) for i, g in zip(infos, groups, strict=True)])
-        for tracked in self.all:
-            share = shares[id(tracked)]
-            tracked.take_over([infos[i] for i in share], [int(ids[i]) for i in share])
-            self.settle(tracked)
-            if (optimizer := tracked.optimizer) is not None:
-                numbers = tracked.groups[: len(optimizer.param_groups)]
-                tracked.group_ids = self._declare(
-                    [Subject(Kind.GROUP, f"group {number}", group=number) for number in numbers]
-                )
-
-    def _subject(self, info: ParameterInfo, group: int | None) -> Subject:
-        tensor = info.ref()
-        subject = Subject(
-            Kind.PARAMETER,
-            info.name,
-            info.layer,
-            group=group,
-            tied_to=tuple(info.others),
-            order=self._order.get(info.layer),
-            module=info.module,
-        )
-        if tensor is None or is_lazy(tensor):
-            return subject
-        return replace(
-            subject,
-            shape=tuple(tensor.shape),
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            count=tensor.numel(),
-            frozen=not tensor.requires_grad,
-            placement=placement(tensor),
-        )
-
-    def _owners(self) -> dict[int, list[tuple[TrackedOptimizer, int]]]:
-        """By the id of a parameter: who steps it, and in which of the run's parameter groups."""
-        owners: dict[int, list[tuple[TrackedOptimizer, int]]] = {}
+    def _find_owners(self) -> Owners:
+        """Who steps what; of a parameter that several optimizers step the last one counts."""
+        owners: Owners = {}
         for tracked in list(self.optimizers):
             optimizer = tracked.optimizer
             if optimizer is None:
                 self._remove(tracked)
                 continue
-            self._groups = tracked.number_groups(self._groups)
+            more = len(optimizer.param_groups) - len(tracked.groups)
+            numbers = range(self._groups, self._groups + more)
+            tracked.groups += numbers
+            self._groups += len(numbers)
             for number, group in zip(tracked.groups, optimizer.param_groups, strict=False):
-                for parameter in group["params"]:
-                    owners.setdefault(id(parameter), []).append((tracked, number))
+                owners |= {id(parameter): (tracked, number) for parameter in group["params"]}
         return owners
 
-    def _changes(self, step: int, infos: list[ParameterInfo]) -> list[Event]:
-        now = {
-            info.name: (id(tensor), tensor.requires_grad)
-            for info in infos
-            if (tensor := info.ref()) is not None
-        }
-        was, self._seen = self._seen, now
-        events = []
-        for name, (identity, trainable) in now.items() if was else ():
-            before = was.get(name)
-            if before is None or before[0] != identity:
-                text = "a new parameter" if before is None else "replaced by another tensor"
-                events.append(Event(step, EventKind.PARAMETER_ADDED, text, name))
-            if before is not None and before[1] is not trainable:
-                kind = EventKind.UNFROZEN if trainable else EventKind.FROZEN
-                text = f"requires {'a' if trainable else 'no'} gradient now"
-                events.append(Event(step, kind, text, name))
-        events += [
-            Event(step, EventKind.PARAMETER_REMOVED, "no longer in the model", name)
-            for name in was
-            if name not in now
-        ]
-        return events
+    def _take_over(self, infos: list[ParameterInfo], owners: Owners) -> None:
+        """Hand every parameter to the optimizer that steps it."""
+        shares: dict[TrackedOptimizer, list[int]] = {tracked: [] for tracked in self.all}
+        subjects = []
+        for index, info in enumerate(infos):
+            tracked, group = owners.get(id(info.ref()), (self.unowned, None))
+            shares[tracked].append(index)
+            subjects.append(self._subject(info, group))
+        ids = self._declare(subjects)
+        for tracked, share in shares.items():
+            tracked.take_over([infos[index] for index in share], ids[share])
+            self.settle(tracked)
+            if (optimizer := tracked.optimizer) is not None:
+                numbers = tracked.groups[: len(optimizer.param_groups)]
+                named = [Subject(Kind.GROUP, f"group {one}", group=one) for one in numbers]
+                tracked.group_ids = self._declare(named)
 
-    def _signature(self, infos: list[ParameterInfo]) -> Hashable:
-        """Everything a scan depends on: where it is as last time, nothing is to be done."""
-        # By id: a parameter that the user has replaced is another tensor under the same name.
-        tensors = [(info.name, tensor) for info in infos if (tensor := info.ref()) is not None]
-        return (
-            tuple(
-                (name, id(p), p.requires_grad, p.dtype, p.device, None if is_lazy(p) else p.shape)
-                for name, p in tensors
-            ),
-            tuple(
-                (id(tracked), len(o.param_groups), tuple(parameter_ids(o)))
-                if (o := tracked.optimizer) is not None
-                else None
-                for tracked in self.optimizers
-            ),
-            id(self._order),
-        )
+    def _subject(self, info: ParameterInfo, group: int | None) -> Subject:
+        known: dict[str, Any] = {"group": group, "order": self._order.get(info.layer)}
+        if (tensor := info.ref()) is not None and not is_lazy(tensor):
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            known |= {"shape": tuple(tensor.shape), "dtype": dtype, "count": tensor.numel()}
+            known |= {"frozen": not tensor.requires_grad, "placement": placement(tensor)}
+        known |= {"tied_to": tuple(info.others), "module": info.module}
+        return Subject(Kind.PARAMETER, info.name, info.layer, **known)
 
     def _remove(self, tracked: TrackedOptimizer) -> None:
         tracked.sampler.remove()
         self.optimizers.remove(tracked)
-        self._by_id = {key: other for key, other in self._by_id.items() if other is not tracked}
+        if (optimizer := tracked.optimizer) is not None:
+            del self._tracked[optimizer]
+
+
+def _state(parameter: Tensor) -> State:
+    shape = None if is_lazy(parameter) else parameter.shape
+    return id(parameter), parameter.requires_grad, parameter.dtype, parameter.device, shape
+
+
+def _changes(step: int, was: Mapping[str, State], now: Mapping[str, State]) -> list[Event]:
+    """Parameters that have come, gone, or are trained no more or again."""
+    removed, added = EventKind.PARAMETER_REMOVED, EventKind.PARAMETER_ADDED
+    events = [Event(step, removed, "no longer in the model", n) for n in was if n not in now]
+    for name, (identity, trainable, *_) in now.items():
+        before = was.get(name)
+        if before is None or before[0] != identity:
+            text = "a new parameter" if before is None else "replaced by another tensor"
+            events.append(Event(step, added, text, name))
+        if before is not None and before[1] is not trainable:
+            kind = EventKind.UNFROZEN if trainable else EventKind.FROZEN
+            text = f"requires {'a' if trainable else 'no'} gradient now"
+            events.append(Event(step, kind, text, name))
+    return events
 
 
 def parameter_ids(optimizer: Optimizer) -> list[int]:

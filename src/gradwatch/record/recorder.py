@@ -6,7 +6,7 @@ which the writer's thread empties: in the step nothing is queued, packed or writ
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradwatch.record.transfer import Transfer
 from gradwatch.record.guard import OverheadTimer
 from gradwatch.record.schedule import StepPlan
+from gradwatch.record.transfer import Transfer
 from gradwatch.run import Event, EventKind, HistogramTable, Subject
 from gradwatch.stats import Family, State
 from gradwatch.stats.rows import empty_rows
@@ -54,10 +54,11 @@ class Found:
     skipped: bool = False
     """A device found that the optimizer was told to leave the weights alone."""
 
-    def nothing(self, family: Family, ids: NDArray[np.uint32], state: State) -> None:
-        """Rows that only say why there is no value."""
+    def nothing(self, family: Family, ids: NDArray[np.uint32], state: State) -> "Found":
+        """Add rows that only say why there is no value."""
         states = np.full(len(ids), state, np.uint8)
         self.rows.append(StepRows(family, self.step, ids, empty_rows(family, len(ids)), states))
+        return self
 
 
 class Late(NamedTuple):
@@ -84,7 +85,7 @@ class Call:
     """The parameters of no optimizer are measured with this call."""
 
 
-class Meter(Protocol):
+class Meter:
     """Measures the parameters of one optimizer where they lie.
 
     What it finds on a device comes late: nobody waits for it.
@@ -105,8 +106,15 @@ class Meter(Protocol):
     def updates(self, call: Call) -> None:
         """What the step did to the weights since `snapshot`, and Adam's ratio, as far as due."""
 
+    def keep_weights(self) -> None:
+        """Right after a step: keep some elements, to see whether somebody else changes them."""
+
+    def compare_weights(self, found: Found) -> None:
+        """Right before a step: whether those are what they were."""
+
     def is_skipped(self) -> bool:
         """Whether the optimizer was told to leave the weights alone, as far as is known now."""
+        return False
 
 
 class StepMonitor(Protocol):
@@ -132,15 +140,15 @@ class StepMonitor(Protocol):
 class Recorder:
     """Keeps what was found until the writer's thread takes it, and shows it to the live checks."""
 
-    def __init__(
-        self, sink: Writer, timer: OverheadTimer, monitor: StepMonitor | None = None
-    ) -> None:
+    def __init__(self, sink: Writer, timer: OverheadTimer, monitor: StepMonitor | None) -> None:
         self.sink = sink
         self.timer = timer
         self.monitor = monitor
         self.histograms = True
         """Whether histograms are recorded on full steps."""
-        self._outside: list[dict[str, Any]] = []
+        self.outside: list[dict[str, Any]] = []
+        """The first times that somebody else than the optimizer has set weights."""
+        self.event = sink.event
         self._ring: deque[Found] = deque()
         self._numbers: deque[tuple[int, str, float]] = deque()
         # One thread empties the ring at a time. A model may be collected inside, and its last rows
@@ -164,11 +172,9 @@ class Recorder:
     def take(self, found: Found) -> None:
         """Keep the rows, tables and numbers of a step; wait for what is late."""
         self._ring.append(found)
-        if self.monitor is not None:
-            self._rows += found.rows
-            self._scalars.update(found.scalars)
-        if found.late:
-            self._late.extend(found.late)
+        self._rows += found.rows
+        self._scalars |= found.scalars
+        self._late += found.late
         if found.skipped:
             self.report_skipped(found.step)
 
@@ -183,28 +189,17 @@ class Recorder:
 
         self._late.append(Late(Transfer([value.detach().reshape(-1)[:1]]), finish))
 
-    def numbers(self, items: Iterable[tuple[int, str, float]]) -> None:
+    def numbers(self, items: Sequence[tuple[int, str, float]]) -> None:
         """Scalars of many steps: step, name, value; the monitor is given the last of each name."""
-        items = list(items)
-        self._numbers.extend(items)
-        if self.monitor is not None:
-            self._scalars.update((name, value) for _, name, value in items)
-
-    def event(self, event: Event) -> None:
-        """Something that happened."""
-        self.sink.event(event)
+        self._numbers += items
+        for _, name, value in items:
+            self._scalars[name] = value
 
     def note(self, info: Mapping[str, Any]) -> None:
         """Something that is true of the whole run."""
         self.sink.note(info)
         if self.monitor is not None:
             self.monitor.noted(info)
-
-    def note_outside(self, change: dict[str, Any]) -> None:
-        """Somebody else than the optimizer has set weights; the first sixteen times are kept."""
-        if len(self._outside) < 16:
-            self._outside.append(change)
-            self.note({"outside_changes": list(self._outside)})
 
     def report_skipped(self, step: int) -> None:
         """An event for a step that changed nothing."""
@@ -222,9 +217,8 @@ class Recorder:
 
     def finish(self, step: int) -> None:
         """The step is complete: let the monitor judge it, and the thread have what waits."""
+        rows, scalars, self._rows, self._scalars = self._rows, self._scalars, [], {}
         if self.monitor is not None:
-            rows, self._rows = self._rows, []
-            scalars, self._scalars = self._scalars, {}
             self.monitor.after_step(step, rows, scalars)
         if len(self._ring) >= CROWDED:
             self.hand_over()
@@ -235,8 +229,7 @@ class Recorder:
         """Take what has come over from devices, oldest first."""
         while self._late and (wait or self._late[0].transfer.arrived):
             transfer, finish = self._late.popleft()
-            if wait:
-                transfer.wait()
+            transfer.wait()
             self.take(finish(transfer.parts()))
 
     def hand_over(self) -> None:

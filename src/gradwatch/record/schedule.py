@@ -28,20 +28,17 @@ class StepClock:
     """
 
     def __init__(self, first: int) -> None:
-        self.first = first
-        self.number = first
+        self.first = self.number = first
         self._stepped: set[Hashable] = set()
         self._expected: frozenset[Hashable] = frozenset()
-        self.idle_left = 0
+        self.idle_left = self._idle_steps = 0
         """Idle steps still to come; 0 outside a stretch of them."""
         self.idle_optimizer: Callable[[], Optimizer | None] = lambda: None
         """Whose steps they are."""
-        self._idle_steps = 0
 
     def expect(self, optimizers: Iterable[Hashable]) -> None:
         """Before anything was seen: each of these is assumed to step once per step."""
-        if self.number == self.first and not self._stepped:
-            self._expected = frozenset(optimizers)
+        self._expected = frozenset(optimizers)
 
     def replace(self, old: Hashable, new: Hashable) -> None:
         """One optimizer has taken another's place: it has stepped where the other had."""
@@ -128,22 +125,21 @@ class Schedule:
     step number and a power of two alone, so ranks that stretch differently share the coarser steps.
     """
 
-    def __init__(self, families: Iterable[Family], first: int, every: int | None) -> None:
+    def __init__(self, families: frozenset[Family], first: int, every: int | None) -> None:
         self.every = every
         self._first = first
-        self._all = frozenset(families)
         self._due = {
-            turns: frozenset(f for f in self._all if turns % _FACTOR[f.cadence] == 0)
-            for turns in (1, 4, 16)
+            kind: frozenset(f for f in families if kind and kind % _FACTOR[f.cadence] == 0)
+            for kind in (0, 1, 4, 16)
         }
 
     def plan(self, step: int, k: int) -> StepPlan:
         """Of this step, with `k` steps from one recorded step to the next."""
-        if self.every is not None:
-            full = step % self.every == 0 or step == self._first
-            return StepPlan(step, self._all if full else _NOTHING, full)
-        kind = _kind(step, k, self._first)
-        return StepPlan(step, self._due[kind] if kind else _NOTHING, kind == 16)
+        if self.every is None:
+            kind = _kind(step, k, self._first)
+        else:
+            kind = 0 if step % self.every and step != self._first else 16
+        return StepPlan(step, self._due[kind], kind == 16)
 
     def idle(self, step: int, k: int) -> int:
         """How many steps from this one on record nothing."""
@@ -156,9 +152,9 @@ def _kind(step: int, k: int, first: int = 0) -> int:
     """16: everything is due; 4: updates too; 1: what is due on every recorded step; 0: nothing."""
     if step < OPENING or step == first:
         return 16
-    if step % k:
+    turn, between = divmod(step, k)
+    if between:
         return 0
-    turn = step // k
     return 16 if turn % 16 == 0 else 4 if turn % 4 == 0 else 1
 
 
@@ -166,6 +162,7 @@ ALLOWANCE = 2.0
 """Seconds that are free, so that short runs are recorded whole."""
 LONGEST_STRETCH = 1 << 14
 
+_BARE = -1
 _WEIGHT = 0.1
 _REVIEW = 32
 _CROWDED = 0.5
@@ -184,34 +181,32 @@ class Pace:
     def __init__(self, timer: OverheadTimer, budget: float, backlog: Callable[[], float]) -> None:
         self.k = 1
         self._timer, self._budget, self._backlog = timer, budget, backlog
-        self._cost = {0: 0.0, 1: 0.0, 4: 0.0, 16: 0.0}
-        self._step_time = self._last_spent = 0.0
-        self._last_wall = self._reviewed = timer.wall
+        self._cost = {0: 0.0, 1: 0.0, 4: 0.0, 16: 0.0, _BARE: 0.0}
+        """Seconds per step of each kind, and of the training alone."""
+        self._last_spent = 0.0
         self._steps = 0
-        self._charged_from = timer.wall
-        """When the free seconds were used up: from then on the budget holds."""
+        self._last_wall = self._reviewed = self._charged_from = timer.wall
+        """When it was looked at and reviewed last; and when the free seconds were used up: from
+        then on the budget holds."""
 
     def after(self, step: int, recorded: bool) -> bool:
         """Take the step that just ended into account; whether `k` has changed."""
         self._learn(_kind(step, self.k) or 1 if recorded else 0, 1)
         self._steps += 1
         long_ago = self._last_wall - self._reviewed > _LONGEST_UNREVIEWED
-        due = self._steps % _REVIEW == 0 or long_ago
-        return step >= OPENING and due and self._review()
+        return step >= OPENING and (long_ago or self._steps % _REVIEW == 0) and self._review()
 
     def after_idle(self, steps: int) -> bool:
         """The same for a stretch of steps that recorded nothing."""
-        if steps == 0:
-            return False
-        self._learn(0, steps)
-        return self._review()
+        if steps:
+            self._learn(0, steps)
+        return steps > 0 and self._review()
 
     @property
     def overhead(self) -> Overhead:
         """What recording has cost so far: the free seconds, and the share after them."""
         wall = self._timer.wall
-        charged = wall - self._charged_from
-        return Overhead(self._timer.spent, wall, allowance=ALLOWANCE, charged=charged)
+        return Overhead(self._timer.spent, wall, ALLOWANCE, wall - self._charged_from)
 
     def _review(self) -> bool:
         self._reviewed = self._last_wall
@@ -227,7 +222,7 @@ class Pace:
             return 1
         allowed = ALLOWANCE + self._budget * (wall - self._charged_from)
         # Somewhat under the budget while we are over what is allowed, up to it otherwise.
-        share = self._budget * (0.8 if spent > allowed else 1.0) * self._step_time
+        share = self._budget * (0.8 if spent > allowed else 1.0) * self._cost[_BARE]
         # What every step costs, logging above all, no cadence can save: recording keeps a quarter.
         room = max(share - self._cost[0], share / 4)
         k = 1
@@ -243,20 +238,15 @@ class Pace:
         return max(c[16] + 3 * c[4] + 12 * c[1] - 16 * c[0], 0.0) / (16 * k)
 
     def _learn(self, kind: int, steps: int) -> None:
-        """What steps of this kind cost each, from the ones just made."""
+        """What steps of this kind cost each, from the ones just made, in running averages."""
         wall, spent = self._timer.wall, self._timer.spent
         cost = (spent - self._last_spent) / steps
         bare = max((wall - self._last_wall) / steps - cost, 0.0)
         self._last_wall, self._last_spent = wall, spent
         weight = 1.0 - (1.0 - _WEIGHT) ** steps
-        self._cost[kind] = _blend(self._cost[kind], cost, weight)
-        self._step_time = _blend(self._step_time, bare, weight)
+        for of, new in ((kind, cost), (_BARE, bare)):
+            old = self._cost[of] or new  # the first value counts whole
+            self._cost[of] = old + weight * (new - old)
 
 
-def _blend(average: float, new: float, weight: float) -> float:
-    """A running average; the first value counts whole."""
-    return new if average == 0.0 else average + weight * (new - average)
-
-
-_NOTHING: frozenset[Family] = frozenset()
 _FACTOR = {Cadence.STEP: 1, Cadence.K: 1, Cadence.K4: 4, Cadence.K16: 16}

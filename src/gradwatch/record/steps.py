@@ -147,7 +147,7 @@ class StepController:
             "allowance": ALLOWANCE,
             "background": self.recorder.sink.background / max(timer.wall, 1e-9),
         }
-        self.recorder.sink.note({"complete": True, **cost, **self.logs.batches.info()})
+        self.recorder.sink.note({"complete": True, **cost, **self.logs.samples.info()})
         self.recorder.hand_over()
 
     def detach(self) -> None:

@@ -4,11 +4,11 @@ The one place that knows the dtypes the kernel reads, what counts as an accelera
 is dense.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,8 +41,10 @@ def on_accelerator(value: object) -> bool:
     return isinstance(value, Tensor) and not value.is_cpu and not value.is_meta
 
 
-@dataclass(frozen=True)
-class Gathered:
+Tensors = Sequence[Tensor | None]
+
+
+class Gathered(NamedTuple):
     """A batch, why an entry of it is empty, and the tensors that own its memory."""
 
     batch: Batch
@@ -50,95 +52,70 @@ class Gathered:
     tensors: list[Tensor | None]
 
 
-def gather(tensors: Sequence[Tensor | None], room: Batch | None = None) -> Gathered:
+def gather(tensors: Tensors, like: Tensors | None = None, most: int | None = None) -> Gathered:
     """Addresses of the tensors; an entry that cannot be read is empty and its state says why.
 
+    With `like` each in the memory order of another, with `most` only so many spread elements.
     A stale address would be a crash in somebody's training, so device, layout, type and the size of
-    the storage are looked at every time. Hold the result while the kernel runs. It fills `room`
-    where it is given one: a batch of that many tensors, of which nothing else is needed any more.
+    the storage are looked at every time. Hold the result while the kernel runs.
     """
-    batch = Batch.empty(len(tensors)) if room is None else room
-    states = np.zeros(len(tensors), np.uint8)
-    kept = list(tensors)
-    if kernel.gather is None:
-        others: Iterable[int] = range(len(kept))
-    else:
-        others = kernel.gather(kept, PLAIN, DTYPES, batch.arrays)
+    batch, kept = Batch.empty(len(tensors)), list(tensors)
+    if like is not None:
+        kept = [aligned(t, x) for t, x in zip(tensors, like, strict=True)]
+    states = np.zeros(len(kept), np.uint8)
+    look = kernel.gather
+    others = range(len(kept)) if look is None else look(kept, PLAIN, DTYPES, batch.arrays)
     for index in others:
         tensor = kept[index]
-        kept[index] = None
-        batch.pointers[index] = batch.counts[index] = batch.rows[index] = 0
-        if tensor is None:
-            states[index] = State.NO_GRADIENT
-        elif (readable := readable_here(tensor)) is None:
-            states[index] = State.UNSUPPORTED
-        else:
-            kept[index] = readable
-            _enter(batch, index, readable)
+        kept[index] = readable = None if tensor is None else readable_here(tensor)
+        if readable is None:
+            states[index] = State.NO_GRADIENT if tensor is None else State.UNSUPPORTED
+            continue
+        size = readable.numel()
+        batch.pointers[index], batch.counts[index] = readable.data_ptr(), size
+        batch.dtypes[index] = KERNEL_DTYPES[readable.dtype]
+        batch.rows[index] = readable.shape[0] if size and readable.dim() > 1 else 0
+    if most is not None:
+        batch, _, kept = gather([None if t is None else spread(t, most) for t in kept])
     return Gathered(batch, states, kept)
 
 
-def _enter(batch: Batch, index: int, tensor: Tensor) -> None:
-    size = tensor.numel()
-    batch.pointers[index], batch.counts[index] = tensor.data_ptr(), size
-    batch.dtypes[index] = KERNEL_DTYPES[tensor.dtype]
-    batch.rows[index] = tensor.shape[0] if size and tensor.dim() > 1 else 0
-
-
-def only(batch: Batch, keep: NDArray[np.bool_]) -> Batch:
-    """The batch with every other entry empty."""
-    if keep.all():
-        return batch
-    return Batch(
-        np.where(keep, batch.pointers, 0),
-        np.where(keep, batch.counts, 0),
-        batch.dtypes,
-        np.zeros_like(batch.rows),
-    )
-
-
-def aligned(tensor: Tensor | None, like: Tensor) -> Tensor | None:
+def aligned(tensor: Tensor | None, like: Tensor | None) -> Tensor | None:
     """The tensor in the memory order of `like`, so that the two can be compared word by word."""
-    if tensor is None or tensor.layout is not torch.strided or like.layout is not torch.strided:
+    if tensor is None or like is None or tensor.dim() < 3:  # of a matrix the kernel knows one order
         return tensor
     tensor, like = local(tensor), local(like)
-    if tensor.stride() == like.stride() or tensor.shape != like.shape:
+    if {tensor.layout, like.layout} != {torch.strided} or tensor.shape != like.shape:
         return tensor
-    fitting = torch.empty_strided(
-        like.size(), like.stride(), dtype=tensor.dtype, device=tensor.device
-    )
-    return fitting.copy_(tensor.detach())
+    if tensor.stride() == like.stride():
+        return tensor
+    return tensor.new_empty_strided(like.shape, like.stride()).copy_(tensor.detach())
 
 
-def readable_here(tensor: Tensor) -> Tensor | None:
-    """The same numbers in memory that the kernel can read; None where there is none."""
+def readable_here(tensor: Tensor, *, anywhere: bool = False) -> Tensor | None:
+    """The same numbers in memory that the kernel can read, or like that on a device; else None."""
     tensor = local(tensor).detach()
-    if tensor.device.type != "cpu" or tensor.is_quantized or tensor.is_nested:
+    if not (tensor.is_cpu or anywhere) or tensor.is_quantized or tensor.is_nested:
         return None
     if tensor.layout is not torch.strided:
-        if tensor.numel() > DENSE_LIMIT:
+        if anywhere or tensor.numel() > DENSE_LIMIT:
             return None
         tensor = tensor.to_dense()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
-    if tensor.dtype not in KERNEL_DTYPES:
+    if tensor.dtype not in KERNEL_DTYPES or not _has_memory(tensor):
         return None
-    if not _has_memory(tensor):
-        return None
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
-    if rows_lie_whole(tuple(tensor.shape), tensor.stride()):
-        return tensor
-    return tensor.contiguous()
+    tensor = tensor.resolve_neg()
+    return tensor if rows_lie_whole(tuple(tensor.shape), tensor.stride()) else tensor.contiguous()
 
 
 def _has_memory(tensor: Tensor) -> bool:
     """Not freed, not cut off, and real: otherwise even a copy would read what is not there."""
+    if not tensor.numel():
+        return True
     reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     end = (tensor.storage_offset() + reach + 1) * tensor.itemsize
-    return not tensor.numel() or (
-        bool(tensor.data_ptr()) and tensor.untyped_storage().nbytes() >= end
-    )
+    return tensor.data_ptr() != 0 and tensor.untyped_storage().nbytes() >= end
 
 
 @lru_cache(maxsize=4096)
@@ -146,9 +123,7 @@ def rows_lie_whole(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Dense memory in which dimension 0 is outermost (channels-last, say): no copy is needed."""
     if not shape or 0 in shape:
         return True
-    if not is_dense(shape, strides):
-        return False
-    return shape[0] == 1 or strides[0] == prod(shape[1:])
+    return is_dense(shape, strides) and (shape[0] == 1 or strides[0] == prod(shape[1:]))
 
 
 @lru_cache(maxsize=4096)
@@ -181,8 +156,7 @@ def placement(tensor: Tensor) -> Placement | None:
 
     mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
-    replica = 0
-    coordinate = mesh.get_coordinate() or [0] * mesh.ndim
+    replica, coordinate = 0, mesh.get_coordinate() or [0] * mesh.ndim
     for dim, placed in enumerate(placements):
         if placed.is_replicate():
             replica = replica * mesh.size(dim) + coordinate[dim]
@@ -193,10 +167,7 @@ def flat_offset(place: Placement | None) -> int:
     """Flat index of the piece's first element in the whole, right for pieces cut along dim 0."""
     if place is None or not place.offset:
         return 0
-    inner = 1
-    for size in place.global_shape[1:]:
-        inner *= size
-    return place.offset[0] * inner
+    return place.offset[0] * prod(place.global_shape[1:])
 
 
 # -- single numbers ----------------------------------------------------------------------------
@@ -206,13 +177,9 @@ def is_number(value: Any) -> bool:
     """Whether this is a single number; a tensor is not read, it may be on an accelerator."""
     if isinstance(value, Tensor):
         return value.numel() == 1
-    if isinstance(value, str | bytes):
-        return False
-    try:
-        float(value)
-    except Exception:
-        return False
-    return True
+    with suppress(Exception):
+        return not isinstance(value, str | bytes) and isinstance(float(value), float)
+    return False
 
 
 def number(value: Any) -> float:
@@ -228,15 +195,9 @@ def number(value: Any) -> float:
         return float("nan")
 
 
-def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """A CPU tensor as a numpy array (a copy in float32 where numpy has no such type)."""
-    tensor = tensor.detach()
-    if tensor.dtype is torch.bfloat16:
-        tensor = tensor.float()
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
-    array: np.ndarray[Any, Any] = tensor.numpy()
-    return array
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """What `readable_here` gave, in numpy (a copy in float32 where numpy has no such type)."""
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def spread(tensor: Tensor, most: int) -> Tensor:

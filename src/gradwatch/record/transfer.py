@@ -1,6 +1,6 @@
 """Numbers on their way from a device to the host: copied when they are made, read once here."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,14 @@ Parts = list[NDArray[np.float64]]
 """The numbers of several tensors, one flat array each."""
 
 
+def alike(tensors: Iterable[tuple[int, Tensor]]) -> list[dict[int, Tensor]]:
+    """Numbered tensors by their device and type."""
+    groups: dict[Any, dict[int, Tensor]] = {}
+    for at, tensor in tensors:
+        groups.setdefault((tensor.device, tensor.dtype), {})[at] = tensor
+    return list(groups.values())
+
+
 class Transfer:
     """Several small tensors, copied to the host together; nobody waits for the copies.
 
@@ -20,14 +28,12 @@ class Transfer:
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        flat = [tensor.detach().reshape(-1) for tensor in tensors]
-        self._sizes = [tensor.numel() for tensor in flat]
-        groups: dict[Any, list[int]] = {}
-        for at, tensor in enumerate(flat):
-            # Views with gaps are joined apart: beside them CUDA would join the others slower, too.
-            key = tensor.device, tensor.dtype, tensor.is_contiguous()
-            groups.setdefault(key, []).append(at)
-        self._sent = [(some, *_send([flat[at] for at in some])) for some in groups.values()]
+        flat = (tensor.detach().reshape(-1) for tensor in tensors)
+        # On the CPU joined too: the training may change its memory.
+        self._sent = [
+            ({at: len(x) for at, x in some.items()}, *_copy(torch.cat(list(some.values()))))
+            for some in alike(enumerate(flat))
+        ]
 
     @property
     def arrived(self) -> bool:
@@ -42,33 +48,20 @@ class Transfer:
 
     def parts(self) -> Parts:
         """The tensors' numbers, in the order they were given."""
-        parts = [np.zeros(0)] * len(self._sizes)
-        for some, host, _ in self._sent:
-            numbers = host.double().split([self._sizes[at] for at in some])
-            for at, part in zip(some, numbers, strict=True):
-                parts[at] = part.numpy()
-        return parts
-
-
-def _send(tensors: list[Tensor]) -> tuple[Tensor, Any]:
-    if len(tensors) == 1 and not tensors[0].is_cpu and tensors[0].is_contiguous():
-        return _copy(tensors[0])
-    return _copy(torch.cat(tensors))  # on the CPU also because the training may change its memory
+        parts: dict[int, Tensor] = {}
+        for sizes, host, _ in self._sent:
+            parts.update(zip(sizes, host.double().split(list(sizes.values())), strict=True))
+        return [parts[at].numpy() for at in range(len(parts))]
 
 
 def _copy(flat: Tensor) -> tuple[Tensor, Any]:
     """Host memory that will hold the numbers, and the event that says when it does."""
-    device = flat.device
-    if device.type == "cpu":
+    if flat.is_cpu:
         return flat, None
-    if device.type == "mps":
+    if flat.is_mps:
         host, event = flat.to("cpu", non_blocking=True), torch.mps.event.Event()
         event.record()
         return host, event
     # Only into pinned memory a device copies by itself.
-    host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
-    host.copy_(flat, non_blocking=True)
-    module = getattr(torch, device.type)
-    event = module.Event()
-    event.record(module.current_stream(device))
-    return host, event
+    host = torch.empty_like(flat, device="cpu", pin_memory=True).copy_(flat, non_blocking=True)
+    return host, getattr(torch, flat.device.type).current_stream(flat.device).record_event()

@@ -9,10 +9,9 @@ another's sums: the same numbers give the same bits every time.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
-from itertools import pairwise
-from typing import Any
+from itertools import pairwise, repeat
 
 import numpy as np
 import torch
@@ -22,10 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import gradwatch.kernel as kernel
-import gradwatch.record.device as torch_engine
-from gradwatch.record.device import SAMPLE, Launched, Measured
+from gradwatch.record.device import SAMPLE, Finish, Seen, Take
 from gradwatch.record.tensors import spread
-from gradwatch.record.transfer import Parts
 
 KINDS = {torch.float32: tl.float32, torch.bfloat16: tl.int16, torch.float16: tl.float16}
 """As what the kernel loads elements of these types."""
@@ -114,18 +111,15 @@ def measure(
         centre = tl.sum(y, axis=0) / some.to(tl.float32)
         d = tl.where(finite, y - centre, 0.0)
         d2 = d * d
-        d1 = tl.sum(d, axis=0).to(tl.float64)  # what rounding left out of the centre
-        t2 = tl.sum(d2, axis=0).to(tl.float64)
-        t3 = tl.sum(d2 * d, axis=0).to(tl.float64)
-        t4 = tl.sum(d2 * d2, axis=0).to(tl.float64)
+        d1 = tl.sum(d, axis=0).to(tl.float64) * unit  # what rounding left out of the centre
+        t2 = tl.sum(d2, axis=0).to(tl.float64) * unit * unit
+        t3 = tl.sum(d2 * d, axis=0).to(tl.float64) * unit * unit * unit
+        t4 = tl.sum(d2 * d2, axis=0).to(tl.float64) * unit * unit * unit * unit
         # From here on in float64 and in the tensor's units: both parts about their joint mean.
         centre = centre.to(tl.float64) * unit
-        joint = mean + (centre + d1 / some * unit - mean) * (here / tl.maximum(n + here, 1.0))
+        joint = mean + (centre + d1 / some - mean) * (here / tl.maximum(n + here, 1.0))
         a2, a3, a4 = moved(n, 0.0, s2, s3, s4, mean - joint)
-        square = unit * unit
-        b2, b3, b4 = moved(
-            here, d1 * unit, t2 * square, t3 * square * unit, t4 * square * square, centre - joint
-        )
+        b2, b3, b4 = moved(here, d1, t2, t3, t4, centre - joint)
         s2, s3, s4, mean, n = a2 + b2, a3 + b3, a4 + b4, joint, n + here
         total += tl.sum(tl.abs(y), axis=0).to(tl.float64) * unit
         if ROWS:
@@ -153,65 +147,39 @@ def measure(
 # -- on the host -----------------------------------------------------------------------------------
 
 
-def launch(tensors: Sequence[Tensor], *, rows: bool) -> Launched:
-    """As `device.launch`: one launch for each device and type, and one more with `rows`."""
-    keys = [(t.device, t.dtype) if t.dtype in KINDS and t.numel() else None for t in tensors]
-    sent: list[tuple[list[int], Launched]] = []
-    for key in dict.fromkeys(keys):
-        at = [i for i, mine in enumerate(keys) if mine == key]
-        engine = torch_engine.launch if key is None else _launch
-        sent.append((at, engine([tensors[i] for i in at], rows=rows)))
-
-    def finish(arrived: Parts, multiplier: float) -> Measured:
-        records, whole = np.zeros(len(keys), kernel.MOMENTS), np.ones(len(keys), bool)
-        others: dict[int, Any] = {}
-        for at, (parts, done) in sent:
-            found = done(arrived[: len(parts)], multiplier)
-            arrived = arrived[len(parts) :]
-            records[at], whole[at] = found.records, found.whole
-            others.update(zip(at, zip(found.samples, found.touched, strict=True), strict=True))
-        samples, touched = ([others[i][side] for i in range(len(keys))] for side in (0, 1))
-        return Measured(records, whole, samples, touched)
-
-    return [part for _, (parts, _) in sent for part in parts], finish
-
-
-def _launch(tensors: Sequence[Tensor], *, rows: bool) -> Launched:
-    """Of tensors of one device and type."""
-    device, dtype = tensors[0].device, tensors[0].dtype
+def by_triton(tensors: list[Tensor], rows: bool) -> tuple[list[Tensor], Finish]:
+    """The `Engine` of this module: one launch, and one more with `rows`."""
+    device = tensors[0].device
     sizes = np.array([tensor.numel() for tensor in tensors])
     lengths = np.array([len(t) if rows and t.dim() > 1 else 0 for t in tensors])
-    inner = sizes // np.maximum(lengths, 1) * (lengths > 0)
     addresses, marks = np.array([tensor.data_ptr() for tensor in tensors]), _edges(lengths)
     # Each program takes as many tiles; the last of a tensor those that are left.
-    stretch = TILE * -(-int((-(-sizes // TILE)).sum()) // PROGRAMS)
+    stretch = TILE * max(-(-int((-(-sizes // TILE)).sum()) // PROGRAMS), 1)
     owners = _edges(-(-sizes // stretch))
     whose = np.repeat(np.arange(len(sizes)), np.diff(owners))
     begins = (np.arange(owners[-1]) - owners[whose]) * stretch
-    ends = np.minimum(begins + stretch, sizes[whose])
+    inner = sizes // np.maximum(lengths, 1) * (lengths > 0)
     lines = np.stack([addresses, inner, marks[:-1]], axis=1)
-    programs = np.stack([whose, begins, ends], axis=1)
+    programs = np.stack([whose, begins, np.minimum(begins + stretch, sizes[whose])], axis=1)
     table = torch.from_numpy(np.concatenate([lines, programs], axis=None))
     if device.type != "cpu":
         # torch gives pinned memory to nobody else before the copy is done.
         table = table.pin_memory().to(device, non_blocking=True)
     partial = torch.empty((len(whose), 12), dtype=torch.float64, device=device)
     touched = torch.zeros(int(marks[-1]), dtype=torch.int8, device=device) if rows else table[:0]
-    given = table, table[lines.size :], partial, touched
-    aligned = not (addresses % 16).any()
-    # Triton launches on the current device.
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        constants = {"KIND": KINDS[dtype], "TILE": TILE, "ALIGNED": aligned, "ROWS": rows}
-        measure[(len(whose),)](*given, **constants, **OPTIONS)
+    constants = {"KIND": KINDS[tensors[0].dtype], "TILE": TILE, "ROWS": rows, **OPTIONS}
+    constants["ALIGNED"] = not (addresses % 16).any()
+    if len(whose):  # Triton launches on the current device, and at least one program
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            measure[(len(whose),)](table, table[lines.size :], partial, touched, **constants)
 
-    def finish(arrived: Parts, multiplier: float) -> Measured:
-        parts = _records(arrived[0].reshape(-1, 12).T, multiplier)
-        records = np.array([kernel.merge(parts[a:b]) for a, b in pairwise(owners)])
-        found = [arrived[1][a:b] != 0 if b > a else None for a, b in pairwise(marks)]
-        for i, each in enumerate(found):
-            records["zero_rows"][i] = 0 if each is None else np.count_nonzero(~each)
-        samples = [each * multiplier for each in arrived[2:]]
-        return Measured(records, np.ones(len(sizes), bool), samples, found)
+    def finish(take: Take, multiplier: float) -> Iterable[Seen]:
+        parts = _records(next(take).reshape(-1, 12).T, multiplier)
+        records = [kernel.merge(parts[a:b]) for a, b in pairwise(owners)]
+        there = next(take) != 0
+        found = [there[a:b] if b > a else None for a, b in pairwise(marks)]
+        samples = [next(take) * multiplier for _ in sizes]
+        return map(Seen, records, repeat(True), samples, found)
 
     return [partial, touched, *(spread(tensor, SAMPLE) for tensor in tensors)], finish
 
@@ -224,21 +192,16 @@ def _records(numbers: NDArray[np.float64], multiplier: float) -> NDArray[np.void
     """What programs left, as records of the kernel."""
     n, zeros, nan, pos, neg, mean, s2, s3, s4, total, low, high = numbers
     records = np.zeros(len(n), kernel.MOMENTS)
+    for name, counts in (("zeros", zeros), ("nan", nan), ("pos_inf", pos), ("neg_inf", neg)):
+        records[name] = counts
+    records["count"] = n + nan + pos + neg
     with np.errstate(all="ignore"):  # without a finite element everything is NaN
-        variance = np.where(low == high, 0.0, s2 / n)
-        records["skewness"] = s3 / n / np.where(variance > 0, variance, np.nan) ** 1.5
-        records["kurtosis"] = s4 / n / np.where(variance > 0, variance, np.nan) ** 2 - 3
-        for name, values in (
-            ("mean", np.where(low == high, low, mean)),
-            ("std", np.sqrt(variance)),
-            ("norm", np.sqrt(n * (variance + mean**2))),
-            ("abs_mean", total / n),
-            ("abs_max", np.maximum(np.abs(low), np.abs(high))),
-            ("min", low),
-            ("max", high),
-        ):
+        mean, variance = np.where(low == high, (low, n * 0), (mean, s2 / n))
+        some = np.where(variance > 0, variance, np.nan)
+        records["skewness"], records["kurtosis"] = s3 / n / some**1.5, s4 / n / some**2 - 3
+        sums = np.sqrt(n * (variance + mean**2)), total / n
+        found = mean, np.sqrt(variance), *sums, np.maximum(np.abs(low), np.abs(high)), low, high
+        names = ("mean", "std", "norm", "abs_mean", "abs_max", "min", "max")
+        for name, values in zip(names, found, strict=True):
             records[name] = np.where(n > 0, values * multiplier, np.nan)
-    counts = n + nan + pos + neg, zeros, nan, pos, neg
-    for name, values in zip(("count", "zeros", "nan", "pos_inf", "neg_inf"), counts, strict=True):
-        records[name] = values
     return records

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from gradwatch.checks.logged import LossLevel
 from gradwatch.mode import Mode, doubt, mode
 from gradwatch.record.cpu import cpu_engine
-from gradwatch.record.device import check_forced
+from gradwatch.record.device import check_forced, device_engines
 from gradwatch.record.guard import log
 from gradwatch.record.hooks import bare_optimizer
 from gradwatch.record.options import Options, usage_error
@@ -70,7 +70,7 @@ def watch(
     versions = {"torch": str(torch.__version__)}
     info = {
         "versions": versions,
-        "engines": cpu_engine(),
+        "engines": cpu_engine() | device_engines(model.parameters()),
         "model": kind,
         "optimizer": ", ".join(type(optimizer).__name__ for optimizer in torch_optimizers),
     }

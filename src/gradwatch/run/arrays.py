@@ -5,7 +5,7 @@ hold, a run made from them holds too.
 """
 
 from collections.abc import Sequence
-from math import isfinite, nan, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,6 @@ from gradwatch.stats import rows as row_maker
 Arrays = list[NDArray[Any] | None]
 """What each parameter has on one step."""
 States = NDArray[np.uint8]
-PIECE = 1 << 18
-"""Elements of two gradients that are multiplied together."""
 Table = dict[str, Listed]
 """What was handed in: by name, one array or None for each step."""
 
@@ -37,8 +35,7 @@ def source_from_arrays(gradients: Any, weights: Any, steps: Any, scalars: Any) -
     last: tuple[Arrays, Arrays] = [], []
     for row in range(len(grid)):
         # The arrays of one step are read together; of those that had to be copied (lists, integers,
-        # 16-bit tensors), no more than two steps are in memory (of a
-        # name without a gradient for a while, the last one that it had).
+        # 16-bit tensors), no more than two steps are in memory, and the direction of each gradient.
         now_grads, now_weights = _arrays(grads, names, row), _arrays(values, names, row)
         if grads:
             recorder.gradients(row, now_grads)
@@ -93,17 +90,19 @@ class _ArrayRecorder:
         self._states: dict[Family, States] = {}
         shapes = (subject.shape if subject.count else () for subject in subjects)
         self._memory = row_maker.RowMemory([shape[0] if len(shape) > 1 else 0 for shape in shapes])
-        self._last: list[tuple[NDArray[Any], float]] = [(np.empty(0), np.nan)] * len(subjects)
+        self._last = [np.empty(0)] * len(subjects)
 
     def gradients(self, row: int, arrays: Arrays) -> None:
         batch, owners, states = _batch(arrays, State.NO_GRADIENT)
         records = measure(batch, touched=self._memory.fresh(batch.rows)).records
         rows = row_maker.moment_rows(Family.GRAD, records, states)
         rows["grad_dead_rows"], rows["grad_untouched_rows"] = self._memory.remember()
-        for at, norm in enumerate(records["norm"].tolist()):
-            if arrays[at] is not None:
-                last, self._last[at] = self._last[at], (owners[at].reshape(-1), norm)
-                rows["grad_cosine"][at] = _cosine(last, self._last[at])
+        with np.errstate(all="ignore"):
+            for at in np.flatnonzero(states == State.MEASURED):
+                flat = owners[at].reshape(-1)
+                now = flat.astype(np.result_type(flat, np.float32)) / records["norm"][at]
+                last, self._last[at] = self._last[at], now
+                rows["grad_cosine"][at] = last @ now if last.shape == now.shape else np.nan
         self._put(Family.GRAD, row, row_maker.blank(Family.GRAD, rows, states), states)
 
     def weights(self, row: int, arrays: Arrays) -> None:
@@ -140,21 +139,6 @@ class _ArrayRecorder:
         values = {stat: self._rows[stat.family][stat] for stat in stats}
         states = {stat: self._states[stat.family] for stat in stats}
         return MemorySource(self._steps, self._subjects, values, states, scalars=scalars)
-
-
-def _cosine(last: tuple[NDArray[Any], float], now: tuple[NDArray[Any], float]) -> float:
-    """Between two gradients with their norms; NaN where it is not defined."""
-    if last[0].shape != now[0].shape:
-        return nan
-    total = 0.0
-    with np.errstate(all="ignore"):
-        for begin in range(0, now[0].size, PIECE):
-            a, b = (
-                np.divide(x[begin : begin + PIECE], norm, dtype=np.float64)
-                for x, norm in (last, now)
-            )
-            total += float(a @ b)
-    return total if isfinite(total) else nan
 
 
 def _batch(arrays: Arrays, without: State) -> tuple[Batch, Any, States]:

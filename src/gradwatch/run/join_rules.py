@@ -110,61 +110,39 @@ def _finite(parts: Parts, family: Family) -> Iterator[Table]:
 _MOMENTS = ("mean", "std", "skewness", "kurtosis")
 
 
-class _MomentSums:
-    """Count, mean and central power sums so far, joined by Pébay's formulas."""
-
-    def __init__(self, zero: Table) -> None:
-        self.n = self.mean = self.m2 = self.m3 = self.m4 = zero
-
-    def join(self, n: Table, mean: Table, m2: Table, m3: Table, m4: Table) -> None:
-        """Add a part. One that is absent in a cell has n = 0, the mean so far, and no powers; it
-        then changes nothing."""
-        a, total = self.n, self.n + n
-        delta = mean - self.mean
-        step = delta / (total + (total == 0))  # where nothing was added yet, by 1 and not by 0
-        joint = delta * step * a * n
-        self.m4 = self.m4 + (
-            m4
-            + joint * step * step * (a * a - a * n + n * n)
-            + 6.0 * step * step * (a * a * m2 + n * n * self.m2)
-            + 4.0 * step * (a * m3 - n * self.m3)
-        )
-        self.m3 = self.m3 + (m3 + joint * step * (a - n) + 3.0 * step * (a * m2 - n * self.m2))
-        self.m2 = self.m2 + (m2 + joint)
-        self.mean = self.mean + step * n
-        self.n = total
-
-
 def _moment(parts: Parts, stat: Stat) -> Table:
     """Mean, standard deviation, skewness or excess kurtosis of the parts together."""
     family, wanted = stat.family, _MOMENTS.index(_name(stat))
     # Fourth powers leave the range of float64; a common power of two (exact) keeps them inside.
     scale = reduce(np.fmax, map(np.abs, parts.of(Stat(f"{family}_abs_max"))))
     exponent = np.where(np.isfinite(scale), np.frexp(np.nan_to_num(scale))[1], 0)
-    sums = _MomentSums(np.zeros(scale.shape))
+    sums, centre = np.zeros((5, *scale.shape)), np.full(scale.shape, np.nan)
     moments = (parts.of(Stat(f"{family}_{name}")) for name in _MOMENTS[: wanted + 1])
     for count, *known in zip(_finite(parts, family), *moments, strict=True):
         # Moments higher than the wanted one do not matter to it: any number will do.
         mean, std, skewness, kurtosis = (*known, *[np.zeros(())] * 3)[:4]
         n = np.where(count > 0, count, 0.0)
+        mean = np.ldexp(mean, -exponent)
+        centre = np.where(np.isnan(centre), np.where(n > 0, mean, np.nan), centre)
+        d = np.where(n > 0, mean - centre, 0.0)  # from the first part's mean
         std = np.ldexp(np.where(n > 0, std, 0.0), -exponent)
-        m2 = n * std * std
+        m2 = std * std
         m3 = np.nan_to_num(skewness) * m2 * std
-        m4 = np.nan_to_num(kurtosis + 3.0) * m2 * std * std
-        mean = np.where(n > 0, np.ldexp(mean, -exponent), sums.mean)
-        sums.mean = np.where(sums.n == 0, mean, sums.mean)  # the first part is taken as it is
-        sums.join(n, mean, m2, m3, m4)
+        m4 = np.nan_to_num(kurtosis + 3.0) * m2 * m2
+        third = m3 + 3 * d * m2 + d * d * d
+        fourth = m4 + 4 * d * m3 + 6 * d * d * m2 + d * d * d * d
+        sums += [n, n * d, n * (m2 + d * d), n * third, n * fourth]
     with np.errstate(invalid="ignore", divide="ignore"):
-        n = np.where(sums.n > 0, sums.n, np.nan)
-        variance = sums.m2 / n
+        d, m2, m3, m4 = sums[1:] / np.where(sums[0] > 0, sums[0], np.nan)
+        variance = np.maximum(m2 - d * d, 0.0)  # and from there to the mean of all
         spread = np.where(variance > 0, variance, np.nan)
         joined = (
-            np.ldexp(np.where(sums.n > 0, sums.mean, np.nan), exponent),
+            np.ldexp(centre + d, exponent),
             np.ldexp(np.sqrt(variance), exponent),
-            sums.m3 / n / (spread * np.sqrt(spread)),
-            sums.m4 / n / (spread * spread) - 3.0,
+            (m3 - 3 * d * m2 + 2 * d * d * d) / (spread * np.sqrt(spread)),
+            (m4 - 4 * d * m3 + 6 * d * d * m2 - 3 * d * d * d * d) / (spread * spread) - 3.0,
         )
-    return joined[wanted]
+    return np.asarray(joined[wanted])
 
 
 # -- relations -------------------------------------------------------------------------------------

@@ -44,9 +44,8 @@ class Loaded:
         """The same of all `count` rows of the run."""
         if self.rows is None:
             return self
-        shape = count, self.values.shape[1]
-        values = np.full(shape, np.nan)
-        states = np.full(shape, State.NOT_SAMPLED, np.uint8)
+        values = np.full((count, self.values.shape[1]), np.nan)
+        states = np.full(values.shape, State.NOT_SAMPLED, np.uint8)
         values[self.rows], states[self.rows] = self.values, self.states
         return Loaded(values, states)
 

@@ -66,7 +66,7 @@ class Writer(threading.Thread):
         """What keeps other trainings out of the run."""
         self.patient = False
         """Whether a step waits a moment where the thread does not keep up."""
-        self.source: Callable[[], None] | None = None
+        self.source: Callable[[], None] = lambda: None
         """Hands over what the recorder keeps: called by the thread before it writes."""
         self._subjects: dict[tuple[Kind, str], tuple[int, Subject]] = {}
         # The queue, under a lock that is held for a moment, never for a file. A model may be
@@ -184,10 +184,6 @@ class Writer(threading.Thread):
         """Merge these keys into `run.info`."""
         self._line("note", dict(info))
 
-    def wake(self) -> None:
-        """Let the thread take what waits, and write it, now."""
-        self._ask()
-
     @property
     def backlog(self) -> float:
         """How full the queue is; above 1 rows come faster than the thread writes."""
@@ -196,7 +192,7 @@ class Writer(threading.Thread):
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything put so far is flushed; False if that took longer or cannot be."""
         target = self._accepted
-        self._ask()
+        self.wake()
         with self._wake:
             ended = self.finished.is_set
             self._wake.wait_for(lambda: ended() or self.flushed + self.dropped >= target, timeout)
@@ -208,7 +204,7 @@ class Writer(threading.Thread):
         Without any time it is only asked: a later call, or the end of the process, waits for it.
         """
         if not self._off:
-            self._ask(closing=True)
+            self.wake(closing=True)
             self._off = self.finished.wait(timeout) or timeout > 0
             if self._off and not self.safe.is_set():
                 self._tell()
@@ -236,7 +232,7 @@ class Writer(threading.Thread):
         """Let the thread catch up; never longer than `PATIENCE` a step, nor for a stalled disk."""
         begun, spent = time.monotonic(), self._waited[1] if self._waited[0] == step else 0.0
         if self.failure is None and begun - self._progressed < STALLED and spent < PATIENCE:
-            self._ask()
+            self.wake()
             self._wake.wait_for(lambda: self.backlog <= 1, PATIENCE - spent)
             self._waited = step, spent + time.monotonic() - begun
 
@@ -249,7 +245,7 @@ class Writer(threading.Thread):
                 self._lines.append((kind, data))
                 self._accepted += 1
 
-    def _ask(self, closing: bool = False) -> None:
+    def wake(self, closing: bool = False) -> None:
         """Let the thread write now; with `closing`, write all, finish every part and end."""
         with self._wake:
             self._asked, self._next_try = True, 0.0
@@ -281,8 +277,7 @@ class Writer(threading.Thread):
                     self._wake.wait(self._wait or FLUSH_SECONDS)
                 self._asked = False
             try:
-                if self.source is not None:
-                    self.source()
+                self.source()
                 if time.monotonic() >= self._next_try:
                     self._turn()
             except OSError as error:
@@ -292,9 +287,9 @@ class Writer(threading.Thread):
                 self._packed, self._items, self._marks = [], {}, {}
                 # What fails at every turn must not be tried at once.
                 self.dropped, self._taken, self._wait = self.dropped + self._taken, 0, LONGEST_WAIT
-                self._ask()  # wakes who waits for it
+                self.wake()  # wakes who waits for it
             self.background = time.thread_time()
-        self._ask()  # wakes who waits for it
+        self.wake()  # wakes who waits for it
 
     def _turn(self) -> None:
         self._open_folder()
@@ -483,7 +478,7 @@ def _close_all() -> None:
     writers = [writer for writer in list(_LIVE) if not writer._off]
     # Ask all of them before waiting for any: the time is for all together.
     for writer in writers:
-        writer._ask(closing=True)
+        writer.wake(closing=True)
     for writer in writers:
         writer.close(max(0.0, deadline - time.monotonic()))
 

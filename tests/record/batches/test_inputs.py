@@ -271,8 +271,7 @@ def test_what_cannot_be_read_has_no_fingerprint() -> None:
 def test_of_inputs_on_a_device_a_sample_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors of the CPU stand for those of a device."""
     monkeypatch.setattr(batches.looking, "device_readable", lambda tensor: tensor.is_cpu)
-    monkeypatch.setattr(batches.looking, "readable", lambda tensor: False)
-    monkeypatch.setattr(batches, "fingerprint", lambda tensor, before: None)
+    monkeypatch.setattr(batches, "_sample", lambda tensor: None)
     torch.manual_seed(0)
     model, data = Takes(), 5 * torch.randn(100, 100)
     data[3, 3] = float("nan")

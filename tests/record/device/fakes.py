@@ -2,32 +2,21 @@
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradwatch.record.device import DeviceMeter
+from gradwatch.record.device import DeviceMeter, Engine, Seen, by_torch
 from gradwatch.record.recorder import Call, Found
+from gradwatch.record.sampler import LossScaling
 from gradwatch.record.schedule import StepPlan
-from gradwatch.run import Event
+from gradwatch.record.tensors import readable_here
+from gradwatch.record.transfer import Transfer, alike
 from gradwatch.stats import Family, State
 
 ALL = frozenset({Family.GRAD, Family.UPDATE, Family.OPTIM})
-
-
-class Scaling(SimpleNamespace):
-    """A gradient scaler with this scale; None: there is none."""
-
-    tensor: Any = None
-
-    @property
-    def known(self) -> bool:
-        return self.tensor is not None
-
-    def meet(self) -> bool:
-        return self.known
 
 
 class Tracked:
@@ -39,7 +28,7 @@ class Tracked:
         self.ids = np.arange(len(self.given), dtype=np.uint32) + 10
         self.parameters = [SimpleNamespace(name=f"p{i}") for i in range(len(self.given))]
         self.was: list[tuple[Tensor, Tensor]] = []
-        self.sampler = SimpleNamespace(scaling=Scaling(), pairs=lambda: self.was, left_over=None)
+        self.sampler = SimpleNamespace(scaling=LossScaling(), pairs=lambda: self.was)
 
     def tensors(self) -> list[Tensor | None]:
         return self.given
@@ -52,15 +41,7 @@ class Recorder:
     histograms = True
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.noted: dict[str, Any] = {}
         self.unreadable: list[tuple[str, str]] = []
-
-    def event(self, event: Event) -> None:
-        self.events.append(event)
-
-    def note(self, info: dict[str, Any]) -> None:
-        self.noted |= info
 
     def report_unreadable(self, step: int, what: str, name: str) -> None:
         self.unreadable.append((what, name))
@@ -68,7 +49,7 @@ class Recorder:
 
 def parameters(*gradients: Tensor | None) -> list[Tensor | None]:
     """Parameters that have these gradients."""
-    made = []
+    made: list[Tensor | None] = []
     for gradient in gradients:
         parameter = torch.nn.Parameter(torch.zeros(3) if gradient is None else gradient.clone())
         parameter.grad = gradient
@@ -110,3 +91,31 @@ def family(found: Found, wanted: Family) -> tuple[Any, list[State]]:
     """The rows of a family and their states."""
     (rows,) = (each for each in found.rows if each.family is wanted)
     return rows.rows, [State(state) for state in rows.states]
+
+
+class Measured(NamedTuple):
+    """What an engine found of several tensors."""
+
+    records: Any
+    whole: Any
+    samples: list[Any]
+    touched: list[Any]
+
+
+def measured(
+    *tensors: Tensor, rows: bool = True, multiplier: float = 1.0, engine: Engine = by_torch
+) -> Measured:
+    """By an engine, given those of one type at once."""
+    given = [x for tensor in tensors if (x := readable_here(tensor, anywhere=True)) is not None]
+    seen: dict[int, Seen] = {}
+    for some in alike(enumerate(given)):
+        parts, finish = engine(list(some.values()), rows)
+        arrived = iter(Transfer(parts).parts())
+        seen |= dict(zip(some, finish(arrived, multiplier), strict=True))
+        assert next(arrived, None) is None
+    found = [seen[i] for i in range(len(given))]
+    records = np.array([one.record for one in found])
+    for record, one in zip(records, found, strict=True):
+        record["zero_rows"] = 0 if one.touched is None else (~one.touched).sum()
+    _, whole, samples, touched = zip(*found, strict=True)
+    return Measured(records, np.array(whole), list(samples), list(touched))

@@ -6,18 +6,17 @@ import pytest
 import torch
 
 from gradwatch.errors import Exit, GradwatchError
-from gradwatch.record.device import check_forced, engine_name, forced, hindrance
+from gradwatch.record.device import check_forced, device_engines, forced, hindrance
 from gradwatch.record.transfer import Transfer
-
-CPU = torch.device("cpu")
 
 
 def test_an_engine_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = [torch.ones(2), torch.ones(3, device="meta")]
     assert forced() is None
-    assert engine_name(CPU) == "torch"
+    assert device_engines(some) == {}
     monkeypatch.setenv("GRADWATCH_DEVICE_ENGINE", "Torch")
-    assert forced() == engine_name(CPU) == "torch"
-    check_forced([torch.ones(2)])
+    assert device_engines(some[:1]) == {"cpu": "torch"}
+    check_forced(some)
     monkeypatch.setenv("GRADWATCH_DEVICE_ENGINE", "abacus")
     with pytest.raises(GradwatchError, match="'abacus'") as error:
         check_forced([])
@@ -28,10 +27,9 @@ def test_triton_that_cannot_be_had_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("GRADWATCH_DEVICE_ENGINE", "triton")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     check_forced([])
-    with pytest.raises(GradwatchError, match="cannot be had on cpu") as error:
+    with pytest.raises(GradwatchError, match="cannot be had: on a CPU") as error:
         check_forced([torch.ones(2)])
     assert error.value.exit_code is Exit.USAGE
-    assert engine_name(CPU) == "torch"
     monkeypatch.setitem(sys.modules, "gradwatch.record.triton", None)
     assert "cannot be imported" in hindrance(torch.device("cuda"))
 

@@ -6,7 +6,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 import torch.nn.modules.module as torch_module
-from gradwatch.record.schedule import StepPlan
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -14,6 +13,7 @@ from gradwatch.record.forward import Forward
 from gradwatch.record.guard import OverheadTimer
 from gradwatch.record.options import ALL, Record
 from gradwatch.record.recorder import Found, Recorder
+from gradwatch.record.schedule import StepPlan
 from gradwatch.run import Event, Subject
 from gradwatch.stats import Family
 

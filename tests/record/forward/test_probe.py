@@ -180,23 +180,6 @@ def test_a_failure_inside_is_one_log_line(
 # -- modes -----------------------------------------------------------------------------------------
 
 
-def test_a_change_of_mode_is_an_event_and_a_row() -> None:
-    driven = Driven(net())
-
-    def change(step: int) -> None:
-        driven.model.train(step != 1)
-
-    first, second, third = driven.train(
-        squared(torch.randn(16, 6)), Family.PROBE, steps=3, due=ONLY_PROBE, before=change
-    )
-    assert first == {}
-    assert second["1"]["probe_training"] == 0
-    assert third["1"]["probe_training"] == 1
-    went, came = driven.kept.events
-    assert (went.kind, went.step, went.data["training"]) == (EventKind.MODE_CHANGED, 1, False)
-    assert (came.step, came.data["layers"]) == (2, ["1"])
-
-
 @pytest.mark.parametrize("several", [False, True])
 def test_the_mode_is_known_on_every_recorded_step(several: bool) -> None:
     parts = nn.Linear(4, 4), nn.Linear(4, 4)
@@ -218,7 +201,6 @@ def test_norm_layers_are_found_by_their_class_also_without_a_forward() -> None:
     driven.model.eval()
     rows = driven.rows(driven.collect(), Family.PROBE)
     assert rows["1"]["probe_training"] == 0
-    assert len(driven.kept.events) == 1
     driven.forward.detach()
 
 

@@ -72,10 +72,7 @@ class Monitoring(AdviceCode):
     LOG_VALIDATION_LOSS = "LogValidationLoss", "Log the validation loss: watcher.log(val_loss=…)."
     RECORD_MORE_STEPS = "RecordMoreSteps", "Record more steps: a trend needs about forty samples."
     RECORD_UPDATES = "RecordUpdates", "Record the updates: they tell whether the weights settle."
-    RECORD_DIRECTIONS = (
-        "RecordDirections",
-        "Record gradients: their cosines tell where they point.",
-    )
+    RECORD_DIRECTIONS = "RecordDirections", "Record gradients: cosines tell where they point."
     WATCH_LAYERS = "WatchLayers", "Watch these layers: they are the unsteady ones."
 
 

@@ -1,10 +1,12 @@
-/* What is the same for every instruction set: joining sums, sharing work among threads, copying, and
- * which sets this processor has. */
+/* What is the same for every instruction set: joining sums, sharing work among threads, and which
+ * sets this processor has. */
 #define _POSIX_C_SOURCE 200809L /* for masks of signals */
 #include "kernel.h"
 
+#include <fenv.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* -- sums -- */
 
@@ -58,9 +60,7 @@ void sums_join(Sums *into, const Sums *part) {
 }
 
 /* ldexp, which is hardly ever needed and as slow as all the rest. */
-static double shifted(double value, int exponent) {
-    return exponent ? ldexp(value, exponent) : value;
-}
+static double shifted(double x, int exponent) { return exponent ? ldexp(x, exponent) : x; }
 
 void sums_finish(const Sums *sums, uint64_t count, Record *record) {
     *record = (Record){count, sums->zeros, sums->nan, sums->pos_inf, sums->neg_inf,
@@ -103,16 +103,16 @@ int useful_threads(const Batch *batch) {
     int most = __atomic_load_n(&most_threads, __ATOMIC_RELAXED);
     size_t elements = 0;
     if (most < 2) return 1;
-    for (size_t t = 0; t < batch->n; t++) elements += (size_t)batch->counts[t];
+    for (size_t t = 0; t < batch->n; t++) elements += batch->items[t].count;
     size_t useful = elements / WORTH_A_THREAD;
     return useful < 2 ? 1 : (int)smaller((size_t)most, useful);
 }
 
-/* The next piece of the batch; 0 where there is none. An empty tensor has an empty one, so that it is
- * joined like the others. */
+/* The next piece of the batch; 0 where there is none. An empty tensor has an empty one, so that it
+ * is joined like the others. */
 static int plan(Job *job, Piece *piece) {
     if (job->tensor == job->batch->n) return 0;
-    size_t left = (size_t)job->batch->counts[job->tensor] - job->first;
+    size_t left = job->batch->items[job->tensor].count - job->first;
     piece->tensor = job->tensor, piece->first = job->first, piece->n = smaller(left, PIECE);
     job->first += PIECE;
     if (left <= PIECE) job->tensor++, job->first = 0;
@@ -129,16 +129,6 @@ Piece *next_piece(Job *job) {
     job->n = (size_t)plan(job, job->pieces);
     return job->n ? job->pieces : NULL;
 }
-
-#if defined(_WIN32)
-static void work_together(Job *job, int threads) {
-    (void)threads;
-    job->share(job);
-}
-#else
-#include <fenv.h>
-#include <pthread.h>
-#include <signal.h>
 
 enum { MOST_THREADS = 64, STACK = 1 << 20 };
 
@@ -167,13 +157,12 @@ static void work_together(Job *job, int threads) {
     job->share(job);
     while (n > 0) pthread_join(others[--n], NULL);
 }
-#endif
 
 void run_job(Job *job, int threads) {
     Piece alone;
     size_t room = 0;
     for (size_t t = 0; threads > 1 && t < job->batch->n; t++)
-        room += (size_t)job->batch->counts[t] / PIECE + 1;
+        room += job->batch->items[t].count / PIECE + 1;
     job->pieces = room ? malloc(room * sizeof *job->pieces) : NULL;
     if (!job->pieces) {
         job->pieces = &alone;
@@ -187,43 +176,12 @@ void run_job(Job *job, int threads) {
     free(job->pieces);
 }
 
-/* -- copying -- */
-
-typedef struct {
-    Job job;
-    const Batch *target;
-} CopyJob;
-
-static void copy_piece(const Batch *source, const Batch *target, const Piece *piece) {
-    Tensor from = tensor_of(source, piece->tensor), to = tensor_of(target, piece->tensor);
-    size_t size = itemsize(from.dtype), bytes = from.count * size, at = piece->first * size;
-    uintptr_t distance = (uintptr_t)from.data - (uintptr_t)to.data;
-    if (bytes == 0) return;
-    if (distance < bytes || -distance < bytes) { /* overlapping: one after another */
-        if (piece->first == 0) memmove((char *)to.data, from.data, bytes);
-        return;
-    }
-    memcpy((char *)to.data + at, from.data + at, piece->n * size);
-}
-
-static void copy_share(Job *job) {
-    for (Piece *piece; (piece = next_piece(job));)
-        copy_piece(job->batch, ((const CopyJob *)job)->target, piece);
-}
-
-static void copy_join(Job *job, const Piece *piece) { (void)job, (void)piece; }
-
-void copy_all(const Batch *source, const Batch *target) {
-    CopyJob all = {.job = {.batch = source, .share = copy_share, .join = copy_join},
-                   .target = target};
-    run_job(&all.job, useful_threads(source));
-}
-
 /* -- instruction sets -- */
 
 const Kernel *const *supported_kernels(void) {
     static const Kernel *list[4];
     size_t n = 0;
+    int has_base = 1;
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -231,8 +189,8 @@ const Kernel *const *supported_kernels(void) {
         list[n++] = &kernel_avx512;
     /* float16 conversion cannot be asked for before GCC 11; whatever has AVX2 has it. */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list[n++] = &kernel_avx2;
+    has_base = __builtin_cpu_supports("ssse3");
 #endif
-    list[n++] = &kernel_base;
-    list[n] = NULL;
+    if (has_base) list[n] = &kernel_base;
     return list;
 }

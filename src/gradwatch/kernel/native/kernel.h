@@ -1,4 +1,5 @@
-/* What the parts of the kernel share: tensors, what is found in them, and the work of threads. No Python here. */
+/* What the parts of the kernel share: tensors, what is found in them, and the work of threads. No
+ * Python here. */
 #ifndef GRADWATCH_KERNEL_H
 #define GRADWATCH_KERNEL_H
 
@@ -17,27 +18,15 @@ static inline size_t itemsize(int dtype) { return dtype == F64 ? 8 : dtype == F3
 
 static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Tensors by address; module.c checks them before anything is read. */
-typedef struct {
-    size_t n;
-    const uint64_t *pointers;
-    const int64_t *counts;
-    const uint8_t *dtypes;
-    const int64_t *rows;
-} Batch;
-
-/* One tensor of a batch. */
+/* A tensor by address; module.c checks it before anything is read. */
 typedef struct {
     const char *data;
     size_t count;
     int dtype;
-    size_t rows;
+    size_t rows; /* 0: none */
 } Tensor;
 
-static inline Tensor tensor_of(const Batch *batch, size_t i) {
-    return (Tensor){(const char *)(uintptr_t)batch->pointers[i], (size_t)batch->counts[i],
-                    batch->dtypes[i], (size_t)batch->rows[i]};
-}
+typedef struct { size_t n; Tensor *items; } Batch;
 
 /* MOMENTS, UPDATE and ADAM of batch.py. */
 typedef struct {
@@ -50,9 +39,7 @@ typedef struct {
     uint64_t changed, lost, with_gradient;
 } UpdateRecord;
 
-typedef struct {
-    double ratio_rms, eps_fraction;
-} AdamRecord;
+typedef struct { double ratio_rms, eps_fraction; } AdamRecord;
 
 /* BinTable of batch.py: of each tensor the stretch of bins from its first to its last occupied one,
  * out of `width` bins of which the first is 2^lowest. The negative ones of a tensor, its positive
@@ -88,17 +75,16 @@ typedef struct {
     void (*step)(const Steps *steps);
     void (*hashes)(const Batch *batch, const int64_t *offsets, uint64_t *out);
     size_t (*nonfinite)(const void *data, size_t n, int dtype, size_t stride);
-    double (*cosine)(const void *a, const void *b, size_t n, int dtype); /* NaN: none, or not finite */
-    void (*widen)(const void *from, size_t n, int dtype, double *to);    /* at most a block */
+    /* NaN: there is none, or it is not finite. */
+    double (*cosine)(const void *a, const void *b, size_t n, int dtype);
+    /* At most a block as doubles: in place, or in the room. */
+    const double *(*doubles)(const void *from, size_t n, int dtype, double *room);
 } Kernel;
 
 extern const Kernel kernel_base, kernel_avx2, kernel_avx512;
 
 /* The kernels this processor can run, the best first, NULL at the end. */
 const Kernel *const *supported_kernels(void);
-
-/* Copies every tensor's bytes. */
-void copy_all(const Batch *source, const Batch *target);
 
 /* -- sums of parts, joined in double (Pébay) -- */
 
@@ -115,10 +101,7 @@ void sums_join(Sums *into, const Sums *part);
 void sums_finish(const Sums *sums, uint64_t count, Record *record);
 
 /* Σx² in units of 4^exponent. */
-typedef struct {
-    double squares;
-    int exponent;
-} Norm;
+typedef struct { double squares; int exponent; } Norm;
 
 void norm_add(Norm *norm, double squares, int exponent);
 double norm_value(const Norm *norm);
@@ -126,10 +109,9 @@ double norm_value(const Norm *norm);
 /* The multiple of 128 nearest to the exponent of a finite value; 0 for 0. */
 int common_exponent(double largest);
 
-typedef struct {
-    uint64_t changed, lost, with_gradient, finite, under;
-    Norm change, weight, ratio;
-} StepSums;
+/* What is counted in an optimizer's step, and norms of changes, weights and Adam's ratios. */
+enum { CHANGED, WITH, LOST, UNDER, FINITE, STRANGE, COUNTERS };
+typedef struct { uint64_t counts[COUNTERS]; Norm norms[3]; } StepSums;
 
 /* -- work on a batch, cut into pieces of fixed size --
  *
@@ -161,7 +143,7 @@ struct Job {
 Piece *next_piece(Job *job);
 
 static inline int is_last(const Job *job, const Piece *piece) {
-    return piece->first + piece->n == (size_t)job->batch->counts[piece->tensor];
+    return piece->first + piece->n == job->batch->items[piece->tensor].count;
 }
 
 /* How many threads the batch is worth. */

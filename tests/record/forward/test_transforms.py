@@ -35,17 +35,22 @@ def add_graph(model: nn.Module) -> Tensor:
     tensorboard = pytest.importorskip("torch.utils.tensorboard")
     with tensorboard.SummaryWriter(str(Path.cwd() / "board")) as writer:
         writer.add_graph(model, DATA)
-    return model(DATA)  # type: ignore[no-any-return]
+    given: Tensor = model(DATA)
+    return given
 
 
 def batched(model: nn.Module) -> Tensor:
     stacked = {name: torch.stack([value, value]) for name, value in weights(model).items()}
-    one: Callable[..., Tensor] = vmap(lambda given: functional_call(model, given, (DATA,)))
-    return one(stacked)[0]
+
+    def called(given: dict[str, Tensor]) -> Any:
+        return functional_call(model, given, (DATA,))
+
+    both: Tensor = vmap(called)(stacked)
+    return both[0]
 
 
 DONE: dict[str, Callable[[nn.Module], Any]] = {
-    "trace": lambda model: torch.jit.trace(model, DATA)(DATA),  # type: ignore[no-untyped-call]
+    "trace": lambda model: torch.jit.trace(model, DATA)(DATA),
     "script": lambda model: torch.jit.script(model)(DATA),
     "add_graph": add_graph,
     "export": lambda model: torch.export.export(model, (DATA,)).module()(DATA),
@@ -59,12 +64,16 @@ DONE: dict[str, Callable[[nn.Module], Any]] = {
 }
 
 
+def loss(model: nn.Module) -> Tensor:
+    squared: Tensor = model(DATA).pow(2).mean()
+    return squared
+
+
 @pytest.mark.parametrize("due", [EVERYTHING, frozenset({Family.PROBE}), frozenset()])
 @pytest.mark.parametrize("how", DONE)
 def test_a_watched_model_can_do_it_too(how: str, due: frozenset[Family]) -> None:
     expected = DONE[how](net())
     driven = Driven(net())
-    loss = lambda model: model(DATA).pow(2).mean()  # noqa: E731
     (first,) = driven.train(loss, Family.ACT)
     driven.arm(due)
     assert torch.equal(DONE[how](driven.model), expected)

@@ -8,17 +8,10 @@ import numpy as np
 import pytest
 from tests.kernel import reference
 from tests.kernel.cases import Case, batch, case, cases
+from tests.kernel.reference import counters
 
 from gradwatch import kernel
-from gradwatch.kernel import Bins, Dtype
-
-
-def counters(bins: Bins) -> tuple[Counter[int], Counter[int]]:
-    """The occupied bins by exponent."""
-    return tuple(  # type: ignore[return-value]
-        Counter({bins.first_exponent + i: int(n) for i, n in enumerate(side) if n})
-        for side in (bins.negative, bins.positive)
-    )
+from gradwatch.kernel import Dtype
 
 
 def fast_counters(values: np.ndarray) -> tuple[Counter[int], Counter[int]]:

@@ -29,10 +29,10 @@ from tests.kernel.looking import (
     record,
     wanted,
 )
-from tests.kernel.test_histogram import counters
+from tests.kernel.reference import counters
 
 from gradwatch import kernel
-from gradwatch.kernel.plain import Gradients
+from gradwatch.kernel import Gradients
 from gradwatch.stats import State
 
 EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
@@ -269,12 +269,14 @@ def test_what_happened_to_gradients_is_told(name: str, dtype: torch.dtype) -> No
         assert not differences(seen.rows[0], wanted(parameters[0].grad))
 
 
-@pytest.mark.parametrize("factor", [0.3, 2.0, 3.0])
-def test_a_factor_is_taken_out_of_the_rows(factor: float) -> None:
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+@pytest.mark.parametrize("factor", [1.0, 0.3, 2.0, 3.0])
+def test_a_factor_and_the_scale_are_taken_out_of_the_rows(factor: float, scale: float) -> None:
     looked, parameters = sampled()
-    raw = [p.grad.clone() for p in parameters]
-    every(lambda g: g.mul_(factor))(parameters)
-    seen = record(looked, 3, bins=True)
+    raw = [p.grad / scale for p in parameters]
+    if factor != 1.0:
+        every(lambda g: g.mul_(factor))(parameters)
+    seen = record(looked, 3, scale=scale)
     assert seen.measured
     for row, gradient in zip(seen.rows, raw, strict=True):
         assert not differences(row, wanted(gradient))
@@ -282,14 +284,13 @@ def test_a_factor_is_taken_out_of_the_rows(factor: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "trust"),
-    [(0.3, False), (2.0, False), (0.5, True), (2.0**-16, True), (1e-4, True)],
+    ("factor", "scale"), [(0.3, 0.0), (2.0, 0.0), (0.5, 1.0), (2.0**-16, 8.0), (1e-4, 1.0)]
 )
-def test_a_doubtful_factor_is_left_to_the_caller(factor: float, trust: bool) -> None:
+def test_a_doubtful_factor_is_left_to_the_caller(factor: float, scale: float) -> None:
     looked, parameters = sampled()
     raw = parameters[2].grad.clone()
     every(lambda g: g.mul_(factor))(parameters)
-    seen = record(looked, 3, trust=trust)
+    seen = record(looked, 3, scale=scale)
     assert (seen.measured, seen.others, seen.kind) == (False, None, SCALED)
     assert seen.factor == pytest.approx(factor)
     again = record(looked, 3, multiplier=1.0 / seen.factor)
@@ -298,6 +299,16 @@ def test_a_doubtful_factor_is_left_to_the_caller(factor: float, trust: bool) -> 
     assert not differences(again.rows[2], wanted(raw))
     as_it_is = record(looked, 3, multiplier=1.0)
     assert not differences(as_it_is.rows[2], wanted(parameters[2].grad))
+
+
+@pytest.mark.parametrize(("scale", "divided"), [(1.0, 1.0), (8.0, 8.0), (0.0, 1.0)])
+def test_what_cannot_be_undone_is_divided_by_the_scale_alone(scale: float, divided: float) -> None:
+    looked, parameters = sampled()
+    every(lambda g: g.clamp_(-0.5, 0.5))(parameters)
+    seen = record(looked, 3, scale=scale)
+    assert (seen.kind, seen.states) == (CHANGED, [State.CLIPPED] * 3)
+    for row, p in zip(seen.rows, parameters, strict=True):
+        assert not differences(row, wanted(p.grad / divided))
 
 
 def test_elements_that_are_not_finite_say_nothing() -> None:
