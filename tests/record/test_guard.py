@@ -70,7 +70,7 @@ def test_a_failure_at_any_seam_leaves_the_training_alone(
     lines = [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert len(lines) == 1
     assert "planted" in lines[0].getMessage()
-    assert watcher.controller.sink.closed  # type: ignore[attr-defined]
+    assert watcher.controller.recorder.sink.closed  # type: ignore[attr-defined]
 
 
 def test_a_failing_log_line_does_no_harm_either(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def check_whole(run: Run, every: int | None) -> None:
 
 def close(watcher: Watcher) -> None:
     """Close, which waits for the thread; on a busy machine not long enough for it."""
-    writer, began = watcher.controller.sink, time.monotonic()
+    writer, began = watcher.controller.recorder.sink, time.monotonic()
     watcher.close()
     assert writer.finished.is_set() or time.monotonic() - began >= EXIT_SECONDS
     assert writer.finished.wait(60)

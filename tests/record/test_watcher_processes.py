@@ -38,7 +38,7 @@ def test_a_forked_child_is_silent_and_the_parent_goes_on(tmp_path: Path) -> None
             for number in range(1, 4):
                 step(number)
             watcher.log(loss=1.0)
-            silent = not watcher.recording and not watcher.controller.sink.flush(0.1)
+            silent = not watcher.recording and not watcher.controller.recorder.sink.flush(0.1)
             watcher.close()
             os._exit(0 if silent else 1)
         except BaseException:

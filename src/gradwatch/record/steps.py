@@ -20,7 +20,7 @@ from gradwatch.record.logs import LoggedNumber, Logs, flattened
 from gradwatch.record.notes import LossNotes, OptimizerNotes, UnansweredPasses
 from gradwatch.record.options import Options, Record
 from gradwatch.record.parameters import TrackedOptimizer, TrackedParameters, named_parameters
-from gradwatch.record.recorder import Call, Found, Meter, Recorder
+from gradwatch.record.recorder import Call, Found, Meter, Recorder, StepRows
 from gradwatch.record.sampler import GradientSampler
 from gradwatch.record.schedule import ALLOWANCE, Pace, Schedule, StepClock, StepPlan
 from gradwatch.record.tensors import number, on_accelerator
@@ -78,7 +78,6 @@ class StepController:
 
     def __init__(self, model: Module, sink: Writer, options: Options, guard: ErrorGuard) -> None:
         self.state = _WAITING
-        self.sink = sink
         self.options = options
         self.guard = guard
         self.scaling = options.scaling
@@ -106,7 +105,7 @@ class StepController:
         """Optimizers that step no parameter of the model, or leave that to one they wrap."""
         self._graph: object = None
         self._hooked = True
-        self._k = self.pace.k
+        self._rates: dict[TrackedOptimizer, tuple[list[float], StepRows]] = {}
         self._plan = StepPlan(-1, frozenset(), full=False)
         """Of the coming step."""
         self._ended_at = time.perf_counter()
@@ -122,7 +121,7 @@ class StepController:
         step = self.clock.number
         self.parameters.scan(step)
         self.clock.expect(self.parameters.optimizers)
-        self.sink.event(Event(step, EventKind.STARTED, "recording starts"))
+        self.recorder.event(Event(step, EventKind.STARTED, "recording starts"))
         self.optimizer_notes.audit(step, optimizers)
         self._arm(step)
 
@@ -139,16 +138,16 @@ class StepController:
         else:
             self.optimizer_notes.look_for_silent()
         self._read_notes()
-        self.sink.event(Event(clock.made, EventKind.CLOSED, text))
+        self.recorder.event(Event(clock.made, EventKind.CLOSED, text))
         timer, overhead = self.guard.timer, self.pace.overhead
         cost = {
             "overhead": float(overhead),
             "overhead_after_allowance": overhead.after,
             "spent": timer.spent,
             "allowance": ALLOWANCE,
-            "background": self.sink.background / max(timer.wall, 1e-9),
+            "background": self.recorder.sink.background / max(timer.wall, 1e-9),
         }
-        self.sink.note({"complete": True, **cost, **self.logs.samples.info()})
+        self.recorder.sink.note({"complete": True, **cost, **self.logs.samples.info()})
         self.recorder.hand_over()
 
     def detach(self) -> None:
@@ -241,12 +240,17 @@ class StepController:
             self._learning_rates(call)
 
     def _learning_rates(self, call: Call) -> None:
-        """One row per parameter group."""
+        """One row per parameter group; those of the last step where no rate has changed."""
         optimizer, ids = call.tracked.optimizer, call.tracked.group_ids
-        rates = [] if optimizer is None else [group.get("lr") for group in optimizer.param_groups]
-        if rates and len(rates) == len(ids):  # a group may be new
+        groups = [] if optimizer is None else optimizer.param_groups
+        rates = [number(group.get("lr")) for group in groups]
+        if not rates or len(rates) != len(ids):
+            return  # a group may be new
+        if call.tracked not in self._rates or self._rates[call.tracked][0] != rates:
             call.found.nothing(Family.GROUP, ids, State.MEASURED)  # rows to be filled
-            call.found.rows[-1].rows["lr"] = [number(rate) for rate in rates]
+            call.found.rows[-1].rows["lr"] = rates
+            self._rates[call.tracked] = rates, call.found.rows.pop()
+        call.found.rows.append(self._rates[call.tracked][1]._replace(step=call.plan.step))
 
     def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
@@ -254,8 +258,7 @@ class StepController:
         if tracked is None:
             return
         self._inside = None
-        call = self._calls.pop(tracked, None)
-        if call is not None:
+        if (call := self._calls.pop(tracked, None)) is not None:
             self._measure_after(call)
             self.recorder.take(call.found)
         if not tracked.has_stepped and tracked.sampler.missed:
@@ -280,7 +283,7 @@ class StepController:
             else:
                 self.clock.replace(old, tracked)
         text = f"{type(optimizer).__name__} steps watched parameters and is watched from now on"
-        self.sink.event(Event(self.clock.number, EventKind.OPTIMIZER_ADOPTED, text))
+        self.recorder.event(Event(self.clock.number, EventKind.OPTIMIZER_ADOPTED, text))
         self.optimizer_notes.describe()
         return tracked
 
@@ -402,15 +405,14 @@ class StepController:
             if len(self.parameters.optimizers) > 1 and step & (step - 1) == 0:
                 self.optimizer_notes.look_for_silent()
         self._ended_at = now
-        self.pace.after(step, bool(self._plan.due))
-        self._arm(step + 1)
+        self._arm(step + 1, stretched=self.pace.after(step, bool(self._plan.due)))
 
     def _read_notes(self) -> None:
         """What the forward passes have shown meanwhile: the graph of the layers, the loss."""
         graph = self.forward.graph
         if graph is not None and graph is not self._graph:
             self._graph = graph
-            self.sink.graph(graph)
+            self.recorder.sink.graph(graph)
             self.parameters.learn_order(graph.order)
         self.loss_notes.note(self.forward.loss_guess)
 
@@ -422,13 +424,12 @@ class StepController:
         if self.state is _IDLE:
             self.end_idle()
 
-    def _arm(self, step: int) -> None:
+    def _arm(self, step: int, *, stretched: bool = False) -> None:
         """Put up the hooks that the coming step needs, or begin a stretch of idle steps."""
-        k, every = self.pace.k, self.options.every
-        if k != self._k and every is None:
+        k = self.pace.k
+        if stretched and self.options.every is None:
             text = f"recording every {k} steps to stay within the budget"
-            self.sink.event(Event(step, EventKind.STRETCHED, text, data={"k": k}))
-        self._k = k
+            self.recorder.event(Event(step, EventKind.STRETCHED, text, data={"k": k}))
         self._plan = plan = self.schedule.plan(step, k)
         idle = 0 if plan.due else self.schedule.idle(step, k)
         self._hooked = idle < SHORTEST_IDLE or self.scaling.known
@@ -452,14 +453,13 @@ class StepController:
     def end_idle(self) -> None:
         """The idle steps are over, or something needs us earlier."""
         self.logs.drain()
-        self.pace.after_idle(self.clock.end_idle())
         self._finished, self._ended_at = self.clock.number, time.perf_counter()
         self.state = _WAITING
         self.recorder.deliver()
-        self._arm(self.clock.number + 1)
+        self._arm(self.clock.number + 1, stretched=self.pace.after_idle(self.clock.end_idle()))
 
     def _report(self, changes: Sequence[Event]) -> None:
         """Parameters that have come, gone or changed since the model was last looked at."""
         for event in changes:
-            self.sink.event(event)
+            self.recorder.event(event)
             self._strangers.clear()  # one of them may have been given parameters of the model

@@ -137,9 +137,9 @@ class Watcher:
 
     def _take_hooks_away(self) -> None:
         self.guard.switch_off()
-        for action in (self.controller.detach, self.controller.recorder.hand_over):
-            _attempt(action)
         _attempt(hooks.stop, self.controller)
+        _attempt(self.controller.detach)
+        _attempt(self.controller.recorder.hand_over)
 
     def _orphaned(self, _: object) -> None:
         """The model is gone: all that was recorded goes to the writer, the last steps included.
