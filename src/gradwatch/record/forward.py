@@ -38,8 +38,8 @@ from gradwatch.stats import Family, Kind, State, row_dtype
 DISPATCH = 3.5e-6
 """Seconds that torch takes to call a hook, between the matrix products of a step: a module with
 one goes a longer way. Our clock sees nothing of it, and with hundreds of layers it is the most."""
-_RESCAN = 4
-"""Of so many full steps one looks at the model anew."""
+_RESCAN = 64
+"""Steps after which the model is looked at anew, on a full step."""
 _WITH_ALL = (Family.ACT, Family.WEIGHT)
 """On the steps of these families every probed layer gets a row, eventful or not."""
 _UNREAD = -1
@@ -138,7 +138,7 @@ class Forward:
         """Of outputs on devices and what the layers were given the largest magnitude in a sample,
         which is not finite where anything in it is; and what to say where no input can be read."""
         self._plan = StepPlan(0, frozenset(), full=False)
-        self._scans = 0
+        self._next_scan = 0
         self._layers: list[Layer] = []
         self._owners: dict[int, str] = {}
         self._ids: dict[str, int] = {}
@@ -166,10 +166,9 @@ class Forward:
             self._unmount()
             return
         self._plan = plan
-        if due and (not self._layers or plan.full):
-            if self._scans % _RESCAN == 0:
-                self._scan(model)
-            self._scans += 1
+        if plan.full and plan.step >= self._next_scan and self._looks:
+            self._next_scan = plan.step + _RESCAN
+            self._scan(model)
         self.probing = self._records and Family.PROBE in due
         acting = self._records and Family.ACT in due
         self._acts = Activations(self._owners) if acting else None
@@ -180,6 +179,11 @@ class Forward:
         self._feeding = self.batches.wants(plan) and (self._records or self._feeds > 0)
         self._feeds -= self._feeding
         self._mount(self.probing or self.closer or self._feeding)
+
+    @property
+    def _looks(self) -> bool:
+        """Whether anything will look at the layers from now on."""
+        return self._records or self._graphing is not None or self._feeds > 0
 
     def _scan(self, model: nn.Module) -> None:
         """Find the layers. Models may grow."""

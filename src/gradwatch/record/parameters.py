@@ -230,6 +230,7 @@ class TrackedParameters:
         """None where the next scan, soon, has to take everything over anew."""
         self._order: Mapping[str, int] = {}
         self._next_scan = 0
+        self._held: list[int] = []
         self._tracked = weakref.WeakKeyDictionary[Optimizer, TrackedOptimizer]()
         self.optimizers: list[TrackedOptimizer] = []
         self.has_lazy = False
@@ -276,12 +277,13 @@ class TrackedParameters:
     def refresh(self, step: int) -> list[Event]:
         """Look at the model again, if the last time was long ago.
 
-        And where something must have changed: a parameter has died or has got its shape, or an
-        optimizer was handed one.
+        And where something may have changed: a parameter was to get its shape, or an optimizer was
+        handed one. A step may come here every time, so each is not asked for.
         """
-        if any(tensor is None for tracked in self.all for tensor in tracked.tensors()):
-            self._owners = None
-        changed = self._find_owners() != self._owners
+        optimizers = [tracked.optimizer for tracked in self.optimizers]
+        held = [len(g["params"]) for one in optimizers if one is not None for g in one.param_groups]
+        changed = held != self._held or self.has_lazy or self._owners is None
+        self._held = held
         return self.scan(step) if changed or step >= self._next_scan else []
 
     def scan(self, step: int) -> list[Event]:

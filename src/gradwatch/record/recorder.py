@@ -222,7 +222,7 @@ class Recorder:
             self.monitor.after_step(step, rows, scalars)
         if len(self._ring) >= CROWDED:
             self.hand_over()
-        elif len(self._ring) >= RING:
+        elif len(self._ring) % RING == RING - 1:  # once, and not until the thread has come
             self.sink.wake()
 
     def deliver(self, *, wait: bool = False) -> None:
