@@ -39,8 +39,12 @@ def assert_well(run: gradwatch.Run, steps: int) -> None:
     diagnosis = gradwatch.diagnose(run)
     assert diagnosis.verdict in {"healthy", "notes"}, diagnosis.findings
     assert diagnosis.steps == steps
-    assert (run.scalars["input_rms"] > 0).any()
-    assert "input-scale" in diagnosis.checked
+    fed = run.scalars.get("input_rms")
+    if fed is None:  # Lightning calls another method than forward, and the run says so
+        assert any("inputs are not recorded" in event.text for event in run.events)
+    else:
+        assert (fed > 0).any()
+        assert "input-scale" in diagnosis.checked
 
 
 def change(run: gradwatch.Run, scalar: str) -> float:
